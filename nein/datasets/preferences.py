@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import math
@@ -146,14 +145,15 @@ def _rated(folder: Path, pictures: Path | None) -> Iterator[Row]:
         )
     scores: dict[str, dict[str, float]] = {}
     for file in sorted(folder.glob("*_rater*.tsv")):
-        with file.open(encoding="utf-8", newline="") as lines:
-            for row in csv.DictReader(lines, delimiter="\t"):
-                of_picture = scores.setdefault(row.pop("uid", ""), defaultdict(float))
-                for editor, cell in row.items():
-                    try:
-                        of_picture[editor] += math.sqrt(math.prod(json.loads(cell)))
-                    except (TypeError, ValueError):
-                        raise UserError(f"'{file}', {editor}: {cell!r} is no [SC, PQ].") from None
+        for number, row in atomic.read_csv(file, ["uid"], "\t"):
+            of_picture = scores.setdefault(row.pop("uid"), defaultdict(float))
+            for editor, cell in row.items():
+                try:
+                    of_picture[editor] += math.sqrt(math.prod(json.loads(cell)))
+                except (TypeError, ValueError):
+                    raise UserError(
+                        f"'{file}', line {number}: {cell!r} of {editor} is no [SC, PQ]."
+                    ) from None
     told = atomic.read_json(pictures / LOOKUP, {uid: {"instruction": str} for uid in scores})
     for uid, of_picture in scores.items():
         for one, other in itertools.combinations(of_picture, 2):

@@ -4,6 +4,7 @@ reading them with a sentence for what is wrong."""
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import json
 import os
@@ -161,6 +162,24 @@ def read_json(path: Path, shape: Shape = object) -> Any:
         content = _parsed(path.read_bytes(), f"'{path}'")
     _check(content, shape, f"'{path}'")
     return content
+
+
+def read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[tuple[int, dict[str, str]]]:
+    """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            there = reader.fieldnames or ()
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"'{path}' cannot be read: {error}.") from None
+    lacking = [f"column {name}" for name in columns if name not in there]
+    if lacking or not rows:
+        raise UserError(f"'{path}' has no {(lacking or ['line'])[0]}; expected {', '.join(columns)}.")
+    for number, row in rows:
+        if None in row or None in row.values():
+            raise UserError(f"'{path}', line {number}: the line is cut off or too long.")
+    return rows
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ as CSV, a line per item: `COLUMNS`, then an answer per question, empty where the
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import itertools
 import statistics as plain
@@ -91,7 +90,7 @@ def read(
 
 
 def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
-    lines = read_csv(file, (*COLUMNS, *(question.key for question in questions)))
+    lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
     for place, row in lines:
         for question in questions:
             if row[question.key] not in ("", *question.answers):
@@ -107,24 +106,6 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
         )
     if len({(row["sheet"], row["rater"]) for row in rows}) > 1 or not rows[0]["rater"].strip():
         raise UserError(f"'{file}' must be of one sheet and one rater, with a name; save it again.")
-    return rows
-
-
-def read_csv(file: Path, columns: Sequence[str]) -> list[tuple[int, Labelled]]:
-    """(line, row) of a CSV file that has all these columns. Raises UserError."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"'{file}' cannot be read: {error}.") from None
-    lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-    if lacking or not rows:
-        what = f"no column {lacking[0]}" if lacking else "no line"
-        raise UserError(f"'{file}' is not a file of labels: {what}; expected {', '.join(columns)}.")
-    for place, row in rows:
-        if None in row or None in row.values():
-            raise UserError(f"'{file}', line {place}: the line is cut off or too long; save the file again.")
     return rows
 
 

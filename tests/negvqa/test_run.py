@@ -109,8 +109,8 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions
 
 
 BAD_ANSWERS = [
-    ("", "holds no answers"),
-    ("index,original\n10,A\n", "takes a line with index, original, negated"),
+    ("", "has no column index; expected index, original, negated"),
+    ("index,original\n10,A\n", "has no column negated; expected index, original, negated"),
     ("index,original,negated\n99,A,B\n", "of no question: line 2"),
     ("index,original,negated\n10,A,B\n10,A,B\n", "one already: line 3"),
 ]

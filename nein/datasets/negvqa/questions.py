@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import csv
 import hashlib
 import json
 import posixpath
@@ -154,17 +153,10 @@ def load(
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Question id -> variant -> answer, of a .csv with the columns index, original and negated, of any of the
     questions; an empty cell is no answer. Raises UserError."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"The answers '{path}' cannot be read: {error}.") from None
     columns, known, made = ("index", *VARIANTS), {item.id for item in items}, {}
-    if not rows or not {*columns} <= rows[0].keys():
-        raise UserError(f"'{path}' holds no answers; it takes a line with {', '.join(columns)}, then those.")
     problems = Problems()
-    for number, row in enumerate(rows, start=2):
-        name, *said = (str(row[column] or "").strip() for column in columns)
+    for number, row in atomic.read_csv(path, columns):
+        name, *said = (row[column].strip() for column in columns)
         if name not in known:
             problems.add("of no question", f"line {number}")
         elif name in made:

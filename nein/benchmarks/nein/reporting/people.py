@@ -11,6 +11,7 @@ import pandas as pd
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.reporting.judge_tables import beside
 from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import labels
 from nein.reporting.figures import figure
@@ -53,7 +54,7 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     rows: list[Labelled] = []
     said: dict[tuple[str, ...], float | None] = {}
     for file in files:
-        for place, row in labels.read_csv(file, (*KEY, "gone")):
+        for place, row in atomic.read_csv(file, (*KEY, "gone")):
             row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
                 raise UserError(
