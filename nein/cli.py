@@ -262,12 +262,13 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
     A misspelt subcommand is not a word for the command above it ("negvqa reprot").
     """
     pair, rest = " ".join(words[:2]), list(words[1:])
-    for table_of in (lambda: COMMANDS, commands):
-        table = table_of()
+    for with_plugins in (False, True):
+        table = commands() if with_plugins else COMMANDS
         if pair in table:
             return (pair, table[pair], rest[1:]), table
         below = [name.partition(" ")[2] for name in _below(words[0], table)]
-        stray = bool(rest) and near_match(rest[0], below) is not None
+        stray = bool(rest and below) and not rest[0].startswith("-")
+        stray = stray and (not with_plugins or near_match(rest[0], below) is not None)
         if words[0] in table and not stray:
             return (words[0], table[words[0]], rest), table
     return None, table
