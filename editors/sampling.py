@@ -323,7 +323,8 @@ class JointGuidance:
             query = torch.cat([attn.norm_added_q(heads(attn.add_q_proj(text))), query], 1)
             key = torch.cat([attn.norm_added_k(heads(attn.add_k_proj(text))), key], 1)
             value = torch.cat([heads(attn.add_v_proj(text)), value], 1)
-        query, key = (apply_rotary_emb(part, image_rotary_emb, sequence_dim=1) for part in (query, key))
+        turned: Any = apply_rotary_emb
+        query, key = (turned(part, image_rotary_emb, sequence_dim=1) for part in (query, key))
         lengths = [*self._texts, query.shape[1] - sum(self._texts)]
         # (B, tokens, heads, width) -> prompt, negative prompt and image, each (B, heads, tokens, width)
         queries, keys, values = (part.transpose(1, 2).split(lengths, 2) for part in (query, key, value))

@@ -92,7 +92,10 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Folder]]) -> Iterator[di
             from nein.benchmarks.nein import runs
             from nein.benchmarks.nein.reporting import comparisons
 
-            pairs = [tuple(runs.read(runs.of_folder(one)) for one in pair) for pair in both]
+            mended, plain = (
+                [runs.read(runs.of_folder(one)) for one in side] for side in zip(*both, strict=True)
+            )
+            pairs = [*zip(mended, plain, strict=True)]
             told = {one.name: one for pair in pairs for one in pair if one.track == "remove"}
             for row in comparisons.comparisons(pairs, controls=told):
                 yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
@@ -106,7 +109,7 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Folder]]) -> Iterator[di
 
 def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
-    what = {"task": "costs", "model": arm}
+    what: dict[str, Any] = {"task": "costs", "model": arm}
     stages = [
         (one, path.name) for one in folders for path in one.path.glob("costs/*") if path.name != "score"
     ]

@@ -173,7 +173,7 @@ def _stages(
         maps = config.debug_zone and choice.has_maps
         stage = editing(
             run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
-            without=choice.plain and RunDir(config.out_dir, choice.plain.slug, run.track),
+            without=RunDir(config.out_dir, choice.plain.slug, run.track) if choice.plain else None,
         )  # fmt: skip
         asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served_editor(choice.row) else {}
         stages.append(dataclasses.replace(stage, asks=asks))

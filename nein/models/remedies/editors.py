@@ -183,7 +183,7 @@ def load(name: str, *, cache: Store | None, device: str) -> ByRule | ByLanguageM
 class WithRemedy:
     """Another editor that is sent what an arm makes of each request; notes say what that was."""
 
-    def __init__(self, editor: editors.Editor, arm: ByRule | ByLanguageModel, name: str) -> None:
+    def __init__(self, editor: Any, arm: ByRule | ByLanguageModel, name: str) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._arm, self._facts = editor, arm, arm.facts()
         self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
