@@ -194,14 +194,14 @@ class InstructPix2Pix(Editor):
         """Of K guidance branches: texts (K * B, tokens, width), pictures (K * B, 4, h, w), a note per
         sample."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
-        instructions = torch.cat([embedding for embedding, _ in texts])
-        sources = self._encode_images(np.stack([image for _, image in items]))
+        instructions = torch.cat([embedding for embedding, _ in texts])  # B, tokens, width
+        sources = self._encode_images(np.stack([image for _, image in items]))  # B, H, W, 3 => B, 4, h, w
         branches = self._guidance.branches
         avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
-        null = torch.cat([self._encode_text(text)[0] for text in avoided])
+        null = torch.cat([self._encode_text(text)[0] for text in avoided])  # B, tokens, width
         nothing = torch.zeros_like(sources)
         embeddings = torch.cat([instructions if told else null for told, _ in branches])
-        conditions = torch.cat([sources if shown else nothing for _, shown in branches])
+        conditions = torch.cat([sources if shown else nothing for _, shown in branches])  # K * B, 4, h, w
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
@@ -229,7 +229,7 @@ class InstructPix2Pix(Editor):
         finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
         levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
         levels = levels.round() if self.rounding == "round" else levels
-        pictures = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        pictures = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()  # NCHW float => NHWC uint8
         return [
             picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
         ]
@@ -264,6 +264,7 @@ class InstructPix2Pix(Editor):
 
     def _encode_images(self, images: np.ndarray) -> torch.Tensor:
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
+        # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         with self._machine.using(self._vae):
             parts = [
@@ -303,6 +304,7 @@ class InstructPix2Pix(Editor):
         scaled: (B, 4, h, w) as the sampler scales its input; embeddings, conditions: from `_condition`.
         """
         count = len(self._guidance.branches)
+        # K * B, 4 + 4, h, w
         inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
         output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
         return self._guidance.combine(output.float(), self.guidance_scale, self.image_guidance_scale)
