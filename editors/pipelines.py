@@ -143,10 +143,9 @@ class DiffusersPipeline(Editor):
         self.negative_prompt = negative_prompt
         self.lora = lora
         self._machine = RuntimeOptions.of(device, dtype, **machine)
-        _check_map(device_map, self._machine)
+        _check_placing(device_map, quantization, self._machine)
         self._mapped = device_map is not None
         self.quantization = quantization
-        _check_quantization(quantization, self._machine)
         if not isinstance(checkpoint, str) and (lora or self._mapped or quantization):
             raise EditorError(
                 "a pipeline in memory has its weights; leave out lora, device_map, quantization"
@@ -426,32 +425,26 @@ def _modular(kind: Any, source: str, revision: str | None, machine: RuntimeOptio
     return pipeline
 
 
-def _check_quantization(quantization: str | None, machine: RuntimeOptions) -> None:
-    if quantization is None:
-        return
-    choose("quantization", quantization, QUANTIZATIONS)
-    if machine.device.type == "cpu":
-        raise EditorError(f"quantization is {quantization!r}, which needs a GPU, but the device is 'cpu'")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise EditorError(
-            f"quantization {quantization!r} needs bitsandbytes; pip install 'nein[quantized]', or omit it"
-        )
-
-
 def _quantized(name: str, dtype: torch.dtype, parts: list[str]) -> Any:
     backend, values = QUANTIZATIONS[name]
     values = {**values, **({"bnb_4bit_compute_dtype": dtype} if "4bit" in backend else {})}
     return diffusers.PipelineQuantizationConfig(backend, values, parts)
 
 
-def _check_map(device_map: str | None, machine: RuntimeOptions) -> None:
-    if device_map is None:
-        return
-    choose("device_map", device_map, ("balanced",))
-    if machine.device.type == "cpu":
-        raise EditorError(f"device_map is {device_map!r}, which needs a GPU, but the device is 'cpu'")
-    if machine.offload != "none":
+def _check_placing(device_map: str | None, quantization: str | None, machine: RuntimeOptions) -> None:
+    for name, value, allowed in (
+        ("device_map", device_map, ("balanced",)), ("quantization", quantization, QUANTIZATIONS),
+    ):  # fmt: skip
+        if value is not None:
+            choose(name, value, allowed)
+            if machine.device.type == "cpu":
+                raise EditorError(f"{name} is {value!r}, which needs a GPU, but the device is 'cpu'")
+    if device_map and machine.offload != "none":
         raise EditorError("device_map and offload both say where the parts are; leave out one")
+    if quantization and importlib.util.find_spec("bitsandbytes") is None:
+        raise EditorError(
+            f"quantization {quantization!r} needs bitsandbytes; pip install 'nein[quantized]', or omit it"
+        )
 
 
 def _guidance(

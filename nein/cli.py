@@ -26,7 +26,7 @@ COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:evaluate", shared=True,
-        estimate="nein.benchmarks.estimate:lines",
+        announces="nein.benchmarks.estimate:lines",
     ),
     "grid": Command(
         "draw samples and their edits into one picture",
@@ -86,11 +86,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "fetch": Command(
         "download models and data for machines without internet",
-        "nein.fetch:FetchConfig", "nein.fetch:run",
+        "nein.fetch:FetchConfig", "nein.fetch:run", announces="nein.fetch:announced",
     ),
     "reproduce": Command(
         "measure a published table and compare it with the paper",
-        "nein.reproduce:ReproduceConfig", "nein.reproduce:run",
+        "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announced",
     ),
     "convert": Command(
         "convert an original checkpoint to safetensors",
@@ -107,7 +107,7 @@ COMMANDS: dict[str, Command] = {
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
-        estimate="nein.benchmarks.estimate:lines",
+        announces="nein.benchmarks.estimate:lines",
     ),
     "negbench report": Command(
         "write the report of finished NegBench runs",
@@ -132,7 +132,7 @@ COMMANDS: dict[str, Command] = {
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
-        estimate="nein.benchmarks.estimate:lines",
+        announces="nein.benchmarks.estimate:lines",
     ),
     "negvqa report": Command(
         "write the report of finished NegVQA runs",

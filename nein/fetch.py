@@ -82,10 +82,11 @@ class FetchConfig(Options):
             found += config.needs()
         return found + [need for data in self.data for need in needs.of_data(data)]
 
-    def announced(self) -> list[str]:
-        from nein.models import fetching
 
-        return [] if self.only_check else list(fetching.expected(self.needs(), self.out))
+def announced(config: FetchConfig) -> list[str]:
+    from nein.models import fetching
+
+    return [] if config.only_check else list(fetching.expected(config.needs(), config.out))
 
 
 def run(config: FetchConfig) -> int | str:

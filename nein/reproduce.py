@@ -147,8 +147,10 @@ class ReproduceConfig(OnDevice):
     def needs(self) -> list[Need]:
         return [] if self.table is None else list(self.inner(to_fetch=True).needs())
 
-    def announced(self) -> list[str]:
-        return [" ".join([registry.get(self.chosen.benchmark).typed, *self.words()])] if self.table else []
+
+def announced(config: ReproduceConfig) -> list[str]:
+    """The command that measures the table."""
+    return [" ".join([registry.get(config.chosen.benchmark).typed, *config.words()])] if config.table else []
 
 
 # --- the file --------------------------------------------------------------------------------------

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nein.benchmarks import registry
-from nein.benchmarks.nein.runs import EDIT
-from nein.editors import split_address
-from nein.loading import spending
-from nein.loading.service import setting
-from nein.loading.spending import BATCH, Ledger, price
-from nein.models.references import named
+from nein.config.options import dump
 
 #: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
 #: pixels, and an edit of 1024 pixels in medium quality.
@@ -23,6 +18,15 @@ EDITED = {"input_tokens": 1500, "image_tokens": 1400, "output_tokens": 1100, "ou
 
 def lines(config: Any) -> Iterator[str]:
     """A line for every model; none where all are local. Raises what making the runs does."""
+    if not re.search(r"\b(openai|vllm):", dump(config)):
+        return
+    from nein.benchmarks import registry
+    from nein.benchmarks.nein.runs import EDIT
+    from nein.editors import split_address
+    from nein.loading import spending
+    from nein.loading.service import setting
+    from nein.models.references import named
+
     found = next(one for one in map(registry.get, registry.names()) if one.config is type(config))
     left, done, edits = Counter[str](), Counter[str](), set[str]()
     for run in found.runs(config, "cpu"):
@@ -34,11 +38,11 @@ def lines(config: Any) -> Iterator[str]:
                 done[reference] += each * made
                 left[reference] += each * (len(stage.blocks.wanted) - made)
                 edits |= {reference} if stage.name == EDIT else set()
-    ledger = Ledger(config.out_dir)
+    ledger = spending.Ledger(config.out_dir)
     spent = ledger.models()
     for reference, count in left.items():
         address, model = split_address(named(reference)[1].replace("vllm:", "openai:", 1))
-        name = f"{model}{BATCH}" if config.batch_api else model
+        name = f"{model}{spending.BATCH}" if config.batch_api else model
         so_far = spent.get(name)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:
@@ -50,7 +54,7 @@ def lines(config: Any) -> Iterator[str]:
         else:
             told = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
             basis = f"by a table: {told} a request"
-            cost = price(name, usage, address)
+            cost = spending.price(name, usage, address)
             dollars = None if cost is None else float(cost)
         at_once = setting("concurrency", config.concurrency)
         time = datetime.timedelta(seconds=round(count * seconds / at_once))

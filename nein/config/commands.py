@@ -14,11 +14,11 @@ class Command:
                    nothing heavy.
     work           Function of the options; returns text to print, an exit code, or None.
     shared         Blocks of a folder, which any executor computes: `work` is given that of `--on` as well.
-    estimate       Function of the options; lines that `--dry-run` prints where models are behind an address.
+    announces      Function of the options; lines that `--dry-run` prints behind these, as comments.
     """
 
     help: str
     configuration: str
     work: str
     shared: bool = False
-    estimate: str = ""
+    announces: str = ""

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import logging
 import pkgutil
-import re
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -40,10 +39,8 @@ def launch(
         description += f" Also: {', '.join(f'nein {other}' for other in others)}."
     config, dry_run = options.read(configuration, words, prog=prog, description=description)
     if dry_run:
-        text, lines = options.dump(config), config.announced()
-        if command.estimate and re.search(r"\b(openai|vllm):", text):
-            lines = [*lines, *pkgutil.resolve_name(command.estimate)(config)]
-        print(text + "".join(f"# {line}\n" for line in lines), end="")
+        lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
+        print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
     from nein.engine import environment, errors, executors
     from nein.loading import service

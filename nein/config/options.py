@@ -76,10 +76,6 @@ class Options:
         EditorError or MetricError for an unknown name."""
         return []
 
-    def announced(self) -> list[str]:
-        """What `--dry-run` prints behind the options, as comments."""
-        return []
-
     @classmethod
     def parse(cls: type[Given], argv: Sequence[str]) -> Given:
         """The checked options of a command line, as `read` gives them."""
