@@ -34,7 +34,7 @@ from nein.reporting import figures as frames
 from nein.reporting.labels import Item, Labelled
 from nein.reporting.page import Page, Section
 
-SIDE, QUALITY = 640, 95  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
+SIDE, QUALITY = 640, 90  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
 PLAN, LABELS = "study.json", "labels.csv"
 SHAPE = {"pairs": bool, "drawn": [int], "sheets": [str], "items": {}}
 ITEM = {"id": str, "runs": [[str]], "gold": str}

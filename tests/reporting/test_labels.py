@@ -1,7 +1,6 @@
 """The page on which people label, in a real browser; the files that it saves; how far raters agree."""
 
 import re
-import time
 
 import numpy as np
 import pytest
@@ -98,94 +97,65 @@ def sheet(tmp_path_factory):
     return path, labels.write_page(path, "Labels", "How.", QUESTIONS, items)
 
 
-class Sheet:
-    def __init__(self, driver, path):
-        self.driver, self.path = driver, path
+@pytest.fixture
+def page(sheet, browser):
+    from tests.reporting.test_browser import Page
 
-    def open(self):
-        self.driver.get(self.path.as_uri())
-        return self
-
-    def script(self, text):
-        return self.driver.execute_script(text)
-
-    def press(self, *keys):
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        ActionChains(self.driver).send_keys(*keys).perform()
-
-    def text(self, name):
-        return self.driver.find_element("id", name).text
+    return Page(browser, sheet[0]).open()
 
 
-def test_labels_are_given_from_the_keyboard_survive_a_reload_and_leave_as_a_file(sheet, browser, tmp_path):
-    path, name = sheet
-    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
-    browser.execute_cdp_cmd("Browser.setDownloadBehavior", where)
-    browser.get_log("browser")
-    page = Sheet(browser, path).open()
-    assert "To be removed: cat" in page.text("item")
-    page.press("1", "4")  # gone, kept: on to the next item
-    assert "Item 2 of 3" in page.text("item")
-    assert MARKUP in page.text("item")
+def test_labels_are_given_from_the_keyboard_survive_a_reload_and_leave_as_a_file(sheet, page, tmp_path):
+    page.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    assert "To be removed: cat" in page.find("item").text
+    page.press("14")  # gone, kept: on to the next item
+    assert "Item 2 of 3" in page.find("item").text
+    assert MARKUP in page.find("item").text
     assert page.script("return document.querySelectorAll('#item img[src=x]').length") == 0
-    page.press("3", "5")
-    page.driver.find_element("id", "note").send_keys('14, "odd"')  # typed, not obeyed
-    page.driver.find_element("id", "previous").click()
+    page.press("35")
+    page.find("note").send_keys('14, "odd"')  # typed, not obeyed
+    page.find("previous").click()
     page.press("2")  # corrected: partly
-    assert "Item 2 of 3" in page.text("item")
-    page.driver.find_element("id", "save").click()
-    assert "Write your name first" in page.text("message")
-    page.driver.find_element("id", "who").send_keys("Ada")
-    for _ in range(20):  # the browser takes a moment to store them
-        page.open()
-        if page.text("progress") == "2 of 3 labelled":
-            break
-        time.sleep(0.2)
-    assert page.text("progress") == "2 of 3 labelled"
-    page.driver.find_element("id", "save").click()
-    file = _wait_for(tmp_path)
-    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    rows = labels.read([file], QUESTIONS, [name])
+    assert "Item 2 of 3" in page.find("item").text
+    page.find("save").click()
+    assert "Write your name first" in page.find("message").text
+    page.find("who").send_keys("Ada")
+
+    def reloaded():  # the browser takes a moment to store them
+        return page.open().find("progress").text == "2 of 3 labelled"
+
+    page.until(reloaded)
+    page.find("save").click()
+    page.until(lambda: [*tmp_path.glob("labels-*-Ada.csv")])
+    [file] = tmp_path.glob("labels-*-Ada.csv")
+    assert not [entry for entry in page.driver.get_log("browser") if entry["level"] == "SEVERE"]
+    rows = labels.read([file], QUESTIONS, [sheet[1]])
     assert [[row[key] for key in ("rater", "item", "gone", "kept", "note")] for row in rows] == [
         ["Ada", "i0", "gone", "kept", ""],
         ["Ada", "i1", "partly", "changed", ""],
         ["Ada", "i2", "", "", '14, "odd"'],
     ]
     page.script("localStorage.clear()")
-    page.open()
-    assert page.text("progress") == "0 of 3 labelled"
-    page.driver.find_element("id", "load").send_keys(str(file))
-    for _ in range(100):
-        if page.text("progress") == "2 of 3 labelled":
-            break
-        time.sleep(0.05)
-    assert page.text("progress") == "2 of 3 labelled"
+    assert page.open().find("progress").text == "0 of 3 labelled"
+    page.find("load").send_keys(str(file))
+    page.until(lambda: page.find("progress").text == "2 of 3 labelled")
     assert page.script("return document.getElementById('who').value") == "Ada"
 
 
-def _wait_for(folder):
-    for _ in range(200):
-        if found := list(folder.glob("labels-*-Ada.csv")):
-            return found[0]
-        time.sleep(0.05)
-    raise AssertionError("nothing was downloaded")
-
-
 @pytest.mark.parametrize("width", [390, 1300])
-def test_the_page_fits_its_screen_and_follows_the_scheme(sheet, browser, width):
+def test_the_page_fits_its_screen_and_follows_the_scheme(page, width):
     metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(19, 19, 19)"}
     try:
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        for scheme, ground in grounds.items():
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        for scheme, ground in {"light": "rgb(255, 255, 255)", "dark": "rgb(19, 19, 19)"}.items():
             features = [{"name": "prefers-color-scheme", "value": scheme}]
-            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            page = Sheet(browser, sheet[0]).open()
+            page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            page.open()
             assert page.script("return document.documentElement.scrollWidth") <= width
             assert page.script("return getComputedStyle(document.body).backgroundColor") == ground
             heights = "return [...document.querySelectorAll('#item button')].map((b) => b.offsetHeight)"
             assert min(page.script(heights)) >= 44  # wide enough for a thumb
     finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
