@@ -47,11 +47,11 @@ def build(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def requests(requests_of):
-    """Five, whose pictures cannot be written to."""
-    five = requests_of(5)
-    for one in five:
+    """Three, whose pictures cannot be written to."""
+    three = requests_of(3)
+    for one in three:
         one.image.setflags(write=False)
-    return five
+    return three
 
 
 def random_states():
@@ -67,7 +67,7 @@ def edited(build, requests):
     editor = build()
     results = editor.edit(requests)
     assert random_states() == before
-    assert [result.id for result in results] == [f"s{i}" for i in range(5)]
+    assert [result.id for result in results] == ["s0", "s1", "s2"]
     return editor, images(results)
 
 
@@ -105,7 +105,7 @@ def test_another_editor_of_the_kind_gives_the_same_bytes_and_neither_changes_the
     assert again.fingerprint == editor.fingerprint
     results = again.edit(requests)
     np.testing.assert_array_equal(images(results), pictures)
-    for result, request, untouched in zip(results, requests, requests_of(5), strict=True):
+    for result, request, untouched in zip(results, requests, requests_of(3), strict=True):
         assert not np.shares_memory(result.image, request.image)
         np.testing.assert_array_equal(request.image, untouched.image)
 
@@ -132,10 +132,10 @@ BAD = {
 
 def test_every_bad_sample_yields_an_error_of_its_own_and_the_rest_succeed(build, edited, requests):
     editor, pictures = edited
-    first, *_, last = requests
+    first, _, last = requests
     bad = [replace(first, id=case, **change) for case, (change, _) in BAD.items()]
     results = editor.edit([first, *bad, last])
-    assert [result.id for result in results] == ["s0", *BAD, "s4"]
+    assert [result.id for result in results] == ["s0", *BAD, "s2"]
     for result in results[1:-1]:
         assert result.image is None
         assert BAD[result.id][1] in result.error

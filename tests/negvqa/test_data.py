@@ -58,25 +58,6 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monke
         questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
 
 
-def test_two_files_are_joined_by_index(tmp_path):
-    rows = records(2)
-    for variant in ("original", "negated"):
-        own = [
-            {
-                **{k: r[k] for k in ("index", "image", "category", "A", "B")},
-                "question": r[f"{variant}_question"],
-                "answer": r[f"{variant}_answer"],
-            }
-            for r in (rows if variant == "original" else rows[::-1])
-        ]
-        (tmp_path / f"{variant}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
-    found = questions.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
-    assert found.sha256 == questions.load(str(write_questions(tmp_path, rows))).sha256
-    (tmp_path / "negated.jsonl").write_text("")
-    with pytest.raises(UserError, match="has no question 10"):
-        questions.load(str(tmp_path / "original.jsonl"), negated=str(tmp_path / "negated.jsonl"))
-
-
 def test_left_over_columns_of_the_source_are_no_options_unless_named(tmp_path):
     rows = [{**row, "C": "owl", "D": None} for row in records(1)]
     file = str(write_questions(tmp_path, rows))

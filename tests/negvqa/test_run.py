@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.negvqa.scores import read as score_of
 from nein.datasets.negvqa import questions as data
 from nein.engine import images
+from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.metrics.judges.base import Answer
 from nein.metrics.letters import EDITIONS
@@ -226,10 +228,11 @@ def test_pictures_of_one_name_in_two_folders_are_two_pictures(tmp_path):
     assert str(tmp_path) not in absolute != inside
 
 
-def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_other_columns(tmp_path):
+def test_two_files_with_other_columns_are_joined_and_a_report_of_them_finds_the_pictures(tmp_path):
     rows = records(2)
-    write_questions(tmp_path, rows)
+    joined = data.load(str(write_questions(tmp_path, rows)))
     for variant in ("original", "negated"):
+        rows.reverse()
         own = [
             {"number": r["index"], "set": r["category"], "image": r["image"], "A": r["A"], "B": r["B"],
              "question": r[f"{variant}_question"], "answer": r[f"{variant}_answer"]}
@@ -245,6 +248,13 @@ def test_a_report_of_a_model_with_a_name_finds_the_pictures_of_two_files_with_ot
     assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html,csv") == 0
     assert (tmp_path / "page.csv").read_text() == (out / "figures.csv").read_text()
     assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
+    halves = partial(
+        data.load, str(files[1]), negated=str(files[3]), columns={"index": "number", "category": "set"}
+    )
+    assert {item.id: item.questions for item in halves().items} == {i.id: i.questions for i in joined.items}
+    files[3].write_text("")
+    with pytest.raises(UserError, match=r"has no question 1\d"):
+        halves()
 
 
 def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(questions, tmp_path):

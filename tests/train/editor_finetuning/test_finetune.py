@@ -73,7 +73,7 @@ def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs
 
 
 def test_learning_lowers_the_loss(tune):
-    run = tune(steps=40, precompute=True, flip=0.0, dropout=0.0, learning_rate=5e-3, ema=0)
+    run = tune(steps=30, precompute=True, flip=0.0, dropout=0.0, learning_rate=1e-2, ema=0)
     found = logged(run)
     assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
 
@@ -155,13 +155,13 @@ def test_tensorboard_gets_the_curves(whole):
 
 def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     options = {
-        "steps": 9, "trainable": "lora", "mix_affirmative": 0.4, "schedule": "linear", "precision": "bf16",
+        "steps": 7, "trainable": "lora", "mix_affirmative": 0.4, "schedule": "linear", "precision": "bf16",
         "lora_dropout": 0.2,  # draws from the global generator, which is reseeded
         "limit": 7,  # more than one epoch
         "save_every": 2,
     }  # fmt: skip
     unbroken = tune(out=tmp_path / "unbroken", **options)
-    for kill in (0, 3, 5):
+    for kill in (0, 3):
         with monkeypatch.context() as patch:
             dies_at(patch, model, "losses", kill + 1, raising(Killed()))
             with pytest.raises(Killed):
@@ -169,30 +169,47 @@ def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     resumed = tune(**options)
     assert same(weights(unbroken), weights(resumed))
     assert logged(unbroken) == logged(resumed)
-    assert sorted(p.name for p in (resumed / "checkpoints").iterdir()) == ["step-00000008", "step-00000009"]
+    assert sorted(p.name for p in (resumed / "checkpoints").iterdir()) == ["step-00000006", "step-00000007"]
 
 
-def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(whole, tune, tmp_path, monkeypatch):
-    save = loop._save
+def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
+    whole, tune, tmp_path, monkeypatch
+):
+    folder, limits = tmp_path / "run" / "checkpoints", resource.getrlimit(resource.RLIMIT_FSIZE)
+    save, write = loop.Checkpoints.save, loop._save
+
+    def limited(self, step):
+        if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            return save(self, step)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     def torn(tensors, file):
-        save(tensors, file)
+        write(tensors, file)
         if file.name.startswith("average") and "00000004" in str(file.parent):
             file.write_bytes(file.read_bytes()[:100])
             raise Killed
 
     with monkeypatch.context() as patch:
+        patch.setattr(loop.Checkpoints, "save", limited)
+        with pytest.raises(UserError) as caught:
+            tune(save_every=2)
+    assert "The checkpoint at step 4 was not written" in str(caught.value)
+    assert "step-00000002" in str(caught.value)
+    assert [p.name for p in folder.iterdir()] == ["step-00000002"]
+    with monkeypatch.context() as patch:
         patch.setattr(loop, "_save", torn)
         with pytest.raises(Killed):
             tune(save_every=2)
-    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == [".draft-00000004", "step-00000002"]
+    assert sorted(p.name for p in folder.iterdir()) == [".draft-00000004", "step-00000002"]
     with (tmp_path / "run" / "log.jsonl").open("a") as log:
         log.write('{"step": 3, "loss"')  # a full disk, or a power cut
     resumed = tune(save_every=2)
     assert same(weights(whole), weights(resumed))
     assert logged(whole) == logged(resumed)
-    assert not list((resumed / "checkpoints").glob(".draft*"))
+    assert not list(folder.glob(".draft*"))
 
 
 def test_sigterm_saves_and_the_next_run_goes_on(whole, tune, tmp_path, monkeypatch):
@@ -220,7 +237,7 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tm
 def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune, world):
     watched = tune(
         precision="fp32", validate_every=3, validation_data=world, validation_split="train",
-        validation_samples=2, validation_metrics="l1,removal_vqa",
+        validation_samples=1, validation_metrics="l1,removal_vqa",
     )  # fmt: skip
     assert same(weights(whole), weights(watched))
     assert logged(whole) == logged(watched)
@@ -335,29 +352,6 @@ def test_another_configuration_in_the_same_folder_is_refused(again, tune):
         tune(learning_rate=0.5)
     tune(learning_rate=0.5, steps=1, overwrite=True)
     assert len(logged(again)) == 1
-
-
-def test_a_full_disk_at_checkpoint_time_is_one_sentence_and_the_last_checkpoint_stays(
-    whole, tune, tmp_path, monkeypatch
-):
-    limits, save = resource.getrlimit(resource.RLIMIT_FSIZE), loop.Checkpoints.save
-
-    def limited(self, step):
-        if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
-            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-        try:
-            return save(self, step)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Checkpoints, "save", limited)
-        with pytest.raises(UserError) as caught:
-            tune(save_every=2)
-    assert "The checkpoint at step 4 was not written" in str(caught.value)
-    assert "step-00000002" in str(caught.value)
-    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
-    assert same(weights(whole), weights(tune(save_every=2)))
 
 
 def test_a_damaged_checkpoint_is_named(again, tune):
