@@ -75,13 +75,14 @@ FORMATS = (
 
 
 def load(source: str, pictures: Path | None = None) -> tuple[list[Preference], int]:
-    """(pairs with a preferred edit, how many have none) of hub:NAME[@REVISION][#CONFIGURATION], a .jsonl
-    file, or ImagenHub's folder of ratings. pictures: their folder, beside the file by default; of ImagenHub
-    that with dataset_lookup.json. Raises UserError."""
-    name, _, configuration = source.partition("#")
+    """(pairs with a preferred edit, how many have none) of a .jsonl file, ImagenHub's folder of ratings, or
+    hub:NAME[@REVISION][#[CONFIGURATION][/SPLIT]], all splits by default. pictures: their folder, beside the
+    file by default; of ImagenHub that with dataset_lookup.json. Raises UserError."""
+    name, _, part = source.partition("#")
+    configuration, _, split = part.partition("/")
     file = expanded(name)
     if reference := hub.reference(name):
-        rows: Iterable[Row] = hub.read(reference, "all", configuration or None)
+        rows: Iterable[Row] = hub.read(reference, split or "all", configuration or None)
     elif file.is_dir():
         rows = _rated(file, pictures)
     elif file.suffix == ".jsonl":

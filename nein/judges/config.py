@@ -61,6 +61,7 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
         from nein.models import needs
 
         found = [need for reference in self.rewards for need in needs.of_reward(reference)]
+        found += needs.of_data((self.preferences or "").partition("#")[0])
         for kind in (kind for kind in self.judges if kind != REWARD):
             named = self.named.get(kind)
             found += needs.of_model(kind, named) if named else needs_of(kind, self.run)

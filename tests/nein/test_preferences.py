@@ -86,8 +86,10 @@ def test_pictures_of_a_hub_data_set_lie_in_its_rows_also_in_lists(folder):
         "input_image": picture, "output_images": datasets.Sequence(picture),
     })  # fmt: skip
     (folder / "hub").mkdir()
-    datasets.Dataset.from_list(rows, features=features).to_parquet(folder / "hub" / "train.parquet")
-    [one], _ = preferences.load(f"hub:{folder / 'hub'}")
+    for split in ("train", "test"):
+        datasets.Dataset.from_list(rows, features=features).to_parquet(folder / "hub" / f"{split}.parquet")
+    assert len(preferences.load(f"hub:{folder / 'hub'}")[0]) == 2
+    [one], _ = preferences.load(f"hub:{folder / 'hub'}#/test")
     assert [decode(path)[0, 0, 0] for path in (one.better, one.worse)] == [BETTER, WORSE]
     assert known.preferred(one).sentences == {"negated": "No cat."}
 
