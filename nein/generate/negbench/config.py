@@ -33,15 +33,13 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "paper: as in the released code; fixed: corrected", "Main"
     )
-    instances: str | None = option(
-        None, "annotations: COCO .json, VOC folder, medical table, or nano", "Source"
-    )
+    instances: str | None = option(None, "annotations: COCO .json, VOC folder or medical table", "Source")
     captions: str | None = option(
         None, "captions: COCO .json, .jsonl, or a folder with a .txt per image", "Source"
     )
     images: str | None = option(None, "image folder (default: beside the list)", "Source")
     image_set: str | None = option(None, "voc: use only the images of ImageSets/Main/NAME.txt", "Source")
-    scenes: PositiveInt = option(60, "number of scenes, pairs or medical images to draw for nano", "Source")
+    scenes: PositiveInt = option(60, "number of scenes or pairs to draw for nano", "Source")
     split: Literal["train", "dev", "val"] = option("val", "split of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(

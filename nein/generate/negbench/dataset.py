@@ -28,7 +28,6 @@ ORIGINALS = "retrieval"
 MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
 REPHRASED = "_rephrased"
 NOTHING = "nothing absent or too few objects"
-TWINS = "A drawn twin of the medical set: figures on it say nothing about medicine."
 UNSAID = (
     "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
     "tasks and columns do not."
@@ -177,7 +176,7 @@ def card(job: Job, facts: dict[str, Any]) -> str:
         "",
     ]  # fmt: skip
     if config.source in MEDICAL_SOURCES:
-        lines += [TWINS if config.instances == "nano" else UNSAID, ""]
+        lines += [UNSAID, ""]
     if config.source == "nano":
         lines += ["Scenes of the nano world: figures on them say nothing about the published sets.", ""]
     lines += ["| file | rows | captions | SHA-256 |", "|---|---|---|---|"]

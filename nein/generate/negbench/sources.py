@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from nein.datasets import coco
 from nein.datasets.negbench.concepts import ROW, Concepts, with_negatives
 from nein.datasets.negbench.media import VIDEO_SUFFIXES
-from nein.datasets.negbench.medical import TABLES, drawn_table
+from nein.datasets.negbench.medical import TABLES
 from nein.engine import atomic
 from nein.engine.answers import Unique
 from nein.engine.blocks import Blocks
@@ -36,7 +36,7 @@ def load(config: BuildConfig) -> Iterator[Concepts]:
     """The images of `config.source`, in order. Raises UserError for a source that cannot be read."""
     readers: dict[str, Callable[[BuildConfig], Iterator[Concepts]]] = {
         "nano": _nano, "coco": _coco, "voc": _voc, "captions": _captioned, "pairs": _pairs,
-        **{name: lambda config: TABLES[config.source](_table(config), config.absent) for name in TABLES},
+        **dict.fromkeys(TABLES, lambda given: TABLES[given.source](Path(str(given.instances)), given.absent)),
     }  # fmt: skip
     return readers[config.source](config)
 
@@ -50,7 +50,7 @@ def root(config: BuildConfig) -> Path | None:
     elif config.source == "voc":
         folder = Path(str(config.instances)) / "JPEGImages"
     else:
-        given = _table(config) if config.medical else Path(str(config.captions or config.instances))
+        given = Path(str(config.captions or config.instances))
         folder = given if given.is_dir() else given.parent
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
@@ -122,12 +122,6 @@ def _voc_image(path: Path) -> Concepts:
         unsure=tuple(name for name in unsure if name not in sure),
         problem="" if sure else NO_OBJECT,
     )
-
-
-def _table(config: BuildConfig) -> Path:
-    """The table of a medical set, or of its drawn twin."""
-    drawn = config.instances == "nano"
-    return drawn_table(config.source, config.scenes) if drawn else Path(str(config.instances))
 
 
 def _captioned(config: BuildConfig) -> Iterator[Concepts]:
