@@ -252,7 +252,9 @@ def keep(out: Path | None) -> None:
     global _batches
     if _batches is not None:
         _batches.close()
-    _batches = Batches(out) if out is not None else None
+    _batches = None
+    if out is not None:
+        _batches = Batches(out)
 
 
 def current() -> Batches | None:

@@ -167,3 +167,11 @@ def test_what_has_no_batches_is_one_sentence(more, sentence, server, tmp_path, c
     done = commands.outcome(capsys, *words_of(server, tmp_path, "--batch-api", *more))
     assert (done.code, server.requests) == (2, [])
     assert done.stderr.splitlines()[-1].endswith(sentence)
+
+
+def test_two_commands_do_not_send_the_same_requests(server, api, tmp_path, capsys):
+    other = batches.Batches(tmp_path)
+    done = commands.outcome(capsys, *words_of(server, tmp_path, "--batch-api"))
+    other.close()
+    assert (done.code, server.requests) == (2, [])
+    assert "Another command has the batches of" in done.stderr
