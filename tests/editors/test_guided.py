@@ -137,6 +137,7 @@ def test_an_editor_guides_one_sample_and_no_other(told, tiny_editor, requests_of
     np.testing.assert_allclose(after[1], before[1], atol=1)
     together = editor.edit([avoiding, replace(other, negative_prompt="a long red bus", guided=told)])
     np.testing.assert_allclose(together[0].image.astype(int), after[0], atol=1)
+    assert np.abs(together[1].image.astype(int) - before[1]).max() > 1
     weak = replace(avoiding, guided="nag:1.0001")  # Z' is Z+
     np.testing.assert_allclose(editor.edit([weak])[0].image.astype(int), before[0], atol=1)
 

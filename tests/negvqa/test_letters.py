@@ -146,6 +146,7 @@ def test_reasons_tell_refusals_contradictions_and_strange_letters_apart():
     assert "empty" in parse("  ", ANIMALS).reason
     assert "several" in parse("A and B", ANIMALS).reason
     assert "'C' is no option" in parse("C", ANIMALS).reason
+    assert "only says which" in parse("Not A.", ANIMALS).reason
     assert "not" in parse("not a dog", ANIMALS).reason
     assert "declines" in parse("I cannot tell.", ANIMALS).reason
     assert "thinking" in parse("<think>It is B because", ANIMALS).reason
