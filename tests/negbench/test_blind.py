@@ -13,26 +13,22 @@ from nein.reporting import interchange
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions
 
 
-def test_without_the_picture_an_option_has_its_mean_score_over_all_pictures():
-    task = ChoiceTask("x/mcq", questions(12, 8), NOTHING)
-    pictures, texts = encode(task)
-    cosines = normalise(texts.features) @ normalise(pictures.features).T
-    for question, row in zip(task.questions, scores.choice_rows(task, pictures, texts), strict=True):
-        means = [cosines[texts.rows[option.text]].mean() for option in question.options]
-        assert row["text only"] == float(np.argmax(means) == question.correct)
-        assert row["picture only"] == 1 / len(question.options)  # nothing is left to choose by
-
-
-def test_without_the_text_a_caption_chooses_the_picture_with_the_highest_mean():
+def test_without_a_half_what_is_chosen_has_the_highest_mean_over_the_other():
     options = tuple(Option(f"caption {k % 3}", None, f"{k}.png") for k in range(9))
-    asked = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
-    task = ChoiceTask("x/pairs", asked, NOTHING)
-    pictures, texts = encode(task)
-    cosines = normalise(texts.features) @ normalise(pictures.features).T
-    for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
-        means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
-        assert row["picture only"] == float(means[0] > means[1])
-        assert row["text only"] == 0.5  # one caption, and no picture
+    pairs = tuple(Question(str(k), options[k].image, (options[k], options[(k + 3) % 9]), 0) for k in range(9))
+    for asked in (questions(12, 8), pairs):
+        task = ChoiceTask("x/task", asked, NOTHING)
+        pictures, texts = encode(task)
+        cosines = normalise(texts.features) @ normalise(pictures.features).T
+        for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
+            if asked is pairs:
+                means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
+                assert row["picture only"] == float(means[0] > means[1])
+                assert row["text only"] == 0.5  # one caption, and no picture
+            else:
+                means = [cosines[texts.rows[option.text]].mean() for option in question.options]
+                assert row["text only"] == float(np.argmax(means) == question.correct)
+                assert row["picture only"] == 1 / 4  # nothing is left to choose by
 
 
 def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():

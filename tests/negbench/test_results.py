@@ -104,6 +104,9 @@ def test_scaling_features_changes_no_row_and_the_unnormalised_switch_does(choice
     plain = list(scores.choice_rows(choice, pictures, texts))
     louder = replace(pictures, features=pictures.features * 32)
     assert list(scores.choice_rows(choice, louder, scaled)) == plain
+    own = list(scores.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))  # is what is kept
+    assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
+    assert [row["credit"] for row in own] == [row["credit"] for row in plain]
     raw = list(scores.choice_rows(choice, pictures, scaled, features="unnormalised"))
     assert [row["credit"] for row in raw] != [row["credit"] for row in plain]
     again = list(scores.choice_rows(choice, pictures, texts, features="unnormalised"))
@@ -134,14 +137,6 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     assert [row["id"] for row in rows if row["credit"] is None] == ["q3", "q33"]
     entry = of(measured(rows), metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (58, 2)
-
-
-def test_the_models_own_score_is_what_is_kept(choice):
-    pictures, texts = encode(choice)
-    plain = list(scores.choice_rows(choice, pictures, texts))
-    own = list(scores.choice_rows(choice, pictures, texts, scale=10.0, bias=-3.0))
-    assert own[0]["scores"] == pytest.approx([10 * x - 3 for x in plain[0]["scores"]])
-    assert [row["credit"] for row in own] == [row["credit"] for row in plain]
 
 
 def _retrieval_of(

@@ -1,18 +1,24 @@
+import importlib.util
 import json
 import os
 import resource
 import signal
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
 from safetensors.torch import load_file
 
 from nein import editors
 from nein.engine.errors import Terminated, UserError
+from nein.nano.sentences import names, plural
 from nein.train import loop
+from nein.train.editor_finetuning import data as loading
 from nein.train.editor_finetuning import model
+from nein.train.editor_finetuning.drawn import draw_pairs, mentions
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
 from tests.train.runs import ROOT, dies_at, in_two_processes, logged, raising, same
@@ -62,8 +68,6 @@ def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(again, tu
 
 
 def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs(tune, base, tmp_path):
-    from diffusers import StableDiffusionInstructPix2PixPipeline
-
     pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(base, safety_checker=None)
     pipeline.to(torch.float16).save_pretrained(tmp_path / "half")
     run = tune(base=tmp_path / "half", steps=1, trainable="lora", lora_rank=2)
@@ -104,8 +108,6 @@ def test_only_what_was_chosen_learns(tune, base, trainable, part):
 
 
 def test_lora_is_merged_in_the_pipeline_and_written_apart_as_well(tune, base):
-    from diffusers import StableDiffusionInstructPix2PixPipeline
-
     run = tune(trainable="lora", lora_rank=2, lora_dropout=0.1, ema=0.5, learning_rate=0.05)
     before = load_file(base / "unet" / "diffusion_pytorch_model.safetensors")
     merged = weights(run)
@@ -253,9 +255,6 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune
 
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
-    from nein.train.editor_finetuning import data as loading
-    from nein.train.editor_finetuning import drawn as pairs
-
     everything = loading.load(config())
     words = {e.instruction for e in everything.negative}
     noun = next(
@@ -266,16 +265,13 @@ def test_held_out_objects_and_templates_are_in_no_instruction(config):
     held = loading.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
     assert 0 < len(held.negative) < len(everything.negative)
     for example in (*held.negative, *held.affirmative):
-        assert not pairs.mentions(example.instruction, [noun])
+        assert not mentions(example.instruction, [noun])
     assert not any(e.instruction.startswith("The image doesn't have") for e in held.negative)
     assert len(held.affirmative) == 2 * len(held.negative)
     assert held.facts["hold_out_objects"] == [noun]
 
 
 def test_drawn_affirmative_pairs_never_name_what_is_held_out():
-    from nein.nano.sentences import names, plural
-    from nein.train.editor_finetuning.drawn import draw_pairs, mentions
-
     drawn, _ = draw_pairs(300, "nano:ip2p", ("bus", "cup"))
     words = [w for n in ("bus", "cup") for form in names(n) for w in (form, plural(form))]
     sentences = [pair.edit.instruction for pair in drawn]
@@ -310,8 +306,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     ],
 )
 def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monkeypatch):
-    import importlib.util
-
     if options.get("trackers") == "wandb" and importlib.util.find_spec("wandb"):
         pytest.skip("wandb is installed")
     if options.get("optimizer") and importlib.util.find_spec("bitsandbytes"):
@@ -361,8 +355,6 @@ def test_a_damaged_checkpoint_is_named(again, tune):
 
 
 def test_the_result_is_pushed_to_the_hub_on_request(again, tune, monkeypatch):
-    import huggingface_hub
-
     calls = []
 
     class Api:
