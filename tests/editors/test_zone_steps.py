@@ -125,10 +125,7 @@ def test_the_rival_is_the_end_mark_or_all_words_together():
     assert masks.rival(attention, 2, "words").tolist() == [[0.125]]  # no word: the end mark
 
 
-@pytest.mark.parametrize(
-    "threshold, region",
-    [(108, ["#.", "#."]), (128, ["##", "#."]), (254, ["##", "#."])],
-)
+@pytest.mark.parametrize("threshold, region", [(108, ["#.", "#."]), (128, ["##", "#."]), (254, ["##", "#."])])
 def test_the_region_is_where_the_doubled_difference_stays_at_or_below_the_threshold(threshold, region):
     found = np.array([[54, 55], [0, 200]], np.uint8)  # doubled: 108, 110, 0, 255 after saturation
     np.testing.assert_array_equal(masks.localise(found, (2, 2), threshold), grid(*region))

@@ -89,9 +89,7 @@ def test_a_pair_without_one_of_its_scores_is_unscored_and_one_cut_off_is_none():
 @pytest.mark.parametrize(
     "change", [{"templates": ["negation", "negation"], "type": "negation"}, {"templates": [None, None]}]
 )
-def test_two_denials_are_no_minimal_pair_nor_is_each_caption_about_one_picture(
-    change,
-):
+def test_two_denials_are_no_minimal_pair_nor_is_each_caption_about_one_picture(change):
     rows = rows_of(RNG.normal(size=(2, 2, 2)))
     for row in rows:
         row |= change

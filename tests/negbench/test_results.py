@@ -139,11 +139,7 @@ def test_what_cannot_be_read_is_unscored_and_counted(retrieval, choice):
     assert (entry["n"], entry["unscored"]) == (58, 2)
 
 
-def _retrieval_of(
-    original,
-    negated,
-    picture=lambda name: name,
-):
+def _retrieval_of(original, negated, picture=lambda name: name):
     """A task from item -> captions, with random features of every picture and caption."""
 
     def made(captions, kind):

@@ -97,9 +97,7 @@ def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tm
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
 
-def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_mended(
-    tmp_path,
-):
+def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_mended(tmp_path):
     wrong = [True]
 
     def frames(name):

@@ -131,10 +131,7 @@ def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
 
 @pytest.mark.parametrize(
     "kind, rates",
-    [
-        ("constant", [0, 0.5, 1, 1, 1, 1, 1, 1]),
-        ("linear", [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]),
-    ],
+    [("constant", [0, 0.5, 1, 1, 1, 1, 1, 1]), ("linear", [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])],
 )
 def test_the_learning_rate_follows_each_schedule(kind, rates):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
