@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from nein.benchmarks import registry
@@ -274,7 +274,7 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
     return None, table
 
 
-def _below(group: str, table: Mapping[str, Command]) -> list[str]:
+def _below(group: str, table: Iterable[str]) -> list[str]:
     return [name for name in table if name.startswith(f"{group} ")]
 
 
