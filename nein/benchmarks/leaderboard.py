@@ -36,7 +36,7 @@ _GAP = {"statistic": "gap"}
 EXPORTED = "data/*/*/*/*.json"
 NOTES = (
     "Negation gap: score on affirmative inputs minus score on negated ones, in points, with its 95 % "
-    "interval clustered by image. It is no success if the affirmative score is low: see each table.",
+    "interval clustered by image. A small gap means little if the affirmative score is low: see each table.",
     "Columns differ in data and metric and are not comparable.",
     "Published values are those that the authors print, on the published data, without an interval.",
 )
@@ -47,8 +47,9 @@ def run(config: LeaderboardConfig) -> str:
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
     tests = [test for test in board["test"].unique() if test]
+    ours = board.loc[board["source"] != PUBLISHED, "model"].nunique()
     page = Page(
-        "Negation leaderboard", f"{board['model'].nunique()} models and remedies, {len(tests)} tests.",
+        "Negation leaderboard", f"{ours} models and remedies, {len(tests)} tests with those of the papers.",
         [*NOTES, *lacking(folders, board)], findings(board), sections=sections(board),
     )  # fmt: skip
     written = write(config.out / "index.html", board, page)
