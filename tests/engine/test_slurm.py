@@ -143,4 +143,4 @@ def test_what_cannot_be_shared_is_not_submitted(capsys):
     for words in ((), ("grid", "x"), ("nothing",)):
         refused = commands.outcome(capsys, "slurm", *words)
         assert refused.code == 2
-        assert "nein slurm submits eval, generate," in refused.stderr
+        assert "nein slurm submits eval, mend, generate," in refused.stderr
