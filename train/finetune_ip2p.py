@@ -55,7 +55,7 @@ def train(config: TuneConfig, session: Session) -> None:
 
     from nein.train import loop
     from nein.train.editor_finetuning import batches, model
-    from nein.train.editor_finetuning.batches import Encoder, Features, frozen_hash
+    from nein.train.editor_finetuning.batches import Encoder, Features
     from nein.train.editor_finetuning.data import load
     from nein.train.editor_finetuning.validate import Validation
     from nein.train.features import reseed, share
@@ -90,7 +90,7 @@ def train(config: TuneConfig, session: Session) -> None:
     scaling = encoder.scaling_factor
     features = None
     if config.precompute or config.precompute_only:
-        features = Features(config, pairs, frozen_hash(base.pipeline))
+        features = Features(config, pairs, base.pipeline)
         features.make(encoder, world)
         if config.unreadable == "stop":
             features.check(f"The data set '{config.data}'")

@@ -13,7 +13,6 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config import options
 from nein.config.groups import OfflineOptions, TrackerOptions
-from nein.config.options import Names
 from nein.engine.errors import UserError
 
 
@@ -45,15 +44,11 @@ class RunOptions(OfflineOptions, TrackerOptions):
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
-    models_from: str | None = setting(
-        None, "read models and data from this nein fetch folder, offline", "Machine"
-    )
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
     workers: PositiveInt = setting(4, "prefetch threads", "Machine")
     threads: PositiveInt | None = setting(None, "CPU threads of PyTorch per process", "Machine")
 
     log_every: PositiveInt = setting(10, "steps between log entries", "Logging")
-    trackers: Names = setting([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
     out: str = setting("runs", "folder of the run", "Files")
     save_every: PositiveInt = setting(500, "steps between checkpoints", "Files")
@@ -67,7 +62,8 @@ class RunOptions(OfflineOptions, TrackerOptions):
     def identity(self) -> dict[str, Any]:
         """The options that decide the weights, for comparison with an earlier part of the same run."""
         items = options.fields(type(self))
-        return {i.name: getattr(self, i.name) for i in items if options.metadata(type(self), i)["decides"]}
+        decides = (item.name for item in items if options.metadata(type(self), item).get("decides"))
+        return {name: getattr(self, name) for name in decides}
 
 
 @dataclass(kw_only=True)

@@ -16,10 +16,11 @@ import torch
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, WordPiece
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, PALETTE
+from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PALETTE
 from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
 from nein.nano.sentences import PLACES, captions, names, plural
-from nein.train.editor_finetuning.drawn import all_instruction_forms, pair_images, sample_pair
+from nein.train.editor_finetuning import drawn
+from nein.train.editor_finetuning.drawn import filled, pair_images, sample_pair
 from nein.wording.families import indefinite
 
 _CHUNK = 500
@@ -174,6 +175,17 @@ OTHER_NOUNS = (
     "elephant", "zebra", "truck", "train", "sandwich", "knife", "bed", "toilet", "sink", "suitcase",
     "tie", "bear cub",
 )  # fmt: skip
+
+
+def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
+    """Every sentence form of an edit once, about `category`."""
+    forms = [*drawn.ADD, *drawn.DESCRIBE, *drawn.REMOVE, *drawn.MARK]
+    lines = [filled(rng, f, category) for f in forms for _ in range(2)]
+    other = rng.choice(CATEGORIES)
+    lines += [filled(rng, f, category, other=other) for f in drawn.REPLACE]
+    lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in drawn.RECOLOUR]
+    lines += [form for forms in drawn.SCENERY.values() for form in forms]
+    return [*lines, *drawn.RESTORE, *drawn.FILLERS]
 
 
 def corpus(scenes: int = 3000) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 
@@ -155,14 +156,9 @@ class Features:
             for record in records
         )
         count = sum(len(records) for records, _ in self._parts)
-        _, first, inverse = np.unique(
-            np.fromiter(keys, np.uint64, count), return_index=True, return_inverse=True
-        )
-        by_appearance = np.argsort(first)
-        rank = np.empty_like(by_appearance)
-        rank[by_appearance] = np.arange(len(first))
-        self._number = rank[inverse]  # row of both files, one behind the other -> number of its picture
-        self._row = first[by_appearance]  # number of a picture -> the first row that has it
+        # Row of both files, one behind the other -> number of its picture, in the order of appearance.
+        self._number = pd.factorize(np.fromiter(keys, np.uint64, count))[0]
+        self._row = np.unique(self._number, return_index=True)[1]  # number -> the first row that has it
         root, count = folder or atomic.cache_root() / "clip-features", len(self._row)
         self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, self._key, self._read, BLOCK)
 

@@ -12,12 +12,13 @@ import copy
 import functools
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 
 from nein.editors.checkpoint import content_hash, quiet
 from nein.engine import atomic
@@ -25,7 +26,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import Problems, UserError
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
-from nein.loading.digests import json_digest
+from nein.loading.digests import json_digest, torch_dtype
 from nein.train.editor_finetuning.data import Example, Pairs, prepare
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes, generator
@@ -34,7 +35,6 @@ FORMAT = 3
 TEXT_BLOCK = 512
 CACHED_SENTENCES = 4096
 VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -89,16 +89,10 @@ class Encoder:
         return self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()
 
 
-def frozen_hash(pipeline: Any) -> str:
-    """SHA-256 hex over configuration and weights of VAE and text encoder and the rules of the tokenizer."""
-    parts = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
-    return content_hash(parts, [pipeline.tokenizer])
-
-
 class Features:
-    """The stored features of a configuration. frozen: hash of VAE, text encoder and tokenizer."""
+    """The stored features of a configuration by the VAE and the text encoder of a pipeline."""
 
-    def __init__(self, config: TuneConfig, pairs: Pairs, frozen: str) -> None:
+    def __init__(self, config: TuneConfig, pairs: Pairs, pipeline: Any) -> None:
         self._config, self._pairs = config, pairs
         chosen = sorted({example.pair for example in (*pairs.negative, *pairs.affirmative)})
         texts = pairs.sentences()
@@ -106,9 +100,10 @@ class Features:
         self._rows = {pair: row for row, pair in enumerate(chosen)}
         self._text_rows = {text: row for row, text in enumerate(texts)}
         self._orientations = 2 if config.flip else 1
+        encoders = {"vae": pipeline.vae, "text_encoder": pipeline.text_encoder}
         facts = {
             "format": FORMAT,
-            "frozen": frozen,
+            "frozen": content_hash(encoders, [pipeline.tokenizer]),
             "geometry": [config.resolution, config.target_align, config.align_resolution],
             "orientations": self._orientations,
             "dtype": config.feature_dtype,
@@ -130,7 +125,7 @@ class Features:
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
         """Makes this process's share of what is missing, and waits for the others."""
-        dtype = DTYPES[self._config.feature_dtype]
+        dtype = torch_dtype(self._config.feature_dtype)
 
         def pictures(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
             tensors: dict[str, torch.Tensor] = {}
@@ -200,18 +195,13 @@ class Order:
         wanted = int(np.ceil(epochs * len(self._streams["negative"])))
         return -(-wanted * PARTS // (PARTS - self._share))
 
-    def place(self, position: int) -> tuple[str, int]:
-        """(stream, number of the example within it)."""
-        before = position * self._share // PARTS
-        if (position + 1) * self._share // PARTS > before:
-            return "affirmative", self._passes["affirmative"].at(before)
-        return "negative", self._passes["negative"].at(position - before)
-
     def example(self, position: int, shift: int = 0) -> Example:
         """The example at a position, or the `shift`-th after it in the data."""
-        stream, number = self.place(position)
-        examples: Sequence[Example] = self._streams[stream]
-        return examples[(number + shift) % len(examples)]
+        before = position * self._share // PARTS  # affirmative examples
+        affirmative = (position + 1) * self._share // PARTS > before
+        name, place = ("affirmative", before) if affirmative else ("negative", position - before)
+        examples: Sequence[Example] = self._streams[name]
+        return examples[(self._passes[name].at(place) + shift) % len(examples)]
 
 
 @dataclass(frozen=True)
@@ -244,8 +234,7 @@ def draw(
 TRIES = 100
 
 
-@dataclass
-class Batch:
+class Batch(NamedTuple):
     """What the objective takes; B pairs, latents not scaled."""
 
     condition: torch.Tensor  # (B, C, h, w) mode of the input's posterior; zero where the picture is dropped
@@ -256,16 +245,6 @@ class Batch:
     timestep: torch.Tensor  # (B,) int64
     posterior: torch.Tensor  # (B, C, h, w) standard normal
     noise: torch.Tensor
-
-    def to(self, device: torch.device) -> Batch:
-        cuda = device.type == "cuda"
-        moved = {}
-        for item in fields(self):
-            tensor = getattr(self, item.name)
-            if cuda and tensor.device.type == "cpu":
-                tensor = tensor.pin_memory()
-            moved[item.name] = tensor.to(device, non_blocking=cuda)
-        return Batch(**moved)
 
 
 Member = tuple[Example, dict[str, torch.Tensor], Draw]
@@ -360,4 +339,4 @@ class Loader:
             posterior=torch.stack([d.posterior for d in draws]),
             noise=torch.stack([d.noise for d in draws]),
         )
-        return batch.to(device)
+        return send_to_device(batch, device, non_blocking=True)

@@ -113,17 +113,6 @@ def filled(rng: random.Random, form: str, category: str, other: str = "", colour
     return text[0].upper() + text[1:]
 
 
-def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
-    """Every sentence form once, about `category`: the tokenizer's corpus and the test of affirmativeness."""
-    forms = [*ADD, *DESCRIBE, *REMOVE, *MARK]
-    lines = [filled(rng, f, category) for f in forms for _ in range(2)]
-    other = rng.choice(CATEGORIES)
-    lines += [filled(rng, f, category, other=other) for f in REPLACE]
-    lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in RECOLOUR]
-    lines += [s for forms in SCENERY.values() for s in forms] + list(RESTORE) + list(FILLERS)
-    return lines
-
-
 def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
     """A new object where there is most room: of some random places, the one farthest from what is there. None
     when the scene is full.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import send_to_device
 
 from nein import editors
 from nein.benchmarks import runner
@@ -179,7 +180,7 @@ class Validation:
         """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
         if not self._loss_batches:
             self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        batches = (batch.to(self._device) for batch in self._loss_batches)
+        batches = (send_to_device(batch, self._device) for batch in self._loss_batches)
         each = [losses(twin, batch, scheduler, scaling_factor=scale) for batch in batches]
         return float(torch.cat(each).mean())
 

@@ -14,10 +14,10 @@ from nein.train.editor_finetuning.drawn import (
     MIXTURES,
     RESTORE,
     SCENERY,
-    all_instruction_forms,
     pair_images,
     sample_pair,
 )
+from research.nano.data import all_instruction_forms
 from tests.nano.words import negated
 
 #: Kind -> its forms, and by how much it changes the number of things.

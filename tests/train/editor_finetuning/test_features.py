@@ -6,7 +6,7 @@ from PIL import Image
 from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from nein.train.editor_finetuning.batches import Encoder, Features, Loader, Order, frozen_hash
+from nein.train.editor_finetuning.batches import Encoder, Features, Loader, Order
 from nein.train.editor_finetuning.data import load
 
 CPU = torch.device("cpu")
@@ -17,10 +17,10 @@ class Setup:
 
     def __init__(self, config, base):
         self.config = config
-        pipeline = load_pipeline(str(base)).pipeline
+        self.pipeline = pipeline = load_pipeline(str(base)).pipeline
         self.pairs = load(config)
         self.encoder = Encoder(pipeline, CPU, torch.float32)
-        self.features = Features(config, self.pairs, frozen_hash(pipeline))
+        self.features = Features(config, self.pairs, pipeline)
 
     def batch(self, stored, positions=range(12)):
         loader = Loader(
@@ -113,7 +113,8 @@ def test_another_model_geometry_or_data_has_another_folder(setup):
     varied = ({"flip": 0.0}, {"flip": 0.5}, {"flip": 0.0, "target_align": "none"}, {"flip": 0.0, "limit": 7})
     folders = {setup(**options).features.folder for options in varied}
     s = setup(flip=0.0)
-    folders.add(Features(s.config, s.pairs, "another model").folder)
+    next(s.pipeline.vae.parameters()).data += 1
+    folders.add(Features(s.config, s.pairs, s.pipeline).folder)
     assert len(folders) == 5
 
 
