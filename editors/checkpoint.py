@@ -276,12 +276,7 @@ def explained(checkpoint: str) -> Iterator[None]:
             raise _unusable(checkpoint, error) from error
 
 
-def module_hash(**modules: Any) -> str:
-    """SHA-256 hex string over the configuration and every tensor of modules on the CPU."""
-    return content_hash(modules, ())
-
-
-def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any]) -> str:
+def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
     """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()
     for part, module in modules.items():

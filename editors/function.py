@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
-from nein.editors.presets import class_options
+from nein.editors.presets import row_of_class
 from nein.editors.remote import RemoteEditor
 from nein.loading.digests import json_digest, tensor_digest
 from nein.loading.errors import near_match, out_of_memory, reason
@@ -165,11 +165,6 @@ def is_place(reference: str) -> bool:
     return _PLACE.fullmatch(reference) is not None and not reference.startswith(("nano:", "hub:", "openai:"))
 
 
-def place_name(reference: str) -> str:
-    """The attribute of a place: "edit" of "./mine.py:edit"."""
-    return reference.rpartition(":")[2]
-
-
 def at_place(reference: str) -> Any:
     """What `module:attribute` or `file.py:attribute` names. Raises EditorError where it is not there."""
     place = _PLACE.fullmatch(reference)
@@ -234,8 +229,8 @@ def as_editor(
     label = name or name_of(thing)
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if _is_pipeline(thing):
-        row = class_options(type(thing).__name__, preset)
-        values = {key: value for key, value in row.items() if key != "pipeline"}
+        row = row_of_class(type(thing).__name__, preset)
+        values = {key: value for key, value in row.options().items() if key != "pipeline"}
         machine["dtype"] = str(thing.dtype).removeprefix("torch.")  # whoever made it chose that
         dtypes = sorted({str(part.dtype) for part in thing.components.values() if hasattr(part, "dtype")})
         if len(dtypes) > 1:

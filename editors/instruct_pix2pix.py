@@ -15,15 +15,15 @@ import torch
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from nein.editors.resize import fit, get_rule
+from nein.editors.resize import RULES, fit
 from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import (
+    GUIDANCES,
     Avoided,
     SampleNoise,
     ancestral_step,
     effective_config,
     euler_ancestral,
-    get_guidance,
     guidance_rule,
     install,
     word_weights,
@@ -86,7 +86,7 @@ class InstructPix2Pix(Editor):
         choose("output", output, OUTPUTS)
         if resolution is not None:
             check_count("resolution", resolution)
-        self._guidance = get_guidance(guidance)
+        self._guidance = GUIDANCES[choose("guidance", guidance, GUIDANCES)]
         self._guidance.check(guidance_scale, image_guidance_scale)
         self._machine = RuntimeOptions.of(device, dtype, **machine)
         self.name = name
@@ -100,7 +100,7 @@ class InstructPix2Pix(Editor):
         self.resize = resize
         self.rounding = rounding
         self.output = output
-        self._rule = get_rule(resize)
+        self._rule = RULES[choose("resize rule", resize, RULES)]
         self._device = self._machine.device
 
         loaded = checkpoint

@@ -137,7 +137,7 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         return PRESETS[name]
     if name not in PRESETS and is_checkpoint(name):
         same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == name.partition("@")[0]]
-        parent = same[0] if same else _of_class(declared_class(name), preset)
+        parent = same[0] if same else row_of_class(declared_class(name), preset)
         return replace(
             parent,
             name=name,
@@ -157,15 +157,11 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     )
 
 
-def _of_class(declared: str | None, preset: str) -> EditorPreset:
+def row_of_class(declared: str | None, preset: str) -> EditorPreset:
     if declared in PIPELINES:
         return next(row for row in PRESETS.values() if row.pipeline == declared)
     row = PRESETS[DEFAULT_ROWS["ip2p", preset]]
     return replace(row, values={**row.values, "resolution": None})
-
-
-def class_options(declared: str, preset: str) -> dict[str, Any]:
-    return _of_class(declared, preset).options()
 
 
 def declared_class(name: str) -> str | None:

@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from nein.editors.base import EditorError
-from nein.loading.errors import choose
 
 Size = tuple[int, int]
 ZONE_MULTIPLE = 32
@@ -93,14 +92,10 @@ def none(image: np.ndarray, resolution: int) -> np.ndarray:
     return image
 
 
+#: Name -> its function of (H, W, 3) uint8 and a resolution in pixels, which gives (H', W', 3) uint8.
 RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "r64": r64, "squash": squash, "zone": zone, "none": none,
 }  # fmt: skip
-
-
-def get_rule(name: str) -> Callable[[np.ndarray, int], np.ndarray]:
-    """(H, W, 3) uint8 and a resolution in pixels to (H', W', 3) uint8."""
-    return RULES[choose("resize rule", name, RULES)]
 
 
 # --- sizes that pipelines of diffusers are asked for ---------------------------------------------------

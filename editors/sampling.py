@@ -15,7 +15,6 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 from diffusers.models.embeddings import apply_rotary_emb
 
 from nein.editors.base import EditorError
-from nein.loading.errors import choose
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
@@ -106,11 +105,6 @@ GUIDANCES = {
         ((True, True), (False, True), (True, False)), guide_two_conditions, 0, 0, "and finite"
     ),
 }
-
-
-def get_guidance(name: str) -> Guidance:
-    """The guidance called `name`; EditorError when there is none."""
-    return GUIDANCES[choose("guidance", name, GUIDANCES)]
 
 
 def ancestral_step(

@@ -229,7 +229,7 @@ def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lackin
     if needs and needs[0].layout == "torch":
         origin = f"the metric's package, as '{reference}'"
     card = next(filter(None, (_card_licence(store.snapshot(need)) for need in needs)), None)
-    licence = card or licences.of(needs[0].reference if needs else reference)
+    licence = card or licences.LICENCES.get(needs[0].reference if needs else reference, "see its card")
     return Thing(name, what, origin, licence, needs, None, lacking)
 
 

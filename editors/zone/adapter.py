@@ -82,10 +82,10 @@ class Settings:
 class Zone(InstructPix2Pix):
     """ZONE (arXiv:2312.16794): training-free local editing with two instruction editors and SAM.
 
-    checkpoint, steps, ...    As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
+    checkpoint, steps, name   As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
     magicbrush, sam, action   A second pipeline (its UNet is kept), a SamModel, and the action classifier.
     resolution                Longest side in pixels; longer pictures are scaled down.
-    options                   Fields of `Settings` and of `editors.runtime.RuntimeOptions`.
+    options                   Fields of `Settings`, and further options of InstructPix2Pix.
 
     The note of a result tells the action and how far the work went.
     """
@@ -100,36 +100,15 @@ class Zone(InstructPix2Pix):
         sam: str,
         action: str,
         name: str = "zone",
-        revision: str | None = None,
-        device: str = "cpu",
-        dtype: str = "float32",
-        batch_size: int = 8,
         steps: int = 20,
-        guidance_scale: float = 7.5,
-        image_guidance_scale: float = 1.5,
         resolution: int = 512,
-        rounding: str = "round",
         **options: Any,
     ) -> None:
         known = {one.name for one in fields(Settings)}
         self.settings = Settings.of({key: options.pop(key) for key in known & options.keys()})
         # First, because it is the file that most often is not there.
         self._classifier = load_classifier(action)
-        super().__init__(
-            checkpoint,
-            name=name,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            batch_size=batch_size,
-            steps=steps,
-            guidance_scale=guidance_scale,
-            image_guidance_scale=image_guidance_scale,
-            resize="zone",
-            resolution=resolution,
-            rounding=rounding,
-            **options,
-        )
+        super().__init__(checkpoint, name=name, steps=steps, resize="zone", resolution=resolution, **options)
         width, wanted = self._text_encoder.config.hidden_size, self._classifier.config["width"]
         if width != wanted:
             raise EditorError(
@@ -227,12 +206,10 @@ class Zone(InstructPix2Pix):
         dilated = masks.dilate(fine, settings.dilation)
         where = masks.layer(fine, dilated, reading.action)
         layered = masks.composite(framed, edit, where)
-        radius, threshold, closing = (
-            settings.smooth_radius, settings.smooth_threshold, settings.smooth_closing,
-        )  # fmt: skip
         smooth = masks.smoother(
-            framed, edit, dilated, radius=radius, threshold=threshold, closing=closing, protocol=protocol
-        )
+            framed, edit, dilated, radius=settings.smooth_radius, threshold=settings.smooth_threshold,
+            closing=settings.smooth_closing, protocol=protocol,
+        )  # fmt: skip
         result = masks.final(framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=protocol)
         status, nothing = _status(rough, segments, number, overlap, fine)
         if nothing and fixed and settings.fallback == "edit":

@@ -16,7 +16,7 @@ from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
 from nein.editors.base import EditorError
-from nein.editors.checkpoint import explained, locate, module_hash, whole
+from nein.editors.checkpoint import content_hash, explained, locate, whole
 from nein.editors.zone import WEIGHTS, find_missing
 from nein.loading.references import expanded
 from nein.loading.weights import read_checkpoint
@@ -144,7 +144,7 @@ class Segmenter:
             processor = SamImageProcessor.from_pretrained(source, revision=revision)  # type: ignore[arg-type]  # None is allowed
             if type(model.config).__name__ != "SamConfig" or not hasattr(model, "mask_decoder"):
                 raise EditorError(f"{checkpoint!r} is not a SamModel, which ZONE takes its segments from")
-            self.sha256 = module_hash(sam=model)
+            self.sha256 = content_hash({"sam": model})
             model.eval().requires_grad_(False)
             self._generate = MaskGenerationPipeline(model=model, image_processor=processor, device=device)
         self._points, self._quality, self._stability = points, quality, stability

@@ -16,7 +16,6 @@ from typing import Any
 from nein import editors
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, find_image
 from nein.editors import EditResult
-from nein.editors.function import place_name
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
 from nein.engine import images
 from nein.engine.blocks import SEGMENT
@@ -219,7 +218,7 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
         return EditorChoice(asked, asked, asked, made=made)
     if editors.is_place(asked):
         editors.check(asked)
-        return EditorChoice(asked, place_name(asked), asked, options=dict(overrides))
+        return EditorChoice(asked, asked.rpartition(":")[2], asked, options=dict(overrides))
     given, name, checkpoint = split_editor(asked)
     if given is None and editors.is_served(name):
         editors.check(name)

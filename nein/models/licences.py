@@ -6,8 +6,6 @@ so itself. A word on a card is no legal advice: weights that were fine-tuned car
 
 from __future__ import annotations
 
-SEE_CARD = "see its card"
-
 LICENCES: dict[str, str] = {
     "timbrooks/instruct-pix2pix": "MIT (base: CreativeML OpenRAIL-M)",
     "vinesmsuic/magicbrush-jul7": "CreativeML OpenRAIL-M",
@@ -36,8 +34,3 @@ LICENCES: dict[str, str] = {
     "Salesforce/blip-itm-large-coco": "BSD-3-Clause",
     "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224": "MIT",
 }
-
-
-def of(repository: str) -> str:
-    """The licence, or where to look for it."""
-    return LICENCES.get(repository, SEE_CARD)

@@ -88,7 +88,8 @@ def test_every_option_of_a_row_is_a_parameter_of_its_class(row):
     module, _, name = row.place.partition(":")
     module = importlib.import_module(module)
     settings = getattr(module, "Settings", RuntimeOptions)
-    taken = {*inspect.signature(getattr(module, name)).parameters}
+    kinds = getattr(module, name).__mro__
+    taken = {option for kind in kinds for option in inspect.signature(kind.__init__).parameters}
     taken |= {*settings.__dataclass_fields__, *RuntimeOptions.__dataclass_fields__}
     assert set(row.values) <= taken
     assert set(row.layouts) <= set(row.values)

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from nein.editors import EditorError
-from nein.editors.resize import get_rule, r64_size
+from nein.editors.resize import r64, r64_size, squash
 
 # (width, height) -> (width, height) at resolution 512. First values measured on the original script, common
 # COCO sizes among them; then what follows from the rule by exact arithmetic; then the squares at which
@@ -47,7 +47,7 @@ def test_a_picture_of_which_r64_leaves_nothing_is_refused_with_a_resolution_that
 
 def test_r64_crops_the_centre_and_resizes_with_lanczos(picture):
     image = picture(3, height=427, width=640)
-    edited = get_rule("r64")(image, 512)
+    edited = r64(image, 512)
     assert edited.shape == (384, 512, 3)
     # The crop by hand: full height, and the middle 427 * 512 / 384 columns.
     kept = 427 * 512 / 384
@@ -58,6 +58,6 @@ def test_r64_crops_the_centre_and_resizes_with_lanczos(picture):
 
 def test_squash_ignores_the_aspect_ratio_and_uses_bicubic(picture):
     image = picture(2, height=40, width=100)
-    squashed = get_rule("squash")(image, 64)
+    squashed = squash(image, 64)
     expected = Image.fromarray(image).resize((64, 64), Image.Resampling.BICUBIC)
     np.testing.assert_array_equal(squashed, np.asarray(expected))

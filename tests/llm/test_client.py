@@ -181,7 +181,7 @@ def by_generate(server, **options):
 
 
 def by_rewriting(server):
-    arm = remedies.load(f"{remedies.LLM}openai:{server.url}#eye-7b", cache=None, device="cpu")
+    arm = remedies.ByLanguageModel(f"openai:{server.url}#eye-7b", None, "cpu")
     [sent] = arm.send([EditRequest("a", np.zeros((4, 4, 3), np.uint8), "There is no cup.", 0)])
     return sent.error or sent.request.instruction
 

@@ -32,7 +32,7 @@ class Listening(Identity):
 
 def edit(arm, *sentences):
     editor = Listening()
-    mended = remedies.WithRemedy(editor, remedies.load(arm, cache=None, device="cpu"), arm)
+    mended = remedies.with_remedy(editor, arm, cache=None, device="cpu")
     requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
     return editor.sent, mended.edit(requests)
 
@@ -74,7 +74,7 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
 
 def test_a_rule_of_attention_is_part_of_what_the_editor_is():
     made = {
-        name: remedies.WithRemedy(Listening(), remedies.load(name, cache=None, device="cpu"), name)
+        name: remedies.with_remedy(Listening(), name, cache=None, device="cpu")
         for name in ("nag", "nag:8", "vsf")
     }
     assert made["nag:8"].describe()["mended"]["rule"] == {"scale": 8.0, "tau": 2.5, "alpha": 0.38}
@@ -82,7 +82,7 @@ def test_a_rule_of_attention_is_part_of_what_the_editor_is():
 
 
 def test_what_the_remedy_takes_is_added_to_what_the_editor_takes():
-    editor, arm = Listening(), remedies.load("rewrite", cache=None, device="cpu")
+    editor, arm = Listening(), remedies.ByRule("rewrite")
     mended = remedies.WithRemedy(editor, arm, "rewrite")
     editor.usage = lambda: {"requests": 2, "versions": {"a": 2}, "adapted": {"size": ""}}
     object.__setattr__(arm, "usage", lambda: {"requests": 3, "versions": {"a": 1, "b": 2}, "retries": 1})
@@ -135,7 +135,7 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     monkeypatch.setattr("nein.models.llm.client.backend", lambda options, device: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            arm = remedies.load(f"{remedies.LLM}owner/name", cache=cache, device="cpu")
+            arm = remedies.ByLanguageModel("owner/name", cache, "cpu")
             editor = Listening()
             [result] = remedies.WithRemedy(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told

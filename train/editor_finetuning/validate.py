@@ -25,7 +25,7 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
-from nein.editors.checkpoint import LoadedPipeline, module_hash, quiet
+from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import sample_seed
@@ -165,7 +165,7 @@ class Validation:
         base = self._config.base  # a file is one of its folder's kind
         base = base if "/" in base or ":" in base else f"./{base}"
         row = editors.preset_row(base, self._config.validation_preset)
-        loaded = LoadedPipeline(pipeline, "memory", module_hash(unet=twin))
+        loaded = LoadedPipeline(pipeline, "memory", content_hash({"unet": twin}))
         return InstructPix2Pix(
             loaded,
             name="in training",

@@ -170,27 +170,18 @@ def with_remedy(
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
         return Best(editor, rewards.load(reference, cache=cache, device=device, **judge), count, name)
-    return WithRemedy(editor, load(name, cache=cache, device=device), name)
+    llm_name = name.removeprefix(LLM)
+    arm = ByRule(name) if llm_name == name else ByLanguageModel(llm_name, cache, device)
+    return WithRemedy(editor, arm, name)
 
 
-def load(name: str, *, cache: Store | None, device: str) -> ByRule | ByLanguageModel:
-    """The remedy of that name. cache: where a language model's answers are kept."""
-    if name.startswith(LLM):
-        return ByLanguageModel(name.removeprefix(LLM), cache, device)
-    return ByRule(name)
+class _Around(editors.Editor):
+    """Another editor with a remedy."""
 
-
-class WithRemedy:
-    """Another editor that is sent what an arm makes of each request; notes say what that was."""
-
-    def __init__(self, editor: Any, arm: ByRule | ByLanguageModel, name: str) -> None:
+    def __init__(self, editor: Any, name: str, facts: dict[str, Any]) -> None:
         self.name = f"{editor.name}+{name}"
-        self._editor, self._arm, self._facts = editor, arm, arm.facts()
+        self._editor, self._facts = editor, facts
         self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
-        if name.partition(":")[0] in GUIDED:
-            from nein.editors.sampling import guidance_rule
-
-            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
 
     def describe(self) -> dict[str, Any]:
         return {**self._editor.describe(), "mended": self._facts}
@@ -198,6 +189,18 @@ class WithRemedy:
     @property
     def fingerprint(self) -> str:
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
+
+
+class WithRemedy(_Around):
+    """It is sent what an arm makes of each request; notes say what that was."""
+
+    def __init__(self, editor: Any, arm: ByRule | ByLanguageModel, name: str) -> None:
+        super().__init__(editor, name, arm.facts())
+        self._arm = arm
+        if name.partition(":")[0] in GUIDED:
+            from nein.editors.sampling import guidance_rule
+
+            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
 
     def usage(self) -> dict[str, Any]:
         """What endpoints behind the editor and the remedy have taken so far."""
@@ -251,8 +254,8 @@ def edits_of(arm: str) -> int:
     return parse_best_of(arm)[0] if arm.startswith(BEST_OF) else 1
 
 
-class Best:
-    """An `editors.Editor`: another one that edits every request `count` times, of which a judge chooses one.
+class Best(_Around):
+    """It edits every request `count` times, and a judge chooses one of the edits.
 
     Candidate 1 is the edit of the editor as it is. The candidates of a sample are judged together and apart
     from all other samples: no batch and no order changes a choice. Of equals the first is taken. A candidate
@@ -260,19 +263,13 @@ class Best:
     """
 
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
-        self.name = f"{editor.name}+{arm}"
-        self._editor, self._judge, self._count, self._arm = editor, judge, count, arm
-        self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
-        self._facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
+        super().__init__(editor, arm, {"arm": "best-of", "candidates": count, "judge": judge.fingerprint})
+        self._judge, self._count, self._arm = judge, count, arm
         self._took = {"edits": 0, "judged": 0, "unscored": 0}
         self._seconds = 0.0
 
     def describe(self) -> dict[str, Any]:
         return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts}}
-
-    @property
-    def fingerprint(self) -> str:
-        return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> dict[str, Any]:
         """How many edits were made, how many of them were judged or could not be, and the judge's time."""
