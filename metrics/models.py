@@ -13,6 +13,7 @@ from typing import Any
 from nein.loading.errors import choose
 from nein.loading.references import Need, is_local, located
 from nein.metrics import backends, judges
+from nein.metrics.backends.endpoint import PREFIXES, is_endpoint
 from nein.metrics.base import MetricError
 
 ENCODERS: dict[str, str] = {
@@ -68,7 +69,7 @@ ORIGINS: dict[str, str] = {
 #: Prefix of a judge's reference -> loader; "module:attribute" is a reference as well.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
-    **dict.fromkeys(backends.PREFIXES, "nein.metrics.judges.endpoint:load"),
+    **dict.fromkeys(PREFIXES, "nein.metrics.judges.endpoint:load"),
 }
 
 
@@ -115,7 +116,7 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP, or a converted DCSM.
-                Besides: "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL" (vqa); "plugin:NAME" and
+                Besides: "openai:URL#MODEL" and "vllm:URL#MODEL" (vqa); "plugin:NAME" and
                 "module:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
@@ -123,7 +124,7 @@ def load_judge(
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
     prefix = special_reference(path_or_id)
-    if prefix in backends.PREFIXES and kind != "vqa":
+    if prefix in PREFIXES and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
     if prefix is None:
         from nein.metrics.loading import type_of
@@ -132,7 +133,7 @@ def load_judge(
         load = pkgutil.resolve_name(by_type.get(type_of(path_or_id, revision) or "", by_type[""]))
     else:
         load = pkgutil.resolve_name(REFERENCES.get(prefix, REFERENCES["plugin"]))
-    if prefix in (None, *backends.PREFIXES):
+    if prefix in (None, *PREFIXES):
         known = inspect.signature(load).parameters
         if "quantization" not in known and options.get("quantization", "none") != "none":
             raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
@@ -149,12 +150,12 @@ def load_choices(
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
-                InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL" and "vllm:MODEL".
+                InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.backends.endpoint.Endpoint`.
     """
     path_or_id = located(path_or_id)
-    load = pkgutil.resolve_name(CHOICES[backends.is_served(path_or_id)])
+    load = pkgutil.resolve_name(CHOICES[is_endpoint(path_or_id)])
     return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
@@ -223,8 +224,6 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Need
     """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
     "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
     reference = located(reference)
-    if backends.in_process(reference):
-        reference = reference.removeprefix("vllm:")
     if special_reference(reference) is not None:
         return []
     if is_local(reference):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -128,11 +127,8 @@ def _judges() -> Iterator[Thing]:
     yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:
         yield Thing(name, f"reward, {what}", origin, "see its card", lacking="by hand")
-    served = {"openai:URL#MODEL": "openai", "vllm:URL#MODEL": "openai", "vllm:MODEL": "vllm"}
-    for form, package in served.items():
-        absent = importlib.util.find_spec(package) is None
-        what = "vqa, in vLLM here" if package == "vllm" else "vqa, behind an endpoint"
-        yield Thing(form, what, f"the package {package}", "the model's", lacking="no" if absent else "")
+    for form in ("openai:URL#MODEL", "vllm:URL#MODEL"):
+        yield Thing(form, "vqa, behind an endpoint", "the package openai", "the model's")
 
 
 def _models() -> Iterator[Thing]:

@@ -76,7 +76,6 @@ def test_every_command_with_models_from_says_what_it_needs_and_served_models_nee
         assert says == issubclass(kind, OfflineOptions) or kind is fetch.FetchConfig, name
     for served in ("openai:http://localhost:8000/v1#owner/name", "vllm:http://localhost:8000/v1#owner/name"):
         assert needs.of_model("vqa", served) == []
-    assert needs.of_model("vqa", "vllm:owner/name") == [Need("transformers", "owner/name")]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def snapshot(hub, name, files):
 def test_every_row_of_every_table_is_listed():
     assert {*editors.PRESETS, "identity", "solid"} <= things("editors").keys()
     assert things("metrics").keys() >= metrics.METRICS.keys()
-    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:MODEL", "pairwise:MODEL"} <= things(
+    assert {"nano:llava", "nano:owlv2", "nano:blip", "vllm:URL#MODEL", "pairwise:MODEL"} <= things(
         "judges"
     ).keys()
     assert {*(f"nano:{name}" for name in zoo.available()), *MODELS} <= things("models").keys()

@@ -33,7 +33,7 @@ print(nein.metrics.__file__, nein.editors.__file__, nein.train.__file__)
 cli.main(["list", "editors"])
 """
 #: Not in the list of tested versions: they need a GPU, or an interpreter that is not the one of the list.
-UNTESTED = {"bitsandbytes", "vllm", "tomli"}
+UNTESTED = {"bitsandbytes", "tomli"}
 
 
 def requirements():

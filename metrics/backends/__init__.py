@@ -1,4 +1,4 @@
-"""From a reference to what answers questions about pictures: a server, or its engine in this process."""
+"""From a reference to a server that answers questions about pictures."""
 
 from __future__ import annotations
 
@@ -12,27 +12,11 @@ from nein.metrics.backends import vllm
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
 from nein.metrics.base import MetricError
 
-#: How such a reference begins.
-PREFIXES = ("openai", "vllm")
-
-
-def is_served(reference: str) -> bool:
-    """Whether `connect` takes it."""
-    prefix, colon, _ = reference.partition(":")
-    return bool(colon) and prefix in PREFIXES
-
-
-def in_process(reference: str) -> bool:
-    """Whether it is `vllm:MODEL`, whose weights are loaded here."""
-    return reference.startswith("vllm:") and not is_endpoint(reference)
-
 
 def check(reference: str, revision: str | None = None) -> None:
     """Checks the reference of an image-text model; loads nothing, asks nobody. Raises MetricError."""
     if is_endpoint(reference):
         split_endpoint(reference)
-    elif in_process(reference):
-        vllm.check_engine(reference.removeprefix("vllm:"))
     else:
         from nein.metrics.loading import check_folder
 
@@ -53,14 +37,10 @@ def check_options(reference: str, names: Iterable[str]) -> None:
 
 
 def connect(
-    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
-    **sending: Any,
-) -> Endpoint | vllm.VllmEngine:  # fmt: skip
-    """What answers behind `openai:URL#MODEL`, `vllm:URL#MODEL` or `vllm:MODEL`; sending: options of
-    `metrics.backends.endpoint.Endpoint`. Raises MetricError where the model does not answer."""
-    if not is_endpoint(reference):
-        name = reference.removeprefix("vllm:")
-        return vllm.VllmEngine(name, revision=revision, device=device, dtype=dtype)
+    reference: str, *, revision: str | None = None, device: str = "", dtype: str = "", **sending: Any
+) -> Endpoint:
+    """What answers behind `openai:URL#MODEL` or `vllm:URL#MODEL`; revision, device, dtype: of local models;
+    sending: options of `Endpoint`. Raises MetricError where the model does not answer."""
     url, model = split_endpoint(reference)
     check_options(reference, sending)
     made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)

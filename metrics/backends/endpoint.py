@@ -263,10 +263,13 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
+#: How the reference of a model behind an address begins.
+PREFIXES = ("openai", "vllm")
+
+
 def is_endpoint(reference: str) -> bool:
     """Whether a model is behind an address, and not in this process."""
-    kind, _, rest = reference.partition(":")
-    return kind == "openai" or (kind == "vllm" and "://" in rest)
+    return reference.startswith(tuple(f"{kind}:" for kind in PREFIXES))
 
 
 def split_endpoint(reference: str) -> tuple[str, str]:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from nein.loading.service import NoAnswer
 from nein.metrics.backends import connect
 from nein.metrics.backends.endpoint import Endpoint, Said, Turn
-from nein.metrics.backends.vllm import VllmEngine
 from nein.metrics.base import Described, Images, Texts, check_images
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.judges.base import Answer, check_batch
@@ -27,7 +26,7 @@ class ServedModel(Described):
     #: What else decides an answer, for `describe`.
     facts: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, endpoint: Endpoint | VllmEngine, *, max_new_tokens: int | None = None) -> None:
+    def __init__(self, endpoint: Endpoint, *, max_new_tokens: int | None = None) -> None:
         self.endpoint = endpoint
         self.max_new_tokens = max_new_tokens or self.max_new_tokens
         self.concurrent = endpoint.concurrency

@@ -23,8 +23,7 @@ from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_m
 from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
 from nein.metrics import backends
-from nein.metrics.backends.endpoint import Endpoint, picture, words
-from nein.metrics.backends.vllm import VllmEngine
+from nein.metrics.backends.endpoint import Endpoint, is_endpoint, picture, words
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.judges import vlm
 from nein.metrics.loading import Source
@@ -246,18 +245,14 @@ def check(reference: str) -> None:
     """Checks a reference, loads nothing. Raises MetricError."""
     if not expanded(Path(reference, ADAPTER)).is_file():
         backends.check(reference)
-    if backends.in_process(reference):
-        raise MetricError(f"'{reference}': EditScore asks vLLM through its server: vllm:URL#MODEL.")
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
-    if backends.is_served(path_or_id):
-        endpoint = backends.connect(path_or_id)
-        assert not isinstance(endpoint, VllmEngine)  # `check`
-        return EditScore(ServedSpeaker(endpoint), **options)
+    if is_endpoint(path_or_id):
+        return EditScore(ServedSpeaker(backends.connect(path_or_id)), **options)
     folder = expanded(path_or_id)
     if (folder / ADAPTER).is_file():
         parts = _with_adapter(folder, device, dtype)

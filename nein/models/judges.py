@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nein.engine.answers import AnswerCache
-from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.models.cached import CachedJudge
@@ -61,7 +60,7 @@ def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: s
 
     where, revision = resolve(reference)
     judge = metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype, **options)
-    if cache is None or not is_served(where):
+    if cache is None or not is_endpoint(where):
         return judge
     judge = Watched(judge) if is_endpoint(where) else judge
     return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))

@@ -1,11 +1,9 @@
-"""Judges that vLLM runs, against stand-ins with the nano judge behind them: its server over loopback, and its
-module in this process. vLLM itself is not run."""
+"""Judges behind vLLM's server, against a stand-in on the loopback address with the nano judge behind it. vLLM
+itself is not run."""
 
 import itertools
 import logging
 import math
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,14 +13,12 @@ from nein.metrics import MetricError
 from nein.metrics.choices import Asked, prompt
 from nein.metrics.judges.base import TEMPLATES
 from nein.models import references
-from tests.helpers import commands
 from tests.loopback import say
 from tests.served.brain import Brain
 from tests.served.server import serve
 
 PICTURES = [picture(index) for index in range(3)]
 QUESTIONS = [TEMPLATES["question"].ask_presence(word) for word in ("cat", "dog", "clock", "person")]
-MODULE = Path(__file__).parent / "module"
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +32,6 @@ def served(brain, monkeypatch):
     server = serve(brain)
     yield server
     server.close()
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    monkeypatch.syspath_prepend(str(MODULE))
-    yield
-    sys.modules.pop("vllm", None)
 
 
 def reference(server, model="nano-judge"):
@@ -101,53 +90,10 @@ def test_a_server_that_is_no_vllm_or_gives_too_little_is_refused(server, models,
         metrics.load_judge("vqa", reference(server, "eye-7b"))
 
 
-def test_a_model_in_this_process_needs_vllm_and_says_so_before_anything_begins(tmp_path, capsys):
-    done = commands.outcome(
-        capsys,
-        "eval", "--editor", "identity", "--models.vqa", "vllm:nano:llava", "--metrics", "removal_vqa",
-        "--limit", "2", "--out", str(tmp_path / "run"),
-    )  # fmt: skip
-    assert done.code == 2
-    assert "pip install 'nein[vllm]'" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_in_this_process_first_questions_go_in_one_batch_and_all_others_in_the_next(installed):
-    asked = metrics.load_judge("vqa", "vllm:nano:llava")
-    found = asked.ask(PICTURES, [QUESTIONS, QUESTIONS[:1], []])
-    assert asked.endpoint._llm.batches == [1, 2, 3]
-    wrap = TEMPLATES["llava-mistral"].wrap
-    expected = local().ask(PICTURES, [[*map(wrap, QUESTIONS)], [wrap(QUESTIONS[0])], []])
-    assert [[a.text for a in row] for row in found] == [[a.text for a in row] for row in expected]
-    assert soft(found) == pytest.approx(soft(expected), abs=1e-5)
-    asked.stop()
-
-
-def test_the_weights_and_the_flag_are_in_the_fingerprint(installed, monkeypatch):
-    judges = []
-    for flag in ("0", "1"):
-        monkeypatch.setenv("VLLM_BATCH_INVARIANT", flag)
-        judges.append(metrics.load_judge("vqa", "vllm:nano:llava"))
-    assert [judge.describe()["batch_invariant"] for judge in judges] == [False, True]
-    assert judges[0].fingerprint != judges[1].fingerprint
-    assert len(judges[0].describe()["weights"]) == 64
-
-
-@pytest.mark.parametrize(
-    ("model", "device", "said"),
-    [
-        ("nano:clip", "cpu", "vLLM cannot load 'nano:clip'"),
-        ("./nowhere", "cpu", r"no model folder '\./nowhere'"),
-        ("nano:llava", "cuda:3", "takes the first GPU"),
-        *(
-            (address, "cpu", "expected vllm:URL#MODEL")
-            for address in ("http://host/v1", "http://:x/v1#m", "https://#m")
-        ),
-    ],
-)
-def test_what_vllm_cannot_load_is_one_sentence(installed, model, device, said):
-    with pytest.raises(MetricError, match=said):
-        metrics.load_judge("vqa", f"vllm:{model}", device=device)
+@pytest.mark.parametrize("address", ["http://host/v1", "http://:x/v1#m", "https://#m", "nano:llava"])
+def test_what_is_no_address_with_a_model_is_one_sentence(address):
+    with pytest.raises(MetricError, match="expected vllm:URL#MODEL"):
+        metrics.load_judge("vqa", f"vllm:{address}")
 
 
 def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process():
@@ -171,7 +117,6 @@ def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process():
     [
         ("vllm:http://host/v1#owner/eye", "eye-", "remote", "vllm:#owner/eye"),
         ("openai:http://host/v1#eye", "openai-eye", "remote", "openai:#eye"),
-        ("vllm:owner/eye", None, "device", "vllm:owner/eye"),
         ("mine=vllm:http://host/v1#eye", None, "remote", "vllm:#eye"),
     ],
 )

@@ -82,9 +82,7 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     scoring: Literal["generated", "logprob"] = option(
         "generated", "--vlm: generated letter, or likeliest first token", "Method"
     )
-    judge: str = option(
-        "nano:llava", "VQA judge of simpleneg: folder, hub id, openai:URL#MODEL, vllm:MODEL", "Method"
-    )
+    judge: str = option("nano:llava", "VQA judge of simpleneg: folder, hub id, openai:URL#MODEL", "Method")
     letters: Rule = option("fixed", "rule that reads a letter from an answer", "Method")
     cache: str | None = option(None, "feature cache, can be shared (default: OUT/cache)", "Output")
 

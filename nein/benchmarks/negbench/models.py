@@ -254,11 +254,11 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
         return metrics.load_judge("itm", choice.reference, **how)
     if choice.kind == "vlm":  # judge:REFERENCE, or what only `load_judge` knows, is a judge
         from nein.metrics import choices
-        from nein.metrics.backends import is_served
+        from nein.metrics.backends.endpoint import is_endpoint
 
         where = choice.reference
         judge = where.removeprefix(JUDGE)
-        if judge != where or (metrics.special_reference(where) is not None and not is_served(where)):
+        if judge != where or (metrics.special_reference(where) is not None and not is_endpoint(where)):
             return choices.JudgeChoices(metrics.load_judge("vqa", judge, **how))
         return metrics.load_choices(where, batch_size=batch_size, **how)
     return metrics.load_dual(choice.reference, batch_size=batch_size, **how)

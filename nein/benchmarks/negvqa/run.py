@@ -28,7 +28,7 @@ from nein.engine.stages import Model, Stage, shared
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded
 from nein.metrics import choices
-from nein.metrics.backends import check_options, is_served
+from nein.metrics.backends import check_options
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import Asked, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
@@ -234,7 +234,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
         return choices.JudgeChoices(metrics.load_judge("vqa", where, **options), config.judge_asking)
-    if not is_endpoint(where) and metrics.special_reference(where) and not is_served(where):
+    if not is_endpoint(where) and metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     longest = manner(reference, config).max_new_tokens
     return metrics.load_choices(where, batch_size=config.block_size, max_new_tokens=longest, **options)

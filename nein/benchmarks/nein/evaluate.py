@@ -34,7 +34,6 @@ from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
 from nein.metrics import JUDGES, METRICS
-from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import is_endpoint
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
@@ -184,7 +183,7 @@ def _stages(
         )
     if "score" in config.stages:
         judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
-        served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
+        served = any(is_endpoint(resolve(getattr(config.models, kind))[0]) for kind in judges)
         stage = scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper")
         vqa = config.models.vqa
         asks = {vqa: score.QUESTIONS} if is_endpoint(vqa) and "vqa" in judges else {}

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 from nein.engine.blocks import sample_seed
 from nein.loading.references import expanded
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
-from nein.metrics.backends import is_served
 from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
 from nein.metrics.base import MetricError, Store, without_thoughts
 from nein.models.cached import Questions
@@ -169,8 +168,6 @@ def check(reference: str) -> None:
     """Says what is wrong with a name before anything is loaded. Raises MetricError."""
     if is_endpoint(reference):
         split_endpoint(reference)
-    elif is_served(reference):
-        raise MetricError(f"'{reference}': language models are asked through vLLM's server: vllm:URL#MODEL.")
     elif reference.count("/") != 1 or reference.startswith((".", "/", "~")):
         if not reference or not expanded(reference).exists():
             raise MetricError(
