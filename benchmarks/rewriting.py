@@ -78,7 +78,9 @@ def main() -> None:
     arguments = parser.parse_args()
     asked = list(cases(list(COCO[: arguments.objects])))
     requests = [EditRequest(str(k), PICTURE, case.sentence, 0) for k, case in enumerate(asked)]
-    arm = remedies.load(arguments.arm, cache=None, device="cpu")
+    model = arguments.arm.removeprefix(remedies.LLM)
+    by_rule = model == arguments.arm
+    arm = remedies.ByRule(model) if by_rule else remedies.ByLanguageModel(model, None, "cpu")
     counts: dict[str, Counter[str]] = {}
     examples: dict[tuple[str, str], str] = {}
     for case, sent in zip(asked, arm.send(requests), strict=True):
