@@ -99,7 +99,7 @@ def evaluate(
     from nein.benchmarks.nein import evaluate as benchmark
 
     names = _run(benchmark.NEIN, benchmark.evaluate, config, objects, make)
-    return EditingResult(config.out_dir, names)
+    return EditingResult(config.out_dir, names, tuple(sections.results()))
 
 
 def negvqa(
@@ -314,9 +314,6 @@ class EditingResult(Result):
         """As of every result; gaps between two runs are there too."""
         frame = frames.read(self.out / "figures.csv")
         return frames.select(frame, model=tuple(self.editors)).reset_index(drop=True)
-
-    def _sheets(self) -> list[Sheet]:
-        return tables.sheets(sections.results(), self.figures)
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""

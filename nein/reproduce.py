@@ -432,16 +432,12 @@ def _key(one: Figure | Printed) -> tuple[str, str]:
     return one.row, str(sorted(one.of.items()))
 
 
-def _name(one: Figure) -> str:
-    return ", ".join([one.row, *filter(None, one.of.values())])
-
-
 def _faults(found: Reproduction) -> Iterator[str]:
     cells = _cells(TABLES[found.table])
     keys = Counter(map(_key, found.figures))
     rows = {one.row for one in found.runs}
     for one in found.figures:
-        name, printed = _name(one), cells.get(_key(one))
+        name, printed = ", ".join([one.row, *filter(None, one.of.values())]), cells.get(_key(one))
         if printed is None:
             yield f"{name}: no such figure is in the table"
             continue

@@ -153,11 +153,6 @@ class Passes:
         return int(self._shuffled(number)[inner])
 
 
-def generator(seed: int, name: str) -> np.random.Generator:
-    """NumPy's PCG64, seeded by the run's seed and a name."""
-    return np.random.Generator(np.random.PCG64(sample_seed(seed, name)))
-
-
 def share(step: int, batch: int, rank: int, size: int) -> range:
     """The positions of process `rank` of `size` in one step of `batch` positions."""
     per_process = batch // size

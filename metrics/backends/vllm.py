@@ -64,22 +64,16 @@ class VllmServer(Endpoint):
         return without_end(super().about(picture, turn, max_tokens, likeliest))
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:
-        try:
-            said = json.loads(self._get(path))
-        except ValueError:
-            return {}
-        return said if isinstance(said, dict) else {}
-
-    def _get(self, path: str) -> str:
-        """What the server has beside /v1; "" for nothing."""
+        """What the server has beside /v1; {} for nothing."""
         import httpx
         import openai
 
         try:
             once = self.client.with_options(max_retries=0)
-            return once.get(f"{self._root}/{path}", cast_to=httpx.Response).text
-        except openai.APIError:
-            return ""
+            said = json.loads(once.get(f"{self._root}/{path}", cast_to=httpx.Response).text)
+        except (openai.APIError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
 
 
 def without_end(said: Said) -> Said:

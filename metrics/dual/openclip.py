@@ -70,7 +70,7 @@ class OpenClipDual(TwoTowers):
             "class": type(self.model).__name__,
             **loading.source_fields(self.source),
             "quick_gelu": self.quick_gelu,
-            "preprocess": {key: _plain(value) for key, value in sorted(preprocess.items())},
+            "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
@@ -227,8 +227,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
         except UNFIT as error:
             raise MetricError(f"'{source}' does not fit '{architecture}': {_first(error)}") from None
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
-        preprocess = {key: _plain(v) for key, v in asdict(open_clip.transform.PreprocessCfg()).items()}
-        preprocess["size"] = config["vision_cfg"]["image_size"]
+        preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
         described = {"model_cfg": config, "preprocess_cfg": preprocess}
         (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(config, draft)
@@ -290,10 +289,6 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     elif not Path(tag).is_file():
         raise MetricError(f"There is no file '{tag}'.")
     return name, tag, activation
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:

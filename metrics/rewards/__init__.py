@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.errors import isolated
+from nein.loading.errors import isolated, reason
 from nein.metrics.base import Described, Images, MetricError, Score, check_images
 
 
@@ -27,10 +27,6 @@ class RewardJudge(Described, ABC):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Everything that decides a score, JSON-serialisable."""
 
     @abstractmethod
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
@@ -98,8 +94,7 @@ def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str
 
 def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
     """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
-    said = isolated(work, items)
-    return [Score(None, one) if isinstance(one, str) else one for one in said]
+    return isolated(work, items, lambda error: Score(None, reason(error)))
 
 
 def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None:

@@ -154,16 +154,15 @@ def head(width: int, outputs: int, kwargs: Mapping[str, Any] | None) -> nn.Seque
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs, bias=bias))
 
 
-def check(reference: str) -> None:
-    """Looks at a folder and loads nothing. Raises MetricError."""
+def check(reference: str) -> tuple[Path, Settings]:
+    """The file of weights and the configuration of a folder; loads nothing. Raises MetricError."""
     folder = expanded(reference)
     if not folder.is_dir():
         raise MetricError(
             f"There is no folder '{reference}'; EditReward is read from a folder with its weights, its "
             f"configuration (*.yaml) and {AUTHORS}."
         )
-    _weights(folder)
-    settings(folder)
+    return _weights(folder), settings(folder)
 
 
 def settings(folder: Path) -> Settings:
@@ -204,9 +203,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     choose("dtype", dtype, DTYPES)
-    check(path_or_id)
-    folder = expanded(path_or_id)
-    given, file = settings(folder), _weights(folder)
+    file, given = check(path_or_id)
     processor = loading.from_pretrained(AutoProcessor, given.base)
     config = loading.from_pretrained(AutoConfig, given.base)
     if config.model_type != "qwen2_5_vl":
@@ -233,7 +230,9 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> E
     loading.fill(model, body, file)
     model.to(device, torch_dtype(dtype)).eval().requires_grad_(False)
     heads.to(device, torch.float32).eval().requires_grad_(False)
-    return EditReward(model, heads, processor, given, loading.Source(str(folder), None, file_sha256(file)))
+    return EditReward(
+        model, heads, processor, given, loading.Source(str(file.parent), None, file_sha256(file))
+    )
 
 
 _OF_HEADS = "heads."

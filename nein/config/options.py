@@ -283,11 +283,6 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
         raise UserError(f"{flag} is '{value}'; it must be {_expected(hint, str(value))}") from None
 
 
-@functools.cache
-def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(hint)
-
-
 def _expected(hint: Any, value: str) -> str:
     if hint in EXPECTED:
         return f"{EXPECTED[hint]}."
@@ -434,6 +429,7 @@ def literals(hint: Any) -> list[str]:
     return literals(parts[0]) if len(parts) == 1 else []
 
 
+_adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
 _types: Callable[[type], dict[str, Any]] = functools.cache(
     functools.partial(typing.get_type_hints, include_extras=True)
 )

@@ -127,7 +127,7 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         same = all(np.array_equal(a, b) for a, b in pairs if a is not None and b is not None)
         return f"another seed gives {'the same' if same else 'other'} pictures"
 
-    again = "gives the same pictures"
+    again, untouched = "gives the same pictures", "leaves its input alone"
     yield from _run(
         [
             ("answers every request, in order", contract),
@@ -137,11 +137,11 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
              lambda: _same_edits(results, [editor.edit([request])[0] for request in requests], 1)),
             (f"{again} in another order (within 1/255)",
              lambda: _same_edits(results, editor.edit(requests[::-1])[::-1], 1)),
-            _untouched([request.image for request in requests], lambda: editor.edit(requests)),
+            (untouched, lambda: _untouched([one.image for one in requests], lambda: editor.edit(requests))),
             ("takes pictures of any size", sizes),
             ("refuses bad input with a reason, and only that", bad_input),
             ("takes an empty batch", lambda: _nothing(editor.edit([]))),
-            _described(editor),
+            ("describes itself", lambda: _described(editor)),
         ],
         results,
     )  # fmt: skip
@@ -150,29 +150,22 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         yield _speed(lambda: editor.edit(requests), number, "pictures")
 
 
-def ask_about(
-    kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[str]]
-) -> list[list[Any]]:
-    """What a judge says about whether each word is in each picture: its `Answer`s or `Detection`s, in the
-    shape of `words`."""
-    if kind == "ovd":
-        seen = judge.detect(list(pictures), [list(row) for row in words])
-        return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
-    from nein.metrics.judges.base import template
-
-    make = template(judge.template).ask_presence
-    return judge.ask(list(pictures), [[make(word) for word in row] for row in words])
-
-
 def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
     """The same for a judge of kind "vqa" or "ovd"."""
+    from nein.metrics.judges.base import template
+
     pictures = [picture(i) for i in range(number)]
     nouns = [["cat", "dog", "traffic light"][: 1 + i % 3] for i in range(number)]
     count = sum(map(len, nouns))
     first: list[Any] = []
 
     def ask(images: Sequence[np.ndarray], words: Sequence[Sequence[str]]) -> list[list[Any]]:
-        return ask_about(kind, judge, images, words)
+        """Its `Answer`s or `Detection`s, in the shape of `words`."""
+        if kind == "ovd":
+            seen = judge.detect(list(images), [list(row) for row in words])
+            return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
+        make = template(judge.template).ask_presence
+        return judge.ask(list(images), [[make(word) for word in row] for row in words])
 
     def contract() -> str:
         first.extend(ask(pictures, nouns))
@@ -213,11 +206,11 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
             ("answers the same one at a time", alone),
             ("answers the same in another order",
              lambda: _same_answers(first, ask(pictures[::-1], nouns[::-1])[::-1])),
-            _untouched(pictures, lambda: ask(pictures, nouns)),
+            ("leaves its input alone", lambda: _untouched(pictures, lambda: ask(pictures, nouns))),
             ("takes no questions at all", lambda: _nothing(ask([], []), *ask(pictures[:1], [[]]))),
             ("takes pictures of any shape", sizes),
             ("refuses what is no picture", bad_input),
-            _described(judge),
+            ("describes itself", lambda: _described(judge)),
         ],
         first,
     )  # fmt: skip
@@ -225,28 +218,22 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
         yield _speed(lambda: ask(pictures, nouns), count, "questions")
 
 
-def _untouched(pictures: Sequence[np.ndarray], work: Callable[[], Any]) -> Check:
-    def check() -> str:
-        before = [image.copy() for image in pictures]
-        work()
-        if any((a != b).any() for a, b in zip(before, pictures, strict=True)):
-            raise Failed("a picture was changed")
-        return ""
-
-    return "leaves its input alone", check
+def _untouched(pictures: Sequence[np.ndarray], work: Callable[[], Any]) -> str:
+    before = [image.copy() for image in pictures]
+    work()
+    if any((a != b).any() for a, b in zip(before, pictures, strict=True)):
+        raise Failed("a picture was changed")
+    return ""
 
 
-def _described(subject: Any) -> Check:
-    def check() -> str:
-        facts = subject.describe()
-        if json.dumps(facts, sort_keys=True) != json.dumps(subject.describe(), sort_keys=True):
-            raise Failed("describe() says something else the second time")
-        mark = subject.fingerprint
-        if not isinstance(mark, str) or len(mark) < 8 or mark != subject.fingerprint:
-            raise Failed(f"the fingerprint must be a fixed string of 8 characters or more, not {mark!r}")
-        return f"{len(facts)} facts"
-
-    return "describes itself", check
+def _described(subject: Any) -> str:
+    facts = subject.describe()
+    if json.dumps(facts, sort_keys=True) != json.dumps(subject.describe(), sort_keys=True):
+        raise Failed("describe() says something else the second time")
+    mark = subject.fingerprint
+    if not isinstance(mark, str) or len(mark) < 8 or mark != subject.fingerprint:
+        raise Failed(f"the fingerprint must be a fixed string of 8 characters or more, not {mark!r}")
+    return f"{len(facts)} facts"
 
 
 def _nothing(*answers: Sequence[Any]) -> str:

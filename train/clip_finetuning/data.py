@@ -32,7 +32,7 @@ from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.options import ContrastConfig
-from nein.train.features import FeatureFiles, Passes, generator, share, stamp
+from nein.train.features import FeatureFiles, Passes, share, stamp
 
 log = logging.getLogger(__name__)
 #: Neighbours tried in the place of a picture that cannot be decoded.
@@ -222,7 +222,8 @@ class Reader:
         self._sizes = (config.batch_size if alpha > 0 else 0, config.questions_per_step if alpha < 1 else 0)
 
     def _order(self, part: int, number: int) -> np.ndarray:
-        rng = generator(self._config.seed, f"{('captions', 'questions')[part]}/{number}")
+        name = f"{('captions', 'questions')[part]}/{number}"
+        rng = np.random.default_rng(sample_seed(self._config.seed, name))
         return rng.permutation(len(self._corpus.parts[part][0]))
 
     def read(self, step: int, rank: int, size: int) -> Members:

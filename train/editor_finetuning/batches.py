@@ -29,7 +29,7 @@ from nein.engine.processes import Processes
 from nein.loading.digests import json_digest, torch_dtype
 from nein.train.editor_finetuning.data import Example, Pairs, prepare
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.features import FeatureFiles, Passes, generator
+from nein.train.features import FeatureFiles, Passes
 
 FORMAT = 3
 TEXT_BLOCK = 512
@@ -183,7 +183,8 @@ class Order:
         self._share = round(mix * PARTS) if pairs.affirmative else 0
 
         def shuffled(name: str, number: int) -> np.ndarray:
-            return generator(seed, f"order/{name}/{number}").permutation(np.arange(len(self._streams[name])))
+            drawing = np.random.default_rng(sample_seed(seed, f"order/{name}/{number}"))
+            return drawing.permutation(len(self._streams[name]))
 
         self._passes = {
             name: Passes(len(examples), functools.partial(shuffled, name))

@@ -224,15 +224,11 @@ def rerender(rng: random.Random, scene: Scene) -> Scene:
     return replace(scene, background_seed=rng.randrange(200), items=tuple(items))
 
 
-def drift(rng: random.Random, scene: Scene) -> Scene:
-    """What pairs from a generator suffer from: everything may shift a little (at most one pixel)."""
-    return replace(scene, items=tuple(_moved(rng, item, 4) for item in scene.items))
-
-
 def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarray]:
     target_scene = pair.target
     if style == "generated" and rng.random() < 0.5:
-        target_scene = drift(rng, target_scene)
+        # As in pairs from a generator, everything may shift by up to one pixel.
+        target_scene = replace(target_scene, items=tuple(_moved(rng, one, 4) for one in target_scene.items))
     if style == "rerendered":
         target_scene = rerender(rng, target_scene)
     source, target = render(pair.source), render(target_scene)
