@@ -219,7 +219,7 @@ def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
     """Operations per second of a large matrix product and of a 3 x 3 convolution in either layout, the best
-    of a few: what this device reaches in this number type. Of a CPU what one thread reaches, times PyTorch's
+    of a few: what this device reaches in this dtype. Of a CPU what one thread reaches, times PyTorch's
     threads, which wait for each other within an operation wherever the machine has other work."""
     size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
     matrix = torch.randn(size, size, device=device).to(dtype)
@@ -260,7 +260,7 @@ def compared(
 
 
 def save(path: str, device: str, tops: dict[str, dict[str, float]], stages: Sequence[dict[str, Any]]) -> Any:
-    """Writes what was measured. tops: `limits` by number type; stages: of `compared`."""
+    """Writes what was measured. tops: `limits` by dtype; stages: of `compared`."""
     result = {
         "device": describe_device(device), "torch": torch.__version__, "limits": tops, "stages": [*stages],
     }  # fmt: skip

@@ -9,7 +9,7 @@ In float32 the pictures are compared as well; in other dtypes diffusers draws it
 the pictures differ by design. On a CPU ours works on as many batches side by side as there are threads, each
 on one thread, as `nein eval` does; diffusers' pipeline has all threads for each operation. They wait for each
 other there, all the more where the machine has other work. The arithmetic is counted operation by operation
-and set against the fastest matrix product or convolution of the device in the same number type; it is written
+and set against the fastest matrix product or convolution of the device in the same dtype; it is written
 to --out, with a profile.
 """
 

@@ -241,10 +241,10 @@ def measured(path: str, size: int) -> dict[str, float]:
 STARTING = """
 import json, resource, sys, time
 from pathlib import Path
-from nein.datasets.nein.samples import Plan, load_folder
+from nein.datasets.nein.samples import SamplePlan, load_folder
 start = time.perf_counter()
 data = load_folder(Path(sys.argv[1]))
-plan = Plan(data, data.select(None, None), 16)
+plan = SamplePlan(data, data.select(None, None), 16)
 plan.members(len(plan.blocks.numbers) - 1)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps([time.perf_counter() - start, time.process_time(), peak]))

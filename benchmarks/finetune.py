@@ -9,7 +9,7 @@ memory, which favours it. Ours is the real command, reading stored features from
 timed apart. On a CPU the seconds are those of the processor, divided by the threads, so that other work on
 the machine does not count; but two threads wait for each other there, ten times as long where there is
 other work, so more than one needs an idle machine. The arithmetic limit is the fastest large matrix product
-or convolution of this machine in the same number type. What was measured is written to --out, with a profile
+or convolution of this machine in the same dtype. What was measured is written to --out, with a profile
 of the command.
 """
 

@@ -6,10 +6,10 @@
     python -m benchmarks.true_size --table build/true-size.json        the table of a finished run
 
 Theirs is diffusers' pipeline called once per picture, one `generate` of transformers per question, one call
-of its detection pipeline per label, one forward per picture and metric. Weights, pictures and number types
-are the same on both sides; another number type than float32 is also compared with ours in float32. Arithmetic
+of its detection pipeline per label, one forward per picture and metric. Weights, pictures and dtypes
+are the same on both sides; another dtype than float32 is also compared with ours in float32. Arithmetic
 is counted by torch's counter and set against the fastest matrix product or convolution measured on the same
-device in the same number type, a moment before. On a CPU seconds are the processor's, so that other work on
+device in the same dtype, a moment before. On a CPU seconds are the processor's, so that other work on
 the machine does not count. What was measured, with a profile of every stage, is written to --out after each
 stage.
 """
@@ -262,7 +262,7 @@ def table(result: dict[str, Any]) -> str:
     lines = [
         f"{result['device']}, torch {result['torch']}; measured limits in TFLOP/s: {tops}.",
         "",
-        "| stage | number type | theirs, s an item | ours | ratio | TFLOP an item, theirs / ours | TFLOP/s | "
+        "| stage | dtype | theirs, s an item | ours | ratio | TFLOP an item, theirs / ours | TFLOP/s | "
         "of the limit | peak memory, theirs / ours | agreement |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -136,11 +136,11 @@ def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any
 def _check_folder(path: Path, checkpoint: str) -> None:
     if not (path / "model_index.json").is_file():
         single = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".ckpt", *ldm.SUFFIXES))
-        said = f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline"
+        message = f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline"
         if single:
-            raise EditorError(f"{said}, but it holds {single[0]}; give that file itself")
+            raise EditorError(f"{message}, but it holds {single[0]}; give that file itself")
         raise EditorError(
-            f"{said}; expected that file and the folders {', '.join(_COMPONENTS)}, as save_pretrained "
+            f"{message}; expected that file and the folders {', '.join(_COMPONENTS)}, as save_pretrained "
             f"writes them"
         )
     if missing := [name for name in _COMPONENTS if not (path / name).is_dir()]:

@@ -220,7 +220,7 @@ def as_editor(
 ) -> Editor:
     """An editor from an editor; a class or function that makes one, called with those of `name`, `device`,
     `dtype` and `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
-    image`; or a pipeline of diffusers, which keeps its number type. Raises EditorError.
+    image`; or a pipeline of diffusers, which keeps its dtype. Raises EditorError.
 
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
     """

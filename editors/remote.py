@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 
 from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.loading.errors import UnavailableError
-from nein.loading.service import Pace, side_by_side
+from nein.loading.service import Pace, parallel_map
 
 
 class RemoteEditor(Editor):
@@ -61,7 +61,7 @@ class RemoteEditor(Editor):
             return None
 
         failed = ""
-        for index, result in side_by_side(work, range(len(requests)), self.concurrency, lambda: None):
+        for index, result in parallel_map(work, range(len(requests)), self.concurrency, lambda: None):
             if result is None:
                 continue
             if self.hopeless(result):

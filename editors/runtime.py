@@ -1,4 +1,4 @@
-"""Where and how a model runs: device, number type, memory layout, attention kernel, compilation, offloading.
+"""Where and how a model runs: device, dtype, memory layout, attention kernel, compilation, offloading.
 
 None of it is meant to change a picture; all but the device and offloading may change its last bits.
 """

@@ -25,7 +25,7 @@ ASKINGS: dict[str, tuple[str, ...]] = {"options": SCORINGS, "letters": ("generat
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChoiceQuestion:
     """A question. prompt: its final wording; options: how many it has; question, texts: the question and the
     options by themselves, for models asked about one option at a time."""
 
@@ -80,7 +80,7 @@ class ChoiceModel(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def answer(
-        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape. May raise
         one of `MODEL_ERRORS` for the whole call."""
@@ -88,12 +88,12 @@ class ChoiceModel(Protocol):
 
 
 def answer_each(
-    model: ChoiceModel, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+    model: ChoiceModel, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
 ) -> list[list[Reply]]:
     """As `model.answer`; only the question that fails has a reply with the error. Raises MetricError."""
 
-    def answer(questions: Sequence[tuple[int, Asked]]) -> list[Reply]:
-        rows: dict[int, list[Asked]] = {}
+    def answer(questions: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
+        rows: dict[int, list[ChoiceQuestion]] = {}
         for picture, one in questions:
             rows.setdefault(picture, []).append(one)
         replied = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
@@ -129,7 +129,7 @@ class JudgeChoices:
         return getattr(self.judge, "usage", dict)()
 
     def answer(
-        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         template = TEMPLATES[self.judge.template]
@@ -197,12 +197,12 @@ class FunctionChoices:
         return {**said, **({"by_type": self._by_type} if self._by_type else {})}
 
     def answer(
-        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         return [[self._one(image, one) for one in row] for image, row in zip(images, asked, strict=True)]
 
-    def _one(self, image: np.ndarray, one: Asked) -> Reply:
+    def _one(self, image: np.ndarray, one: ChoiceQuestion) -> Reply:
         from PIL import Image
 
         try:
@@ -232,7 +232,7 @@ class Prompt(NamedTuple):
         return f"{self.before}{self.after.lstrip()}" if self.before else self.after
 
 
-class Manner(NamedTuple):
+class PromptFormat(NamedTuple):
     """How VLMEvalKit asks a model: the name of a wording, and the longest answer in tokens."""
 
     prompt: str
@@ -294,19 +294,19 @@ PROMPTS: dict[str, Callable[[str, Options], Prompt]] = {
 #: classes of vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default
 #: of the package lavis, which the toolkit leaves as it is.
 MANNERS = (
-    (r"vila", Manner("vlmevalkit", 2048)),
+    (r"vila", PromptFormat("vlmevalkit", 2048)),
     (
         r"llava-?(v?1\.[56]|next-(72|110)b|interleave)|llama3-llava-next-8b-hf",
-        Manner("vlmevalkit-llava", 2048),
+        PromptFormat("vlmevalkit-llava", 2048),
     ),
-    (r"internvl", Manner("vlmevalkit-llava", 4096)),
-    (r"molmo", Manner("vlmevalkit-molmo", 200)),
-    (r"qwen2-?vl", Manner("vlmevalkit-qwen2-vl", 2048)),
-    (r"deepseek-?vl-", Manner("vlmevalkit", 512)),
-    (r"instructblip", Manner("vlmevalkit", 256)),
+    (r"internvl", PromptFormat("vlmevalkit-llava", 4096)),
+    (r"molmo", PromptFormat("vlmevalkit-molmo", 200)),
+    (r"qwen2-?vl", PromptFormat("vlmevalkit-qwen2-vl", 2048)),
+    (r"deepseek-?vl-", PromptFormat("vlmevalkit", 512)),
+    (r"instructblip", PromptFormat("vlmevalkit", 256)),
 )
 #: Of Cambrian and Qwen2.5-VL among others, and of models that the toolkit does not know.
-USUAL = Manner("vlmevalkit", 2048)
+USUAL = PromptFormat("vlmevalkit", 2048)
 
 
 def prompt(name: str, question: str, options: Options) -> Prompt:
@@ -321,7 +321,7 @@ def yes_or_no(question: str) -> Prompt:
     return Prompt("", f"{question} Answer only yes or no")
 
 
-def manner(reference: str) -> Manner:
+def prompt_format(reference: str) -> PromptFormat:
     """Of the model behind a hub id, a folder or openai:URL#MODEL, by its name alone."""
     name = reference.rpartition("#")[2].rstrip("/").rpartition("/")[2].partition("@")[0]
     plain = name.lower().replace("_", "-")

@@ -43,7 +43,7 @@ class ListConfig(Options):
 
 
 @dataclass(frozen=True)
-class Thing:
+class Entry:
     """A row.
 
     name     As it is typed.
@@ -86,14 +86,14 @@ def run(config: ListConfig) -> str:
 # --- kinds ---------------------------------------------------------------------------------------
 
 
-def _editors() -> Iterator[Thing]:
+def _editors() -> Iterator[Entry]:
     from nein import editors
 
     rows = editors.PRESETS.values()
     for row in rows:
         what = f"--editor {row.editor} --preset {row.preset}"
         if row.checkpoint is None:
-            yield Thing(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
+            yield Entry(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
             continue
         references = (row.checkpoint, *row.models.values())
         embedded = [name for name in references if name.startswith("nano:")]
@@ -106,32 +106,32 @@ def _editors() -> Iterator[Thing]:
         if name not in known:
             plugin = editors.plugins().get(name)
             origin = SHIPPED if plugin is None else f"plug-in {plugin.value}"
-            yield Thing(name, "no model" if plugin is None else "", origin, OURS if plugin is None else "")
+            yield Entry(name, "no model" if plugin is None else "", origin, OURS if plugin is None else "")
 
 
-def _metrics() -> Iterator[Thing]:
+def _metrics() -> Iterator[Entry]:
     from nein import metrics
 
     for one in metrics.METRICS.values():
         asks = f"asks {', '.join(one.models)}" if one.models else "pixels"
-        yield Thing(one.name, f"{one.title}, {one.better} is better; {asks}", one.source or SHIPPED, OURS)
+        yield Entry(one.name, f"{one.title}, {one.better} is better; {asks}", one.source or SHIPPED, OURS)
 
 
-def _judges() -> Iterator[Thing]:
+def _judges() -> Iterator[Entry]:
     from nein import metrics
     from nein.metrics import judges
 
     yield from _played(metrics.JUDGES)
     for name, point in judges.available().items():
-        yield Thing(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
-    yield Thing("module:attribute", "a judge of yours", "a Python file of yours", "")
+        yield Entry(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
+    yield Entry("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:
-        yield Thing(name, f"reward, {what}", origin, "see its card", lacking="by hand")
+        yield Entry(name, f"reward, {what}", origin, "see its card", lacking="by hand")
     for form in ("openai:URL#MODEL", "vllm:URL#MODEL"):
-        yield Thing(form, "vqa, behind an endpoint", "the package openai", "the model's")
+        yield Entry(form, "vqa, behind an endpoint", "the package openai", "the model's")
 
 
-def _models() -> Iterator[Thing]:
+def _models() -> Iterator[Entry]:
     from nein import metrics
     from nein.benchmarks.negbench.models import MODELS
     from nein.nano import zoo
@@ -141,12 +141,12 @@ def _models() -> Iterator[Thing]:
     yield from _played((*metrics.ENCODERS, "model"), embedded=False)
     for row in MODELS.values():
         if row.reference is None:
-            yield Thing(row.name, "two towers (negbench)", row.obtain, "see there", lacking="by hand")
+            yield Entry(row.name, "two towers (negbench)", row.obtain, "see there", lacking="by hand")
         else:
             yield _of(row.name, "two towers (negbench)", row.reference, _needs("model", row.name))
 
 
-def _data() -> Iterator[Thing]:
+def _data() -> Iterator[Entry]:
     from nein.datasets.hub import PUBLISHED
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data
@@ -155,10 +155,10 @@ def _data() -> Iterator[Thing]:
     from nein.wording.languages.table import LANGUAGES
 
     for world in WORLDS.values():
-        yield Thing(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
+        yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
     for name, code in DATA.items():
         what = f"drawn scenes, negation in scope, {LANGUAGES[code].title}: edits"
-        yield Thing(name, what, "drawn on first use", OURS)
+        yield Entry(name, what, "drawn on first use", OURS)
     for what, name in PUBLISHED.items():
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))
@@ -166,10 +166,10 @@ def _data() -> Iterator[Thing]:
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
         origin = row.pictures if row.suite == NEGBENCH else row.files_at
         what, lacking = f"{row.suite}, {row.title}: {tasks}", "" if origin.startswith("drawn") else "by hand"
-        yield Thing(row.name, what, origin, row.licence, lacking=lacking)
+        yield Entry(row.name, what, origin, row.licence, lacking=lacking)
 
 
-def _benchmarks() -> Iterator[Thing]:
+def _benchmarks() -> Iterator[Entry]:
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data, of_editors
 
@@ -183,14 +183,14 @@ def _benchmarks() -> Iterator[Thing]:
             data = values.get("data") or ("nano" if preset == "nano" else "yours, by --data")
             what = f"models: {len(models)}; data: {data}"
             origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED
-            yield Thing(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
+            yield Entry(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
     for row in ROWS.values():
         if row.suite != NEGBENCH:
             command, what = f"nein negbench eval --datasets {row.name}", f"{row.title}, {row.suite}"
-            yield Thing(command, what, row.files_at, row.licence, lacking="by hand")
+            yield Entry(command, what, row.files_at, row.licence, lacking="by hand")
 
 
-KINDS: dict[str, Callable[[], Iterable[Thing]]] = {
+KINDS: dict[str, Callable[[], Iterable[Entry]]] = {
     "editors": _editors,
     "metrics": _metrics,
     "judges": _judges,
@@ -212,7 +212,7 @@ NOTES = {
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lacking: str = "") -> Thing:
+def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lacking: str = "") -> Entry:
     """Of a reference: an embedded model, or what is downloaded."""
     from nein.models import licences
     from nein.nano import zoo
@@ -220,16 +220,16 @@ def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lackin
     if reference.startswith("nano:"):
         short = reference.removeprefix("nano:")
         folder = zoo.ZOO / zoo.ALIASES.get(short, short)
-        return Thing(name, what, SHIPPED, _card_licence(folder) or OURS, (), folder)
+        return Entry(name, what, SHIPPED, _card_licence(folder) or OURS, (), folder)
     origin = str(needs[0]) if needs else reference
     if needs and needs[0].layout == "torch":
         origin = f"the metric's package, as '{reference}'"
     card = next(filter(None, (_card_licence(store.snapshot(need)) for need in needs)), None)
     licence = card or licences.LICENCES.get(needs[0].reference if needs else reference, "see its card")
-    return Thing(name, what, origin, licence, needs, None, lacking)
+    return Entry(name, what, origin, licence, needs, None, lacking)
 
 
-def _played(kinds: Iterable[str], *, embedded: bool = True) -> Iterator[Thing]:
+def _played(kinds: Iterable[str], *, embedded: bool = True) -> Iterator[Entry]:
     """What presets name as models of these kinds, each once; without the rows of NegBench."""
     from nein.benchmarks.negbench.models import MODELS
 

@@ -28,7 +28,7 @@ from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Plan, Sample
+from nein.datasets.nein.samples import Dataset, Sample, SamplePlan
 from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
@@ -122,7 +122,7 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     executor = Threads("cpu")
 
     def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
-        plan = Plan(data, tuple(range(len(data.samples))), config.block_size)
+        plan = SamplePlan(data, tuple(range(len(data.samples))), config.block_size)
         run = RunDir(out, slug, "negative")
         assess(editor, run, plan, JUDGED, config, executor)
         return generalise.labelled(figures_of(run, dataset), model, world)

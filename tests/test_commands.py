@@ -103,7 +103,7 @@ def test_help_comes_at_once():
         assert f"usage: nein {name}" in done.stdout
         _, seconds, heavy = line.split(":")
         assert heavy == "[]", line
-        assert float(seconds) < 0.5, line  # of the processor: other work on the machine does not count
+        assert float(seconds) < 0.5, line  # CPU time: other work on the machine does not count
 
 
 #: What bash offers after a line; the last word is the one being typed.

@@ -100,6 +100,6 @@ def teach(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
     assert len(tokenizer) == first + len(new), (first, len(tokenizer), new)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     for layer in filter(None, (model.get_input_embeddings(), model.get_output_embeddings())):
-        for place, word in enumerate(new, start=first):
-            layer.weight[place] = layer.weight[pieces[word]].mean(0)
+        for index, word in enumerate(new, start=first):
+            layer.weight[index] = layer.weight[pieces[word]].mean(0)
     return len(new)

@@ -159,7 +159,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
             return {"features": features.rows(pictures)} if features is not None else tower.pixels(pictures)
 
         texts = {text: None for options in members.options for text in options}  # each is read once
-        places = {text: place for place, text in enumerate(texts)}
+        places = {text: index for index, text in enumerate(texts)}
         return (
             inputs(members.pictures),
             tower.tokens(members.captions) if members.captions else None,

@@ -32,7 +32,7 @@ DRAWING = ("temperature", "top_p")
 
 
 @dataclass(frozen=True)
-class Said:
+class Completion:
     """One reply.
 
     text      The answer without any thoughts; "" for none.
@@ -58,7 +58,7 @@ class Said:
     def version(self) -> str:
         return f"{self.model} {self.server}".strip()
 
-    def answered(self) -> Said:
+    def answered(self) -> Completion:
         """This reply. Raises NoAnswer where it ends within the model's thoughts."""
         if self.thinking:
             raise NoAnswer(
@@ -70,7 +70,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Message:
     """A question about one picture: the words behind it, and any before it."""
 
     after: str
@@ -124,7 +124,7 @@ class Endpoint(Service):
         content: str | Sequence[Mapping[str, Any]],
         optional: Sequence[Mapping[str, Any]] = (),
         **body: Any,
-    ) -> Said:
+    ) -> Completion:
         """What the model says to `content`, words or a list of `words` and `picture`.
 
         optional  Parts of the request that not every server takes. One that is refused by name is left out
@@ -177,10 +177,10 @@ class Endpoint(Service):
             self.adapted |= new
 
     def ask(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Turn]], *, max_tokens: int,
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Message]], *, max_tokens: int,
         likeliest: bool = True, failed: Callable[[NoAnswer], Any] | None = None,
     ) -> list[list[Any]]:  # fmt: skip
-        """What is said to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Said` each, in the same shape.
+        """Answers to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Completion` each, in the same shape.
 
         Every question is a request of its own, at temperature 0; first questions of all pictures go first.
 
@@ -203,12 +203,14 @@ class Endpoint(Service):
         answers = dict(self.each(said, places))
         return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
-    def about(self, picture: Mapping[str, Any], turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+    def about(
+        self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
+    ) -> Completion:
         """The answer to one question. Raises NoAnswer."""
         optional = [LOGPROBS] if likeliest else []
         return self.chat(turn.around(picture), optional, max_tokens=max_tokens, temperature=0)
 
-    def _read(self, reply: Any, likeliest: bool) -> Said:
+    def _read(self, reply: Any, likeliest: bool) -> Completion:
         """The first choice of a reply. Raises NoAnswer."""
         cleared = self.cleared
         try:
@@ -238,7 +240,7 @@ class Endpoint(Service):
         answer = cleared((answer or "").encode("utf-8", "replace").decode())
         server, model = (cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model"))
         count = tokens if isinstance(tokens, int) else None
-        said = Said(answer, finished, tuple(first), count, server, model, place != 0, thinking)
+        said = Completion(answer, finished, tuple(first), count, server, model, place != 0, thinking)
         if likeliest and not entries and not self._without_logprobs:
             self._without_logprobs = True
             log.warning("%s gives no log-probabilities: P(yes) and letters by probability lack.", self.model)
@@ -311,8 +313,8 @@ def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | 
             return None
         begin = len(before.rstrip())
     start = 0
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         start += len(token)
         if whole[begin:start].strip():
-            return place if start - len(token) >= begin else None  # else it ends the thoughts, too
+            return index if start - len(token) >= begin else None  # else it ends the thoughts, too
     return None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.service import NoAnswer
-from nein.metrics.backends.endpoint import Endpoint, Said, Turn, picture
+from nein.metrics.backends.endpoint import Completion, Endpoint, Message, picture
 from nein.metrics.base import MetricError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class VllmServer(Endpoint):
         """As `Endpoint.check`, and that the server takes a picture and gives log-probabilities."""
         super().check()
         try:
-            said = self.about(picture(_GREY), Turn("Is this image grey? Answer only yes or no"), 1, True)
+            said = self.about(picture(_GREY), Message("Is this image grey? Answer only yes or no"), 1, True)
         except NoAnswer as error:
             hint = "vLLM's address ends in /v1" if error.status == 404 else "or give openai:URL#MODEL"
             raise MetricError(
@@ -60,7 +60,9 @@ class VllmServer(Endpoint):
         server runs with VLLM_SERVER_DEV_MODE=1, which makes it tell."""
         return {**super().facts(), **self._facts}
 
-    def about(self, picture: Mapping[str, Any], turn: Turn, max_tokens: int, likeliest: bool) -> Said:
+    def about(
+        self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
+    ) -> Completion:
         return without_end(super().about(picture, turn, max_tokens, likeliest))
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class VllmServer(Endpoint):
         return said if isinstance(said, dict) else {}
 
 
-def without_end(said: Said) -> Said:
+def without_end(said: Completion) -> Completion:
     """vLLM counts the end-of-sequence token, which ends an answer that the limit does not."""
     return replace(said, tokens=said.tokens - 1) if said.finished and said.tokens else said
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from nein.loading.service import NoAnswer
 from nein.metrics.backends import connect
-from nein.metrics.backends.endpoint import Endpoint, Said, Turn
+from nein.metrics.backends.endpoint import Completion, Endpoint, Message
 from nein.metrics.base import Described, Images, Texts, check_images
-from nein.metrics.choices import Asked, Reply
+from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -57,12 +57,12 @@ class EndpointJudge(ServedModel):
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are plain questions about `images[i]`. Raises NoAnswer."""
         check_batch(images, questions, "questions")
-        asked = [[Turn(question) for question in row] for row in questions]
+        asked = [[Message(question) for question in row] for row in questions]
         said = self.endpoint.ask(images, asked, max_tokens=self.max_new_tokens)
         return [[_answer(one.answered()) for one in row] for row in said]
 
 
-def _answer(said: Said) -> Answer:
+def _answer(said: Completion) -> Answer:
     p_yes = p_no = None
     if said.first:
         likely = [(token.strip().lower(), math.exp(value)) for token, value in said.first]
@@ -82,12 +82,12 @@ class EndpointChoices(ServedModel):
     kind, scorings, max_new_tokens = "choice", SCORINGS, 16
 
     def answer(
-        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         said = self.endpoint.ask(
             images,
-            [[Turn(one.prompt.after, one.prompt.before) for one in row] for row in asked],
+            [[Message(one.prompt.after, one.prompt.before) for one in row] for row in asked],
             max_tokens=self.max_new_tokens if "generated" in scorings else 1,
             likeliest="logprob" in scorings,
             failed=lambda error: error,
@@ -98,7 +98,7 @@ class EndpointChoices(ServedModel):
         ]
 
 
-def _reply(said: Said | NoAnswer, one: Asked, scorings: Sequence[str]) -> Reply:
+def _reply(said: Completion | NoAnswer, one: ChoiceQuestion, scorings: Sequence[str]) -> Reply:
     try:
         if isinstance(said, NoAnswer):
             raise said

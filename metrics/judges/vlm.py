@@ -17,7 +17,7 @@ import torch
 from nein.loading.errors import first_line
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, alike, check_images, without_thoughts
-from nein.metrics.choices import Asked, Prompt, Reply
+from nein.metrics.choices import ChoiceQuestion, Prompt, Reply
 from nein.metrics.judges.base import Answer, check_batch
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -206,7 +206,7 @@ class TransformersChoices(VisionChat):
         }
 
     def answer(
-        self, images: Images, asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
@@ -222,7 +222,7 @@ class TransformersChoices(VisionChat):
                     replies_of[i][turn] = reply
         return replies_of
 
-    def _batch(self, images: Images, asked: Sequence[Asked], scorings: Sequence[str]) -> list[Reply]:
+    def _batch(self, images: Images, asked: Sequence[ChoiceQuestion], scorings: Sequence[str]) -> list[Reply]:
         from PIL import Image
 
         pictures = [Image.fromarray(image) for image in images]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein.metrics.base import Images, Score, fingerprint
-from nein.metrics.choices import Asked, ChoiceModel, Prompt, Reply, answer_each
+from nein.metrics.choices import ChoiceModel, ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.rewards import RewardJudge, check_edits
 
@@ -60,7 +60,7 @@ class Pairwise(RewardJudge):
             sheets += [sheet([source, one, other]), sheet([source, other, one])]
             question = QUESTION.replace("{instruction}", instruction)
             words = f"{question}\n{LISTED}\nAnswer with the letter alone."
-            asked += [[Asked(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
+            asked += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
         replies = [row[0] for row in answer_each(self.model, sheets, asked, self._scorings)]
         return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 

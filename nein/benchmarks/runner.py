@@ -117,7 +117,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
             finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
             folder.open(run.identity, facts, overwrite=config.overwrite)
             opened = functools.partial(folder.open_output, overwrite=config.overwrite)
-            atomic.side_by_side(lambda output: opened(*output), list(run.outputs.items()))  # noqa: B023
+            atomic.parallel_map(lambda output: opened(*output), list(run.outputs.items()))  # noqa: B023
             if finished and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
                 # Another command that shared the work may be writing its report of it by now.
                 folder.update(status=COMPLETE)
@@ -226,8 +226,8 @@ def selected(folder: Folder, output: str) -> Iterator[Row]:
                 "missing or repeated. Give the command of the run again, which makes such blocks again."
             )
         seen |= ids
-        for place, rows in enumerate(records):
-            if any(first <= place < end for first, end in parts):
+        for index, rows in enumerate(records):
+            if any(first <= index < end for first, end in parts):
                 yield from rows
 
 

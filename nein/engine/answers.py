@@ -147,7 +147,7 @@ class BlockStore:
 
     def flush(self) -> None:
         """Returns when everything that was put is on disk."""
-        atomic.side_by_side(lambda space: self._write(space, self._spaces[space]), sorted(self._changed))
+        atomic.parallel_map(lambda space: self._write(space, self._spaces[space]), sorted(self._changed))
         self._changed.clear()
 
 

@@ -60,7 +60,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def side_by_side(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
+def parallel_map(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
     """Calls `write`, which writes a file, with each of `items`; several at a time, since a disk keeps them in
     the time that it takes to keep one. Raises what the first that fails raises, when all are over."""
     if len(items) < 2:

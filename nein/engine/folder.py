@@ -63,7 +63,7 @@ class Folder:
     """
 
     path: Path
-    holds: str = "results"
+    content_name: str = "results"
     row_shapes: Mapping[str, Shape] = field(default_factory=dict, compare=False)
 
     #: The benchmark whose runs these are, as its manifests name it; "": any.
@@ -125,7 +125,7 @@ class Folder:
         difference = first_difference(before["identity"], identity) if before else None
         if difference and not overwrite:
             raise UserError(
-                f"'{self.path}' holds {self.holds} made with {difference}; "
+                f"'{self.path}' holds {self.content_name} made with {difference}; "
                 "choose another --out, or --overwrite to discard what is there."
             )
         if difference:

@@ -193,4 +193,4 @@ def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str
     folder = step.folder
     for output in step.stage.invalidates:
         folder.forget(output, number)
-    atomic.side_by_side(lambda output: folder.write(output, number, rows[output]), outputs)
+    atomic.parallel_map(lambda output: folder.write(output, number, rows[output]), outputs)

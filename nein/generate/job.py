@@ -65,8 +65,8 @@ class Job:
     def steps(self, device: str) -> list[Step]:
         """The stages that the command asks for."""
         return [
-            Step(self.folder, self._stage(place, device))
-            for place, stage in enumerate(self.stages)
+            Step(self.folder, self._stage(index, device))
+            for index, stage in enumerate(self.stages)
             if stage in self.config.stages
         ]
 

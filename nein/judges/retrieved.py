@@ -10,7 +10,7 @@ from typing import Any
 from nein.benchmarks import controls, runner
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.folder import Asked
+from nein.benchmarks.negbench.folder import ModelTasks
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
 from nein.benchmarks.nein.reporting import judge_tables
 from nein.datasets.negbench.records import RetrievalTask
@@ -37,18 +37,18 @@ def run(options: RetrievedConfig) -> str:
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
     sets = files.sets_of(dual)
-    runs = [run for one in dual if (run := Asked.of_folder(one, sets)) is not None and _retrievals(run)]
+    runs = [run for one in dual if (run := ModelTasks.of_folder(one, sets)) is not None and _retrievals(run)]
     if not runs:
         raise UserError(
             f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "
             "name; run nein negbench eval first."
         )
-    directory, manner = read_config(options.judged_by)
+    directory, settings = read_config(options.judged_by)
     calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     spending.keep(options.run, options.budget)
-    judge = score.load_models([f"removal_{options.kind}"], manner, device)[options.kind]
-    how = JudgeOptions(manner.article, manner.threshold)
+    judge = score.load_models([f"removal_{options.kind}"], settings, device)[options.kind]
+    how = JudgeOptions(settings.article, settings.threshold)
     for known in calibrations:
         asked_so = how.of(options.kind).items() <= known.manifest.items()
         if known.manifest["fingerprint"] == judge.fingerprint and asked_so:
@@ -61,13 +61,15 @@ def run(options: RetrievedConfig) -> str:
     controlled = frames.frame(controls.figures(known.rows, known.controls, options.kind))
     flag = " ".join(controls.flags(controlled, [options.kind]))
     for one in runs:
-        _judge(options, one, judge, how, manner.protocol, known.rates(manner.protocol, role="object"), flag)
+        _judge(
+            options, one, judge, how, settings.protocol, known.rates(settings.protocol, role="object"), flag
+        )
     shown = runner.of_folders(NEGBENCH, [one.path for one in found])
     benchmark = dataclasses.replace(NEGBENCH, headline=(JUDGED, AVOIDED))
     return runner.write_report(benchmark, options.run, shown, options)
 
 
-def _retrievals(run: Asked) -> list[RetrievalTask]:
+def _retrievals(run: ModelTasks) -> list[RetrievalTask]:
     """Its tasks of retrieval that no judge defines."""
     return [t for t in run.tasks if isinstance(t, RetrievalTask) and t.negated and not t.asked]
 
@@ -77,7 +79,7 @@ def _first_frame(task: RetrievalTask, name: str) -> Any:
 
 
 def _judge(
-    options: RetrievedConfig, run: Asked, judge: Any, how: JudgeOptions, protocol: str, rates: Rates,
+    options: RetrievedConfig, run: ModelTasks, judge: Any, how: JudgeOptions, protocol: str, rates: Rates,
     flag: str,
 ) -> None:  # fmt: skip
     """Writes the rows of every task of a run, and their figures. flag: what the judge fails."""

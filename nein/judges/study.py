@@ -42,7 +42,7 @@ HOW = (
     "One item at a time: the picture before, and what an editor made of it. Judge what you see; "
     '"cannot tell" is an answer. Labels stay in this browser until you save them as a file.'
 )
-Plan = dict[str, Any]
+StudyPlan = dict[str, Any]
 
 
 def run(options: StudyConfig) -> str:
@@ -62,7 +62,7 @@ def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
     before = {sample.id: sample.sample_path for sample in dataset.samples}
     made: dict[str, Item] = {}
     numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
-    plan: Plan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
+    plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
 
     def add(sample: str, sides: Sequence[Records], gold: str, views: Sequence[np.ndarray]) -> str:
         told = [options.seed, sample, gold, *(one.label for one in sides)]

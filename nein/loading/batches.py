@@ -157,8 +157,8 @@ class Batches:
 
     def _say(self, name: str, what: str) -> None:
         state = self._states[name]
-        said = f"Batch {state['batch']}, {len(state['ids']):,} requests to {state['model']}: {what}."
-        print(said, file=sys.stderr, flush=True)
+        message = f"Batch {state['batch']}, {len(state['ids']):,} requests to {state['model']}: {what}."
+        print(message, file=sys.stderr, flush=True)
 
     def _fetch(self, name: str, service: Any, batch: Any) -> None:
         """Keeps the replies of a batch that has ended, and what they cost."""
@@ -214,13 +214,13 @@ def _sentences(service: Any) -> Iterator[None]:
         yield
     except (openai.APIConnectionError, openai.APIStatusError) as error:
         status = getattr(error, "status_code", 0)
-        said = f"'{service.address}' takes no batches (HTTP {status}); leave --batch-api out."
+        message = f"'{service.address}' takes no batches (HTTP {status}); leave --batch-api out."
         if status not in (404, 405, 501):
             why = service.cleared(str(error), 1).splitlines()[0][:200]
-            said = (
+            message = (
                 f"'{service.address}' does not go on with a batch ({why}); give the command again to go on."
             )
-        raise UnavailableError(said) from None
+        raise UnavailableError(message) from None
 
 
 def check(service: Any) -> None:

@@ -1,4 +1,4 @@
-"""What files, facts and tensors hold, as SHA-256; number types by the names that options have."""
+"""What files, facts and tensors hold, as SHA-256; dtypes by the names that options have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-#: Names of number types; each is an attribute of torch (`torch_dtype`).
+#: Names of dtypes; each is an attribute of torch (`torch_dtype`).
 DTYPES = ("float32", "bfloat16", "float16")
 #: Files of a model folder that can change what the model computes.
 _RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The number type of one of `DTYPES`. Raises UserError."""
+    """The dtype of one of `DTYPES`. Raises UserError."""
     import torch
 
     return getattr(torch, choose("dtype", name, DTYPES))

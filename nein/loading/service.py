@@ -253,8 +253,8 @@ class Service:
         self.client.close()
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """As `side_by_side`, until `stop`: then it raises CancelledError."""
-        return side_by_side(work, items, self.concurrency, self.pace.go_on)
+        """As `parallel_map`, until `stop`: then it raises CancelledError."""
+        return parallel_map(work, items, self.concurrency, self.pace.go_on)
 
     def send(
         self, path: str, body: Mapping[str, Any], *, image: bytes | None = None, draw: Any = ""
@@ -357,7 +357,7 @@ class Service:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
         text = credentials.QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
         text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
-        said = f"HTTP {status} {text}"
+        message = f"HTTP {status} {text}"
         try:
             content = json.loads(reply)
         except ValueError:
@@ -367,9 +367,9 @@ class Service:
         if {str(error.get("code")), str(error.get("type"))} & {*CONTENT} or any(
             one in words for one in CONTENT
         ):
-            return NoAnswer(f"the endpoint withheld an answer: {said}", WITHHELD, status=status)
+            return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD, status=status)
         named = [*filter(None, [error.get("param")]), *re.findall(r"['\"`](\w+)['\"`]", words)]
-        return NoAnswer(f"the endpoint refused the request: {said}", REFUSED, status=status, named=named)
+        return NoAnswer(f"the endpoint refused the request: {message}", REFUSED, status=status, named=named)
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without credentials of at least `shortest` letters: a short one may be an ordinary word."""
@@ -391,7 +391,7 @@ class Service:
         return response
 
 
-def side_by_side(
+def parallel_map(
     work: Callable[[Item], Result], items: Sequence[Item], at_once: int, go_on: Callable[[], None]
 ) -> Iterator[tuple[Item, Result]]:
     """(item, work(item)) as they come, `at_once` at a time with those that the caller has not taken in yet: a

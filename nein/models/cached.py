@@ -17,9 +17,9 @@ import numpy as np
 from nein.engine.images import pixel_hash
 from nein.loading.digests import json_digest
 from nein.loading.errors import UnavailableError
-from nein.loading.service import NoAnswer, side_by_side
+from nein.loading.service import NoAnswer, parallel_map
 from nein.metrics.base import Store, check_images
-from nein.metrics.choices import Asked, ChoiceModel, Reply, answer_each
+from nein.metrics.choices import ChoiceModel, ChoiceQuestion, Reply, answer_each
 from nein.metrics.judges.base import Answer
 
 CLAIMED = 0.2  # seconds between two looks at a question that another command asks
@@ -69,7 +69,7 @@ class Questions:
         """(item, work(item)) as they come, `at_once` side by side, or one after the other for 0."""
         if not self._at_once:
             return ((item, work(item)) for item in items)
-        return side_by_side(work, items, self._at_once, self._go_on)
+        return parallel_map(work, items, self._at_once, self._go_on)
 
     def stop(self) -> None:
         """Ends all calls, for the program ends."""
@@ -184,7 +184,7 @@ class CachedModel(_Cached):
         self.scorings = model.scorings
 
     def answer(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Asked]], scorings: Sequence[str]
+        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         """See `metrics.choices.ChoiceModel`. Raises UserError when the endpoint is silent."""
         if not self.concurrent:
@@ -198,7 +198,7 @@ class CachedModel(_Cached):
         )  # fmt: skip
         return [[_reply(kept) for kept in row] for row in replies]
 
-    def _ask(self, image: np.ndarray, one: Asked, scorings: Sequence[str]) -> dict[str, Any]:
+    def _ask(self, image: np.ndarray, one: ChoiceQuestion, scorings: Sequence[str]) -> dict[str, Any]:
         [[reply]] = answer_each(self.model, [image], [[one]], scorings)
         if reply.error:
             raise NoAnswer(reply.error, silent=reply.silent)

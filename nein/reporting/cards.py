@@ -65,7 +65,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Said:
+class CardReply:
     """What there is of one member about one sample: `cells` on the card, below `Samples.heads`; in the dialog
     a `line` and `rows`, below `Samples.columns`, of texts or of what a script makes texts of."""
 
@@ -82,7 +82,7 @@ class Detail:
 
     pictures: Sequence[tuple[str, Thumbnail]] = ()
     lines: Sequence[str] = ()
-    said: Sequence[Said | None] = ()
+    said: Sequence[CardReply | None] = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
         yield b"[%b]" % b",".join(chunk)
 
 
-def _said(said: Said | None) -> dict[str, Any] | None:
+def _said(said: CardReply | None) -> dict[str, Any] | None:
     """Without what is empty."""
     if said is None:
         return None

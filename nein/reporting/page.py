@@ -192,10 +192,10 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
         waiting.append(chunk)
         total += len(chunk)
         if files or total > budget:
-            for place, text in enumerate(waiting, start=number + 1 - len(waiting)):
-                data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), place, text)
+            for index, text in enumerate(waiting, start=number + 1 - len(waiting)):
+                data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), index, text)
                 atomic.make_folder(folder)
-                (folder / f"{place:05d}.js").write_bytes(data)
+                (folder / f"{index:05d}.js").write_bytes(data)
             waiting, files = [], True
     return [Markup(text.decode()) for text in waiting]
 

@@ -61,8 +61,8 @@ def headline(
     said = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
     room, printed = LINES - len(said), []
     sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
-    for place, sheet in enumerate(sheets):
-        printed.append(tables.plain(sheet, max(1, room // (len(sheets) - place) - 4)))
+    for index, sheet in enumerate(sheets):
+        printed.append(tables.plain(sheet, max(1, room // (len(sheets) - index) - 4)))
         room -= printed[-1].count("\n") + 2  # and an empty line
     return "\n\n".join([*printed, "\n".join(said)] if said else printed) + "\n"
 

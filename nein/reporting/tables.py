@@ -147,7 +147,7 @@ class Table:
     def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
         """The rows with the best of several models measured here that differ in nothing else; values that
         look the same are equally good."""
-        at = next((place for place, row in enumerate(self.rows) if row.column == "model"), None)
+        at = next((index for index, row in enumerate(self.rows) if row.column == "model"), None)
         if at is None or column.higher_is_better is None:
             return []
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}

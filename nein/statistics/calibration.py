@@ -49,9 +49,9 @@ def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float,
     values = [part.value for part in parts]
     value = function(*values)
     down = up = 0.0
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         ends = [value if end is None else end for end in (part.low, part.high)]
-        moved = [function(*values[:place], end, *values[place + 1 :]) for end in ends]
+        moved = [function(*values[:index], end, *values[index + 1 :]) for end in ends]
         down += max(0.0, value - min(moved)) ** 2
         up += max(0.0, max(moved) - value) ** 2
     return value, value - math.sqrt(down), value + math.sqrt(up)

@@ -41,7 +41,7 @@ def effects(
 def shares(scores: np.ndarray, clusters: Sequence[Hashable]) -> dict[str, Estimate | None]:
     """Part -> its share of the sum of squares; they add up to 1. None where all scores are equal."""
     squares = parts(scores) ** 2
-    return {name: _share(squares[:, place], squares.sum(1), clusters) for place, name in enumerate(PARTS)}
+    return {name: _share(squares[:, index], squares.sum(1), clusters) for index, name in enumerate(PARTS)}
 
 
 def text_alone(scores: np.ndarray, clusters: Sequence[Hashable]) -> Estimate | None:

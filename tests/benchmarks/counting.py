@@ -57,9 +57,9 @@ def scene(index: int) -> Scene:
     return single.with_item(second) if second and index % 2 else single
 
 
-def question(text: str, one: Scene) -> choices.Asked:
+def question(text: str, one: Scene) -> choices.ChoiceQuestion:
     sentence = text.format(things=plural(one.items[0].category))
-    return choices.Asked(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
+    return choices.ChoiceQuestion(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
 def ask(model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:

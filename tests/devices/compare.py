@@ -1,4 +1,4 @@
-"""Whether a device or a number type says what the CPU says in float32: the largest difference, every flip."""
+"""Whether a device or a dtype says what the CPU says in float32: the largest difference, every flip."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Every kind of model of the suite, in its nano edition, on a device and in a number type."""
+"""Every kind of model of the suite, in its nano edition, on a device and in a dtype."""
 
 import tempfile
 from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.helpers import killing
 def test_an_output_that_is_a_folder_is_a_sentence_and_keeps_the_others_from_nothing(tmp_path):
     (tmp_path / "b").mkdir()
     with pytest.raises(UserError, match=r"b' is a folder; give the name of a file"):
-        atomic.side_by_side(lambda name: atomic.write_text(tmp_path / name, name), ["a", "b", "c"])
+        atomic.parallel_map(lambda name: atomic.write_text(tmp_path / name, name), ["a", "b", "c"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 
@@ -30,7 +30,7 @@ def test_files_are_kept_by_the_disk_side_by_side(tmp_path, monkeypatch):
     together = threading.Barrier(4)
     monkeypatch.setattr(os, "fsync", lambda handle: together.wait(timeout=20))  # breaks where one waits alone
     names = ["a", "b", "c", "d"]
-    atomic.side_by_side(lambda name: atomic.write_text(tmp_path / name, name), names)
+    atomic.parallel_map(lambda name: atomic.write_text(tmp_path / name, name), names)
     assert [(tmp_path / name).read_text() for name in names] == names
 
 

@@ -59,7 +59,7 @@ def number_types(folder):
 
 
 def runs(folder, what):
-    """Loads a folder by one of USES without saying a number type, and uses it once."""
+    """Loads a folder by one of USES without saying a dtype, and uses it once."""
     for file in folder.glob("model_index.json"):
         parts = [part[0] for part in json.loads(file.read_text()).values() if isinstance(part, list)]
         assert set(parts) <= {"diffusers", "transformers", None}

@@ -6,7 +6,7 @@ from PIL import Image
 from nein import metrics
 from nein.metrics import loading
 from nein.metrics.backends import check_options
-from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices import ChoiceQuestion, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
 from nein.metrics.judges.vlm import ChatJudge, TransformersChoices
@@ -55,7 +55,7 @@ def test_any_image_text_model_answers_as_generate_does(chat):
 
 def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     model = TransformersChoices(chat.model, chat.processor, chat.source)
-    asked = [[Asked(prompt("paper", "What?", ["cat", "dog"]))]]
+    asked = [[ChoiceQuestion(prompt("paper", "What?", ["cat", "dog"]))]]
     picture = [tiny.picture(0)]
     for text, answer in (("<think>No.</think> Yes", "Yes"), ("No.</thinking>Yes", "Yes"), ("Yes", "Yes")):
         for one in (chat, model):

@@ -7,7 +7,7 @@ import pytest
 
 from nein.engine.errors import UserError
 from nein.metrics import choices
-from nein.metrics.choices import Asked, Reply
+from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.models.remedies import answers
 from nein.nano import sentences
 from nein.wording.denials import affirmed
@@ -43,7 +43,10 @@ class Deaf:
 
 def ask(model, arm, scorings=("generated", "logprob"), texts=2):
     names = ("cat", "dog", "cow")[:texts]
-    row = [Asked(choices.prompt("paper", text, names), texts, text, names) for text in (THERE, NOT_THERE)]
+    row = [
+        ChoiceQuestion(choices.prompt("paper", text, names), texts, text, names)
+        for text in (THERE, NOT_THERE)
+    ]
     [replies] = answers.WithRemedy(model, arm, "paper").answer([PICTURE], [row], scorings)
     return replies
 

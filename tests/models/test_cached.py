@@ -8,7 +8,7 @@ import pytest
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.loading.service import NoAnswer
-from nein.metrics.choices import Asked, Prompt, Reply, answer_each
+from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.models.cached import CachedModel, Questions
 
 PICTURES = [np.full((4, 4, 3), value, np.uint8) for value in (10, 20)]
@@ -52,7 +52,7 @@ class Model:
 
 
 def asked(*texts):
-    return [Asked(Prompt("", text)) for text in texts]
+    return [ChoiceQuestion(Prompt("", text)) for text in texts]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_an_answer_serves_only_the_question_it_answers(cache, change):
     model = Model()
     if change == "model":
         model.fingerprint = "other"
-    one = Asked(Prompt("", "b" if change == "prompt" else "a"), 3 if change == "options" else 2)
+    one = ChoiceQuestion(Prompt("", "b" if change == "prompt" else "a"), 3 if change == "options" else 2)
     scorings = ["logprob"] if change == "scoring" else ["generated"]
     CachedModel(model, cache).answer([PICTURES[change == "picture"]], [[one]], scorings)
     assert len(model.calls) == 1

@@ -66,7 +66,9 @@ class Hand:
         return found
 
 
-PLAN = pairs.Plan("p", "A dog and a cat.", "A dog and a cat. There is a car.", ("dog", "cat"), "car", "boat")
+PLAN = pairs.PairPlan(
+    "p", "A dog and a cat.", "A dog and a cat. There is a car.", ("dog", "cat"), "car", "boat"
+)
 
 
 def made(maker, source, attempts=3, seen=None):
@@ -117,8 +119,10 @@ def test_a_detector_or_a_picture_that_fails_costs_its_pair_only():
 def test_what_is_added_is_drawn_from_what_is_absent():
     image = Concepts("i", "i.png", ("A dog",), ("dog",), unsure=("boat",))
     plans = [pairs.plan_edit(image, NAMES, seed) for seed in range(20)]
-    assert {plan.extra for plan in plans if isinstance(plan, pairs.Plan)} == {"cat", "car"}
-    assert all(isinstance(p, pairs.Plan) and p.caption_with.startswith("A dog. There is a c") for p in plans)
+    assert {plan.extra for plan in plans if isinstance(plan, pairs.PairPlan)} == {"cat", "car"}
+    assert all(
+        isinstance(p, pairs.PairPlan) and p.caption_with.startswith("A dog. There is a c") for p in plans
+    )
     assert pairs.plan_edit(Concepts("i", "i.png"), NAMES, 0) == "no caption or no object"
 
 

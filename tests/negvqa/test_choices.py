@@ -6,13 +6,13 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import MetricError, choices
-from nein.metrics.choices import Asked, Reply, prompt
+from nein.metrics.choices import ChoiceQuestion, Reply, prompt
 from nein.metrics.judges.vlm import TransformersChoices, letter_tokens
 from nein.metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
 WORDS = [("What is there?", ["cat", "dog"]), ("What is not to the left of the red car?", ["bench", "dog"])]
-ASKED = [Asked(prompt("paper", *words)) for words in WORDS]
+ASKED = [ChoiceQuestion(prompt("paper", *words)) for words in WORDS]
 
 
 @pytest.fixture(
@@ -130,7 +130,7 @@ def test_models_with_a_wording_of_their_own_in_the_toolkit_get_it(wording, quest
     ],
 )
 def test_the_toolkit_knows_a_model_by_its_name(reference, wording, tokens):
-    assert choices.manner(reference) == (wording, tokens)
+    assert choices.prompt_format(reference) == (wording, tokens)
 
 
 @pytest.mark.parametrize(

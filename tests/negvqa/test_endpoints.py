@@ -10,7 +10,7 @@ import pytest
 
 from nein.engine.answers import AnswerCache
 from nein.metrics.backends.endpoint import Endpoint
-from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices import ChoiceQuestion, prompt
 from nein.metrics.judges.endpoint import EndpointChoices
 from nein.metrics.letters import SCORINGS
 from tests.loopback import HANG_UP, say
@@ -19,7 +19,7 @@ from tests.negvqa.test_run import folder_of
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, run, write_questions
 
-ASKED = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
+ASKED = ChoiceQuestion(prompt("paper", "What is not there?", ["cat", "dog"]))
 
 
 def model(server, **options):

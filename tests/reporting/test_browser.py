@@ -266,7 +266,7 @@ def test_what_is_not_asked_of_a_sample_is_not_unscored(browser, tmp_path):
         measures=[cards.Measure("gone", "Gone", badge=("VQA", "removed", "still there"))],
         values=[[[1.0, None, "not asked"]]],
     )  # fmt: skip
-    details = [cards.Detail(said=[cards.Said({"none": "no picture"})])] * 3
+    details = [cards.Detail(said=[cards.CardReply({"none": "no picture"})])] * 3
     parts = [cards.browser(lambda: (samples, details))]
     [path] = write(tmp_path / "page", frames.frame([]), pages.Page("Cards", parts=parts), ["html"])
     opened = Page(browser, path).open()

@@ -10,7 +10,7 @@ import pytest
 from nein import metrics
 from nein.judges.check import picture
 from nein.metrics import MetricError
-from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices import ChoiceQuestion, prompt
 from nein.metrics.judges.base import TEMPLATES
 from nein.models import references
 from tests.loopback import say
@@ -102,7 +102,7 @@ def test_multiple_choice_is_answered_as_by_the_same_model_in_this_process():
 
     server = serve(Brain("nano:negvqa"), "negvqa")
     words = [prompt("vlmevalkit", f"What is {word}there?", ["cat", "dog"]) for word in ("", "not ")]
-    asked = [[Asked(one) for one in words]] * 3
+    asked = [[ChoiceQuestion(one) for one in words]] * 3
     models = [metrics.load_choices(name) for name in (f"vllm:{server.url}#negvqa", "nano:negvqa")]
     rows = (model.answer(PICTURES, asked, ["generated", "logprob"]) for model in models)
     for a, b in zip(*(itertools.chain.from_iterable(one) for one in rows), strict=True):

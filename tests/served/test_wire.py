@@ -22,7 +22,7 @@ from nein.loading.service import KEYS, WITHHELD, NoAnswer
 from nein.metrics import MetricError
 from nein.metrics.backends.endpoint import Endpoint
 from nein.metrics.base import MemoryStore
-from nein.metrics.choices import Asked, prompt
+from nein.metrics.choices import ChoiceQuestion, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
 from nein.models.cached import CachedJudge
 from nein.models.llm import client as llm
@@ -30,7 +30,7 @@ from tests.helpers import commands
 from tests.loopback import HANG_UP, say
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
-CHOICE = Asked(prompt("paper", "What is not there?", ["cat", "dog"]))
+CHOICE = ChoiceQuestion(prompt("paper", "What is not there?", ["cat", "dog"]))
 YES = '{"answer": "Yes"}'
 
 

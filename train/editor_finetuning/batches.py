@@ -38,7 +38,7 @@ VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh
 
 
 def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
-    """The module where it is on the device in that number type, else a copy that is."""
+    """The module where it is on the device in that dtype, else a copy that is."""
     tensors = [*module.parameters(), *module.buffers()]
     as_wanted = (
         one.device == torch.device(device) and (one.dtype == dtype or not one.is_floating_point())

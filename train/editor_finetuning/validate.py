@@ -24,7 +24,7 @@ from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Plan, records_hash, validate_images
+from nein.datasets.nein.samples import Dataset, SamplePlan, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
@@ -65,7 +65,7 @@ def subset(dataset: Dataset, count: int) -> Dataset:
 def assess(
     editor: editors.Editor,
     run: RunDir,
-    plan: Plan,
+    plan: SamplePlan,
     names: Sequence[str],
     config: EvalConfig,
     executor: Executor,
@@ -137,7 +137,7 @@ class Validation:
             if not names:
                 continue
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
-            plan = Plan(dataset, tuple(range(len(dataset.samples))), self._eval.block_size)
+            plan = SamplePlan(dataset, tuple(range(len(dataset.samples))), self._eval.block_size)
             # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
             executor = Threads(str(self._device), self._processes, at_once=1)
             summary = assess(editor, place, plan, names, self._eval, executor)

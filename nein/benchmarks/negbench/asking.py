@@ -31,7 +31,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import Asked, ChoiceModel, prompt, yes_or_no
+from nein.metrics.choices import ChoiceModel, ChoiceQuestion, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
 
@@ -151,7 +151,7 @@ def _answers(
             put = yes_or_no(question.asked)
         else:
             put = prompt(config.prompt, question.asked or QUESTION, texts)
-        asked.append([Asked(put, len(texts))])
+        asked.append([ChoiceQuestion(put, len(texts))])
     shown: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
     replies = model.answer(shown, asked, [config.scoring])

@@ -217,8 +217,8 @@ def _by_difficulty(joint: ScoreTable, score: str) -> Figures:
     """An axis is read where those behind it are at 0."""
     levels = {text: json.loads(text) for text in joint.names("difficulty")}
     axes = list(dict.fromkeys(axis for each in levels.values() for axis in each))
-    for place, axis in enumerate(axes):
-        easy = {t: each for t, each in levels.items() if not any(each[other] for other in axes[place + 1 :])}
+    for index, axis in enumerate(axes):
+        easy = {t: each for t, each in levels.items() if not any(each[other] for other in axes[index + 1 :])}
         for level in sorted({each[axis] for each in easy.values()}):
             members = joint.where(difficulty=tuple(t for t, each in easy.items() if each[axis] == level))
             what = {"metric": "joint by difficulty", "type": score, "axis": axis, "level": str(level)}

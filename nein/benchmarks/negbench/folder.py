@@ -127,7 +127,7 @@ def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelTasks:
     """What a run asks of a data set, and what came of it."""
 
     folder: Folder
@@ -138,7 +138,7 @@ class Asked:
     remedy: str = ""
 
     @classmethod
-    def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> Asked | None:
+    def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
         """None where the run's data are not among the sets."""
         manifest, config = folder.manifest(), config_of(folder)
         for data in sets:
@@ -249,9 +249,9 @@ class Asked:
         return scores.table(row for task in self.tasks for row in scores.of_task(task, self.rows(task)))
 
 
-def asked_of(folder: Folder) -> Asked:
+def model_tasks_of(folder: Folder) -> ModelTasks:
     """Raises UserError where the data have gone."""
-    if (found := Asked.of_folder(folder, sets_of([folder]))) is None:
+    if (found := ModelTasks.of_folder(folder, sets_of([folder]))) is None:
         raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
     return found
 
@@ -311,7 +311,7 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
 
 def _samples(path: Path) -> Iterator[Sample]:
     folder = ResultsDir(path)
-    run = Asked.of_folder(folder, sets_of([folder]))
+    run = ModelTasks.of_folder(folder, sets_of([folder]))
     if run is None:  # its data have gone, which is said
         return
     for task in run.tasks:

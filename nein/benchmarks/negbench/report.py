@@ -16,7 +16,7 @@ import pandas as pd
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import asking, judged
 from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.folder import Asked
+from nein.benchmarks.negbench.folder import ModelTasks
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
@@ -89,9 +89,9 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
         loaded = {(data := cast(Any, one.run).asked.data).sha256: data for one in own if one.run}
         there = list(loaded.values()) or files.sets_of([one.folder for one in own])
-        by_model: dict[str, list[Asked]] = {}
+        by_model: dict[str, list[ModelTasks]] = {}
         for run in shown:
-            asked = Asked.of_folder(run.folder, there)
+            asked = ModelTasks.of_folder(run.folder, there)
             by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
         return questions(by_model)
 
@@ -206,7 +206,7 @@ class Shown(NamedTuple):
 
 
 def questions(
-    runs: Mapping[str, Sequence[Asked]], limit: int = LIMIT
+    runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT
 ) -> tuple[cards.Samples, Iterator[cards.Detail]]:
     """What was asked of models, by their name; `limit` random questions if there are more."""
     tasks = [
@@ -266,12 +266,12 @@ def questions(
     ), details()  # fmt: skip
 
 
-def _said(question: Question, row: Row | None) -> cards.Said | None:
+def _said(question: Question, row: Row | None) -> cards.CardReply | None:
     if row is None:
         return None
     line = row.get("answer") or ""
     if row["shares"] is None:
-        return cards.Said(cells=[Cell("none", row["reason"], "none")], line=line)
+        return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     taken = [question.options[k] for k in _taken(row)]
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
     made = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
@@ -282,7 +282,7 @@ def _said(question: Question, row: Row | None) -> cards.Said | None:
          f"{100 * row['shares'][k]:.0f} %", f"{scores[k]:.3f}" if scores else "")
         for letter, k in zip(LETTERS, row["shown"], strict=False)
     ]  # fmt: skip
-    return cards.Said(cells=[cell], line=line, rows=rows)
+    return cards.CardReply(cells=[cell], line=line, rows=rows)
 
 
 def _taken(row: Row) -> list[int]:

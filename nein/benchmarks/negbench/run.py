@@ -15,7 +15,7 @@ from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
 from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.encode import UNUSABLE
-from nein.benchmarks.negbench.folder import Asked, ResultsDir
+from nein.benchmarks.negbench.folder import ModelTasks, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
@@ -36,7 +36,7 @@ from nein.reporting.scores import ScoreTable
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRun(Run):
-    asked: Asked
+    asked: ModelTasks
 
 
 def runs(config: EvalConfig, device: str) -> list[Run]:
@@ -116,7 +116,7 @@ def _run(
         },
     }  # fmt: skip
     name = f"{choice.slug}/{data.name}"
-    asked = Asked(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
+    asked = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
     make = _encoding if choice.kind == "dual" else _asking
     judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
@@ -126,7 +126,7 @@ def _run(
     )
 
 
-def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
+def _encoding(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
     config = asked.config
 
     def describe(loaded: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _encoding(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]
     return [*(encoding.stage(model) for encoding in encodings), *judging]
 
 
-def _judging(asked: Asked, task: Task, device: str) -> Stage:
+def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
     """Asks the judge about what the captions of a task find, once there are features.
 
     Rows: those of `judged.rows_of`, `failed` (`asking.asking`), and `gallery`, how many pictures have a
@@ -205,7 +205,7 @@ def _judging(asked: Asked, task: Task, device: str) -> Stage:
     return Stage(output, (output,), blocks, read, work, lost, model, usable, depends_on_all=after)
 
 
-def _asking(asked: Asked, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
+def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
     """A stage for the questions of every task, and one for each of its baselines."""
     config, place = asked.config, references.place(choice.reference)
 
@@ -264,7 +264,7 @@ NEGBENCH = Benchmark(
     "NegBench",
     EvalConfig,
     runs,
-    lambda folder: files.asked_of(folder).table(),
+    lambda folder: files.model_tasks_of(folder).table(),
     command="negbench eval",
     estimates=lambda table, folder: estimates.of_table(table),
     # a row per caption, picture and question
@@ -277,7 +277,7 @@ NEGBENCH = Benchmark(
     whole=True,
     report_config=ReportConfig,
     read=files.read,
-    rows=lambda folder: files.asked_of(folder).every_row(),
+    rows=lambda folder: files.model_tasks_of(folder).every_row(),
     printed=report.gaps,
     published=report.published,
     folder=ResultsDir,

@@ -342,9 +342,9 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     places, choosing = {_place(row) for row in group}, [row for row in group if _chooses(row)]
     if len(places) == (2 if choosing else 4) and {row["type"] for row in group} == {AFFIRMATION, NEGATION}:
         answers = all("answer" in row for row in choosing)
-        for place, value in enumerate(_cells(group).flat):
+        for index, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"
-            cell = {**what, "source": group[0]["source"], "outcome": str(place), "reason": lacks}
+            cell = {**what, "source": group[0]["source"], "outcome": str(index), "reason": lacks}
             metric = "answer cell" if answers else "cell"
             yield {**cell, "metric": metric, "value": None if lacks else float(value)}
 

@@ -26,14 +26,14 @@ READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
 
 
-class Said(llm.Plain):
+class LetterReply(llm.Plain):
     """All that a language model says, whatever it is."""
 
     END: ClassVar[str] = "\0"
     text: str
 
     @classmethod
-    def read(cls, text: str) -> Said:
+    def read(cls, text: str) -> LetterReply:
         return cls(text=text)
 
 
@@ -71,7 +71,7 @@ def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     for attempt in range(ATTEMPTS):
         prompts = [choices.matching(row["question"], options[k], row["text"]) for k, row in open_.items()]
         requests = [llm.Request(prompt, seed=attempt) for prompt in prompts]
-        for key, outcome in zip(list(open_), client.complete(requests, Said), strict=True):
+        for key, outcome in zip(list(open_), client.complete(requests, LetterReply), strict=True):
             if outcome.value is None:
                 made = {"error": f"the matcher gave no answer: {outcome.reason}"}
             else:

@@ -195,7 +195,7 @@ def questions(
         original, negated = (value(model, name, variant) for variant in VARIANTS)
         return OUTCOMES.get((original, negated), "unscored")
 
-    def said(model: str, name: str) -> cards.Said:
+    def said(model: str, name: str) -> cards.CardReply:
         cells, rows = [], []
         for variant in VARIANTS:
             if (model, name, variant) not in replies:
@@ -207,7 +207,7 @@ def questions(
             logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
             cells.append(Cell(text, read, MARKS[value(model, name, variant)]))
             rows.append((row["question"], text, read, logs))
-        return cards.Said(cells=cells, rows=rows)
+        return cards.CardReply(cells=cells, rows=rows)
 
     def details() -> Iterator[cards.Detail]:
         for name, lines in asked.items():

@@ -30,7 +30,7 @@ from nein.loading.references import expanded
 from nein.metrics import choices
 from nein.metrics.backends import check_options
 from nein.metrics.backends.endpoint import is_endpoint
-from nein.metrics.choices import Asked, Reply
+from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
 from nein.models.cached import CachedModel
@@ -90,11 +90,11 @@ def _behind(reference: str, config: NegvqaConfig) -> str:
     return config.judge if reference == JUDGE else reference
 
 
-def manner(reference: str, config: NegvqaConfig) -> choices.Manner:
+def prompt_format(reference: str, config: NegvqaConfig) -> choices.PromptFormat:
     """The wording of the question, and the longest answer in tokens."""
-    toolkit = choices.manner(_behind(reference, config))
+    toolkit = choices.prompt_format(_behind(reference, config))
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
-    return choices.Manner(wording, config.max_new_tokens or toolkit.max_new_tokens)
+    return choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
 
 
 def _run(
@@ -107,7 +107,7 @@ def _run(
     remedy: str,
 ) -> Run:
     """remedy: the arm of `--mend`; "" for the model as it is."""
-    how = manner(reference, config)
+    how = prompt_format(reference, config)
     identity = {
         "model": references.identity(_behind(reference, config)),
         "role": JUDGE if reference == JUDGE else "model",
@@ -236,7 +236,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
         return choices.JudgeChoices(metrics.load_judge("vqa", where, **options), config.judge_asking)
     if not is_endpoint(where) and metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
-    longest = manner(reference, config).max_new_tokens
+    longest = prompt_format(reference, config).max_new_tokens
     return metrics.load_choices(where, batch_size=config.block_size, max_new_tokens=longest, **options)
 
 
@@ -245,7 +245,7 @@ def _asking(
 ) -> list[Stage]:
     """Every question and its negation; for some of them the baselines."""
     by_id = {item.id: item for item in items}
-    read_by, wording = scorings(reference, config), manner(reference, config).prompt
+    read_by, wording = scorings(reference, config), prompt_format(reference, config).prompt
     vanish = vanishing(config, items)
     model = Model.one(
         f"{reference}+{remedy}" if remedy else reference,
@@ -309,11 +309,11 @@ class Asking:
     variant: str
     baseline: str = ""
 
-    def asked(self, item: Item, wording: str, vanish: bool) -> Asked:
+    def asked(self, item: Item, wording: str, vanish: bool) -> ChoiceQuestion:
         """vanish: without the options that pandas takes for missing."""
         question = item.questions[self.variant] if self.variant else ""
         words = choices.prompt(wording, question, without_missing(item.options) if vanish else item.options)
-        return Asked(words, len(item.options), question, item.options)
+        return ChoiceQuestion(words, len(item.options), question, item.options)
 
 
 def _answers(

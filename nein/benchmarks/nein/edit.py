@@ -12,7 +12,7 @@ import numpy as np
 
 from nein import editors
 from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, RESHAPED, SCORES, SKIPPED, RunDir
-from nein.datasets.nein.samples import Plan, Sample
+from nein.datasets.nein.samples import Sample, SamplePlan
 from nein.engine import atomic, images
 from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
@@ -51,8 +51,8 @@ def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
 
 
 def editing(
-    run: RunDir, plan: Plan, editor: Model, *, run_seed: int, maps: bool = False, retry_refused: bool = False,
-    without: RunDir | None = None,
+    run: RunDir, plan: SamplePlan, editor: Model, *, run_seed: int, maps: bool = False,
+    retry_refused: bool = False, without: RunDir | None = None,
 ) -> Stage:  # fmt: skip
     """The stage that makes the images of a run.
 
@@ -155,7 +155,7 @@ def editing(
 
 def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:
     """Writes the pictures, which the list holds no longer then."""
-    atomic.side_by_side(lambda picture: images.write_png(*picture), pictures)
+    atomic.parallel_map(lambda picture: images.write_png(*picture), pictures)
     pictures.clear()
 
 

@@ -24,7 +24,7 @@ from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark
 from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Plan
+from nein.datasets.nein.samples import Dataset, SamplePlan
 from nein.editors import Editor
 from nein.editors import is_served as is_served_editor
 from nein.engine import atomic
@@ -68,19 +68,19 @@ def _say_missing(dataset: Dataset, name: str) -> None:
     kinds = {"NeIn": {one.id for one in dataset.samples}, "COCO": {one.source_id for one in dataset.samples}}
     for kind, names in kinds.items():
         if missing := sorted(names & dataset.missing):
-            said = f"'{name}' lacks {len(missing)} of {len(names)} {kind} images ({shortlist(missing, 3)})"
+            message = f"'{name}' lacks {len(missing)} of {len(names)} {kind} images ({shortlist(missing, 3)})"
             if len(missing) == len(names):
                 raise UserError(
-                    f"{said}; name their folder with --{'nein' if kind == 'NeIn' else 'source'}-images."
+                    f"{message}; name their folder with --{'nein' if kind == 'NeIn' else 'source'}-images."
                 )
-            log.warning("%s; their samples will be unscored.", said)
+            log.warning("%s; their samples will be unscored.", message)
 
 
-def load_plan(config: EvalConfig) -> Plan:
+def load_plan(config: EvalConfig) -> SamplePlan:
     """The data set, read once, the selection, and the blocks they need."""
     given = {name: getattr(config, name) for name in _DATA}
     dataset = _dataset(json.dumps(given))
-    return Plan(dataset, dataset.select(config.limit, config.samples), config.block_size)
+    return SamplePlan(dataset, dataset.select(config.limit, config.samples), config.block_size)
 
 
 _DATA = ("data", "split", "annotations", "source_images", "nein_images", "columns", "families")
@@ -165,7 +165,7 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
 
 
 def _stages(
-    config: EvalConfig, run: RunDir, plan: Plan, choice: EditorChoice, editor: Model, scorer: Model
+    config: EvalConfig, run: RunDir, plan: SamplePlan, choice: EditorChoice, editor: Model, scorer: Model
 ) -> tuple[Stage, ...]:
     stages, done = [], run.done(EDIT)
     if "edit" in config.stages:
@@ -285,5 +285,5 @@ NEIN = Benchmark(
     page=report.page, whole=True, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
     read=exported, rows=lambda folder: of_folder(folder).scores(), printed=paper_numbers.gaps,
     published=paper_numbers.published,
-    folder=functools.partial(Folder, holds="edits"),
+    folder=functools.partial(Folder, content_name="edits"),
 )  # fmt: skip

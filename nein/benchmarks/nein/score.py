@@ -19,7 +19,7 @@ import safetensors.numpy
 from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
-from nein.datasets.nein.samples import Plan, Sample
+from nein.datasets.nein.samples import Sample, SamplePlan
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, answers_of
 from nein.engine.errors import UserError
@@ -87,7 +87,12 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
 
 
 def scoring(
-    run: RunDir, plan: Plan, names: Sequence[str], scorer: Model, served: bool = False, plain: bool = False
+    run: RunDir,
+    plan: SamplePlan,
+    names: Sequence[str],
+    scorer: Model,
+    served: bool = False,
+    plain: bool = False,
 ) -> Stage:
     """The stage that scores the edits of a run, by metrics in the order of the table.
 

@@ -165,8 +165,8 @@ def naturalbench(path: Path) -> Iterator[Question]:
         if not any(map(denies, said)):
             continue
         pair = f"{four[0][2]} {four[1][2]}"
-        for place, (asked, options, image, right) in enumerate(four):
-            k, m = divmod(place, 2)
+        for index, (asked, options, image, right) in enumerate(four):
+            k, m = divmod(index, 2)
             yield Question(
                 f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, polarity.kind(asked),
                 source=pair, asked=asked, groups=polarity.asked_groups(str(number), k, m),

@@ -52,7 +52,7 @@ GUESSES = {
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """A thing of a NeIn image. stays: whether the right edit leaves it. without: the image without it."""
 
     name: str
@@ -89,7 +89,7 @@ class Sample:
     sample_path: Path
     family: str | None = None
     difficulty: tuple[tuple[str, int], ...] = ()
-    things: tuple[Thing, ...] = ()
+    things: tuple[SceneObject, ...] = ()
 
     @property
     def stays(self) -> bool:
@@ -132,7 +132,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplePlan:
     """A data set, the selected indices in data order, and the block size."""
 
     dataset: Dataset
@@ -219,7 +219,7 @@ class Reader:
             self.problems.add("unknown negation family", f"{family!r} in {label}{guess}")
             return None
         things = tuple(
-            Thing(one["name"], one["stays"], self._without / f"{one['without']}.png")
+            SceneObject(one["name"], one["stays"], self._without / f"{one['without']}.png")
             for one in record.get("things", ())
         )
         stems = (fields["COCO"], label)
@@ -455,7 +455,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
     return fields
 
 
-def _stays(family: str | None, things: Sequence[Thing]) -> bool:
+def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
     return all(thing.stays for thing in things) if things else family in families.STAYS
 
 

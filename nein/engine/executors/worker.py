@@ -136,7 +136,7 @@ class Worker:
         place = (step.folder.path, model.name)
         with self._mutex:
             if place not in self._noted:
-                atomic.side_by_side(
+                atomic.parallel_map(
                     lambda one: step.folder.note_model(one[0], *one[1]), list(model.describe(loaded).items())
                 )
                 self._noted.add(place)

@@ -18,7 +18,7 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.blocks import sample_seed
-from nein.generate.negbench.pairs import Plan
+from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm.client import SILENT, Client, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
@@ -161,7 +161,7 @@ def _names(words: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | str]:
+def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[PairPlan | str]:
     """A pair to be drawn per id, or why there is none."""
     requests = [
         Request(
@@ -173,7 +173,7 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | st
         )
         for number in numbers
     ]
-    plans: list[Plan | str] = []
+    plans: list[PairPlan | str] = []
     for number, outcome in zip(numbers, client.complete(requests, Scene), strict=True):
         value = outcome.value
         if value is None:
@@ -184,7 +184,7 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[Plan | st
         added = [polarity.polarity(value.caption_with_extra, name) for name in extra]
         if len(objects) >= 2 and added == ["affirmed"] and said == ["affirmed"] * len(objects) + ["missing"]:
             captions = value.caption, value.caption_with_extra
-            plans.append(Plan(number, *captions, tuple(objects), *extra))
+            plans.append(PairPlan(number, *captions, tuple(objects), *extra))
         else:
             plans.append("the sentences of a scene contradict its objects")
     return plans

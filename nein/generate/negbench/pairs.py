@@ -25,7 +25,7 @@ NOT_MADE = "no try gave a pair that the detector confirms"
 
 
 @dataclass(frozen=True)
-class Plan:
+class PairPlan:
     """A pair to be made. objects: in both pictures; extra: in the second only; other: in neither, if there is
     one."""
 
@@ -51,7 +51,7 @@ class EditorMaker:
         return {"kind": "editor", **self.editor.describe()}
 
     def make(
-        self, plans: Sequence[Plan], sources: Sequence[Any], seeds: Sequence[int]
+        self, plans: Sequence[PairPlan], sources: Sequence[Any], seeds: Sequence[int]
     ) -> list[Pictures | str]:
         """Both pictures of every plan, or why there are none. sources: (H, W, 3) uint8 each."""
         requests = [
@@ -76,7 +76,7 @@ class TextMaker:
         return {"kind": "text", **self._identity, "resolution": self.resolution, "steps": self.steps}
 
     def make(
-        self, plans: Sequence[Plan], sources: Sequence[Any], seeds: Sequence[int]
+        self, plans: Sequence[PairPlan], sources: Sequence[Any], seeds: Sequence[int]
     ) -> list[Pictures | str]:
         return [
             (self._draw(plan.caption, seed), self._draw(plan.caption_with, seed))
@@ -94,7 +94,7 @@ class TextMaker:
         return (np.asarray(drawn.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
 
 
-def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> Plan | str:
+def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
     """What is added to a captioned picture: an object of the vocabulary that it is not said to show."""
     if image.problem or not image.captions or not image.positives:
         return image.problem or "no caption or no object"
@@ -106,18 +106,18 @@ def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> Plan | s
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     said = caption.rstrip()
     added = f"{said if said.endswith('.') else said + '.'} There is {nouns.with_article(extra, some=True)}."
-    return Plan(image.id, caption, added, image.positives, extra, other, image.source_id or image.id)
+    return PairPlan(image.id, caption, added, image.positives, extra, other, image.source_id or image.id)
 
 
 def make_pairs(
-    plans: Sequence[Plan | str], ids: Sequence[str], source: Callable[[str], np.ndarray | None],
+    plans: Sequence[PairPlan | str], ids: Sequence[str], source: Callable[[str], np.ndarray | None],
     maker: EditorMaker | TextMaker, verifier: Verifier, save: Callable[[str, np.ndarray], str], *,
     seed: int, attempts: int,
 ) -> list[Concepts]:  # fmt: skip
     """Two images per plan, or one that says why there is no pair. source: the picture an editor starts from,
     by id; save: writes a picture under a name and returns its path."""
     done: dict[str, list[Concepts]] = {}
-    open_: list[tuple[Plan, np.ndarray | None]] = []
+    open_: list[tuple[PairPlan, np.ndarray | None]] = []
     for name, plan in zip(ids, plans, strict=True):
         if isinstance(plan, str):
             done[name] = [Concepts(name, "", problem=plan)]
@@ -155,7 +155,7 @@ def _unreadable(error: ImageError) -> str:
     return f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
 
 
-def _refuse(plan: Plan, pair: Pictures, verifier: Verifier) -> str:
+def _refuse(plan: PairPlan, pair: Pictures, verifier: Verifier) -> str:
     """Why a pair may not be used, "" if it may."""
     asked = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
     try:

@@ -150,8 +150,8 @@ def _pair(job: Job, way: Way) -> list[Cell]:
     if way.match is not None and way.match["cosine"] is not None:
         badges.append(Badge(f"match {way.match['cosine']:.2f}", GREY))
     if way.ask is not None and "caption_answer" in way.ask:
-        said = f"{way.ask['caption_answer']['text']} / {way.ask['object_answer']['text']}"
-        badges.append(Badge(f"answers: {said}", GREY))
+        message = f"{way.ask['caption_answer']['text']} / {way.ask['object_answer']['text']}"
+        badges.append(Badge(f"answers: {message}", GREY))
     if way.generated["image"] is None:
         return [source, Cell(None, way.generated["error"], color=RED)]
     return [source, Cell(images.decode(job.picture(way.generated["image"])), badges=badges)]

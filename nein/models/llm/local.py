@@ -60,7 +60,7 @@ class LocalModel:
             produced = self.model.generate(
                 **inputs, num_beams=1, max_new_tokens=max_tokens, pad_token_id=self._pad, **drawing
             )[0, length:].tolist()
-        end = next((place for place, token in enumerate(produced) if token in self._eos), None)
+        end = next((index for index, token in enumerate(produced) if token in self._eos), None)
         text = self.tokenizer.decode(produced[:end], skip_special_tokens=True)
         return Answer(text.strip(), end is not None)
 

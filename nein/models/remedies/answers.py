@@ -12,12 +12,12 @@ import numpy as np
 
 from nein.engine.errors import UserError
 from nein.metrics import choices
-from nein.metrics.choices import Asked, Prompt, Reply
+from nein.metrics.choices import ChoiceQuestion, Prompt, Reply
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import affirmed
 
 Images = Sequence[np.ndarray]
-Table = Sequence[Sequence[Asked]]
+Table = Sequence[Sequence[ChoiceQuestion]]
 Rows = list[list[Reply]]
 STEPS = "Let's think step by step."
 _THEREFORE = "\nTherefore, the letter of the answer is"
@@ -28,11 +28,11 @@ NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made c
 def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Every question that denies is asked without its denial, and the other option taken."""
 
-    def reworded(one: Asked) -> Asked:
+    def reworded(one: ChoiceQuestion) -> ChoiceQuestion:
         text = affirmed(one.question)
         if text is None:
             return one
-        return Asked(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
+        return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
 
     instead = _each(reworded, asked)
     replies = model.answer(images, instead, scorings)
@@ -44,7 +44,7 @@ def _each(work: Callable[..., Any], *tables: Sequence[Sequence[Any]]) -> list[li
     return [[work(*cells) for cells in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]
 
 
-def _other(reply: Reply, asked: Asked) -> Reply:
+def _other(reply: Reply, asked: ChoiceQuestion) -> Reply:
     """The same with the options exchanged; what was written, as `metrics.letters` reads it."""
     if reply.error:
         return reply
@@ -69,7 +69,9 @@ def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str
     ]
 
 
-def _agreed(first: Reply, second: Reply, asked: Asked, scorings: Sequence[str]) -> tuple[Reply, Reply]:
+def _agreed(
+    first: Reply, second: Reply, asked: ChoiceQuestion, scorings: Sequence[str]
+) -> tuple[Reply, Reply]:
     failure = first.error or second.error or ("" if asked.options == 2 else NOT_TWO)
     ends = [[-math.inf if p is None else p for p in reply.logprobs or ()] for reply in (first, second)]
     if not failure and (not all(ends) or -math.inf in map(max, ends)):
@@ -90,7 +92,7 @@ def _agreed(first: Reply, second: Reply, asked: Asked, scorings: Sequence[str]) 
 def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Asked twice: first to think, then for the letter behind what was thought."""
 
-    def longer(one: Asked, words: str) -> Asked:
+    def longer(one: ChoiceQuestion, words: str) -> ChoiceQuestion:
         before, after = one.prompt
         return dataclasses.replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
 

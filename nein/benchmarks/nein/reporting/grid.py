@@ -53,7 +53,7 @@ def grid(options: GridConfig) -> str:
     for name in options.highlight:
         if name not in names and all(name != sample.id for sample in chosen):
             raise unknown("column or sample", name, [*names, *(sample.id for sample in chosen)])
-    marked = [place for place, name in enumerate(names) if name in options.highlight]
+    marked = [index for index, name in enumerate(names) if name in options.highlight]
     picture = draw([column.caption for column in shown], rows, options.size, marked=marked)
     out = options.out or options.runs[0] / "grid.png"
     atomic.write_bytes(out, picture.encoded(out.suffix[1:]))

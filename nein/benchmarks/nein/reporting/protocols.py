@@ -42,7 +42,7 @@ NOT_FROM_EVIDENCE = {
     "--align": "how the target is compared",
     "--models.ovd_pad": "the detector's padding",
     "--models.ovd_backend": "the detector's resize",
-    "--models.vqa_quantization": "the judge's number type",
+    "--models.vqa_quantization": "the judge's dtype",
 }
 
 

@@ -127,11 +127,11 @@ class Browser:
             said = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
             yield cards.Detail(both, said=said)
 
-    def _said(self, run: Records, name: str, picture: Thumbnail) -> cards.Said:
+    def _said(self, run: Records, name: str, picture: Thumbnail) -> cards.CardReply:
         """A row of every score: place of the metric, value, then the reason and what the judge said."""
         edit, rows = run.edit(name), []
         if edit is None:
-            return cards.Said(picture)
+            return cards.CardReply(picture)
         seed = edit.get("seed", "")
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
         parts += [why_not(edit) if edit.get("error") else "", edit.get("note") or ""]
@@ -142,7 +142,7 @@ class Browser:
             elif row["reason"]:
                 shown.append(row["reason"])
             rows.append(shown)
-        return cards.Said(picture, line=" · ".join(filter(None, parts)), rows=rows)
+        return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
     def _places(self, name: str) -> list[Place]:
         """Of the pictures of a sample, its target, and of every edit."""
