@@ -33,7 +33,7 @@ def of_zone(tmp_path_factory):
     write_data(root / "data", 2, 2)
     models = {"sam": build_sam(root / "sam"), "action": build_action(root / "action", width=128)}
     line = ["--editor", "zone", "--data", str(root / "data"), "--device", "cpu", "--batch-size", "2"]
-    line += ["--steps", "2", "--metrics", "l1", "--control", "none"]
+    line += ["--steps", "2", "--metrics", "l1", "--control", "none", "--stages", "edit,score"]
     for name, folder in models.items():
         line += [f"--editor-options.{name}", str(folder)]
     return line
@@ -139,6 +139,7 @@ def test_a_checkpoint_of_two_number_types_becomes_a_folder_that_plain_diffusers_
 
 
 METRICS = ["--device", "cpu", "--metrics", "l1,removal_vqa", "--models.vqa", "tests.rehearsal:no"]
+METRICS += ["--stages", "edit,score"]
 
 
 @pytest.fixture

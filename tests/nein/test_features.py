@@ -30,7 +30,7 @@ def colours(monkeypatch):
 def options(data, out, *more, metrics="clip_i,fid"):
     line = ["--data", data, "--out", out, "--device", "cpu", "--batch-size", "3", "--control", "none"]
     named = [part for kind in ("clip", "fid", "ovd") for part in (f"--models.{kind}", "made-here")]
-    return [*line, "--metrics", metrics, *named, *more]
+    return [*line, "--stages", "edit,score", "--metrics", metrics, *named, *more]
 
 
 def fid(out, editor="identity"):
