@@ -12,7 +12,10 @@ from importlib import metadata
 from typing import Any
 
 from nein.editors import lora
-from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused
+from nein.editors.base import Editor, EditorError
+from nein.editors.base import EditRequest as EditRequest
+from nein.editors.base import EditResult as EditResult
+from nein.editors.base import Refused as Refused
 from nein.editors.function import as_editor, at_place, is_place
 from nein.editors.presets import (
     BASIC,
@@ -22,47 +25,16 @@ from nein.editors.presets import (
     PRESETS,
     EditorPreset,
     canonical,
-    declared_class,
     is_checkpoint,
     is_served,
-    model_of,
     preset_row,
     split_address,
 )
+from nein.editors.presets import declared_class as declared_class
+from nein.editors.presets import model_of as model_of
 from nein.editors.zone import find_missing
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import Need, expanded, located
-
-__all__ = [
-    "DEFAULT_CONFIG",
-    "PRESETS",
-    "EditRequest",
-    "EditResult",
-    "Editor",
-    "EditorError",
-    "EditorPreset",
-    "Refused",
-    "as_editor",
-    "available",
-    "can",
-    "check",
-    "check_models",
-    "declared_class",
-    "get_editor",
-    "is_checkpoint",
-    "is_known",
-    "is_place",
-    "is_served",
-    "model_of",
-    "model_options",
-    "needs_checkpoint",
-    "options_of",
-    "origins",
-    "preset_row",
-    "spelled",
-    "split_address",
-    "takes",
-]
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
