@@ -39,21 +39,16 @@ class Solid(Identity):
 
     def __init__(self, *, name: str = "solid", color: str | Sequence[int] = "#808080") -> None:
         super().__init__(name=name)
-        self.color = parse_color(color)
+        parts: Any = color
+        if isinstance(color, str) and re.fullmatch("#?[0-9a-fA-F]{6}", color):
+            parts = bytes.fromhex(color.removeprefix("#"))
+        whole = isinstance(parts, list | tuple | bytes) and len(parts) == 3
+        if not whole or not all(isinstance(c, int) and 0 <= c <= 255 for c in parts):
+            raise EditorError(f"color is {color!r}; expected '#rrggbb' or three integers from 0 to 255")
+        self.color = [*parts]
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "color": list(self.color)}
+        return {**super().describe(), "color": self.color}
 
     def _paint(self, request: EditRequest) -> np.ndarray:
         return np.full_like(request.image, self.color)
-
-
-def parse_color(color: str | Sequence[int]) -> tuple[int, int, int]:
-    """(r, g, b) from "#rrggbb" or from three integers 0..255; EditorError for anything else."""
-    parts: Any = color
-    if isinstance(color, str) and re.fullmatch("#?[0-9a-fA-F]{6}", color):
-        parts = list(bytes.fromhex(color.removeprefix("#")))
-    whole = isinstance(parts, list | tuple) and all(isinstance(c, int) and 0 <= c <= 255 for c in parts)
-    if not whole or len(parts) != 3:
-        raise EditorError(f"color is {color!r}; expected '#rrggbb' or three integers from 0 to 255")
-    return parts[0], parts[1], parts[2]

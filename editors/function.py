@@ -349,7 +349,7 @@ class _Reader:
     def of(self, thing: Any) -> str:
         self._inside.add(id(thing))
         inner = inspect.unwrap(thing)
-        function = inner.func if _is_partial(inner) else inner
+        function = inner.func if isinstance(inner, functools.partial) else inner
         function = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
         try:
             source = inspect.getsource(function)
@@ -369,7 +369,7 @@ class _Reader:
             return f"{type(value).__qualname__} {tensors}"
         if isinstance(value, type) or inspect.ismodule(value):
             return value.__name__
-        if inspect.isroutine(value) or _is_partial(value):
+        if inspect.isroutine(value) or isinstance(value, functools.partial):
             return type(value).__qualname__ if id(value) in self._inside else self.of(value)
         self.by_type.add(f"{type(value).__module__}.{type(value).__qualname__}")
         inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
@@ -380,7 +380,7 @@ class _Reader:
 def _held(inner: Any) -> list[Any]:
     if isinstance(inner, type):
         return []
-    if _is_partial(inner):
+    if isinstance(inner, functools.partial):
         held = _held(inner.func) if inspect.isfunction(inner.func) else []
         return [*inner.args, *inner.keywords.items(), *held]
     values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
@@ -401,10 +401,6 @@ def _held(inner: Any) -> list[Any]:
     code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
     said = {name: known[name] for name in names if not name.startswith("__")}
     return values + [(k, v) for k, v in said.items() if not any(kind(v) for kind in code_alone)]
-
-
-def _is_partial(value: Any) -> bool:
-    return isinstance(value, functools.partial)
 
 
 def _tensors(value: Any) -> str:

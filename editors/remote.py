@@ -36,7 +36,6 @@ class RemoteEditor(Editor):
         return result.transient
 
     def stop(self) -> None:
-        """From now on no request is sent."""
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:

@@ -50,7 +50,6 @@ class RuntimeOptions:
 
     @classmethod
     def of(cls, device: str, dtype: str, **options: Any) -> RuntimeOptions:
-        """From the names a user gives."""
         return cls(usable_device(device), dtype, **options)
 
     def __post_init__(self) -> None:

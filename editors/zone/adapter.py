@@ -53,9 +53,7 @@ class Settings:
     segment_stability: Share = 0.95  # this IoU with themselves at shifted cut-offs
     dilation: Count = 4  # step 9
     brightness: Amount = 1.0  # factor on the edit before it is pasted
-    smooth_radius: Amount = (
-        200.0  # step 11: frequencies kept, in cycles per picture (the code calls it high-pass)
-    )
+    smooth_radius: Amount = 200.0  # step 11: frequencies kept, per picture (the code calls it high-pass)
     smooth_threshold: Level = 30  # grey levels that count as a difference
     smooth_closing: Size = 21  # side of the square that closes gaps, odd
     edge_alpha: Share = 0.6  # share of the edit in the edge, step 12

@@ -149,7 +149,6 @@ class Batches:
         self._say(name, "sent, to be answered within 24 hours")
 
     def _note(self, name: str, **more: Any) -> None:
-        """The state of a batch on disk."""
         self._states[name] |= more
         part = self._folder / f"{name}.part"
         part.write_text(json.dumps(self._states[name]), encoding="utf-8")

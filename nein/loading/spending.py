@@ -163,7 +163,6 @@ class Ledger:
             file.write(json.dumps({"id": identity, "model": model, **entry}) + "\n")
 
     def read(self) -> None:
-        """Reads what has been written since the last time."""
         for path in sorted(self._folder.glob("*.jsonl")) if self._folder is not None else ():
             with path.open("rb") as file:
                 file.seek(self._read_to.get(path, 0))

@@ -22,7 +22,7 @@ from nein.metrics.base import Store, check_images
 from nein.metrics.choices import ChoiceModel, ChoiceQuestion, Reply, answer_each
 from nein.metrics.judges.base import Answer
 
-CLAIMED = 0.2  # seconds between two looks at a question that another command asks
+CLAIMED = 0.2  # seconds between two looks at a question that another command or thread asks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -44,7 +44,6 @@ class Questions:
         self._cache, self._space = cache, space
         self._at_once, self._limit = at_once, limit
         self._mutex = threading.Lock()
-        self._change, self._in_flight = threading.Condition(), set[str]()
         self._room = threading.BoundedSemaphore(max(1, at_once))
         self._silent = 0
         self._end: BaseException | None = None
@@ -54,7 +53,7 @@ class Questions:
         Raises NoAnswer where `ask` does, SilentError once nobody answers, CancelledError after `stop`."""
         if (kept := self._recall(key)) is not None:
             return kept
-        with self._alone(key), self._seat():
+        with self._seat():
             while True:
                 claim = getattr(self._cache, "claimed", lambda *_: contextlib.nullcontext(True))
                 with claim(self._space, key) as mine:
@@ -62,7 +61,7 @@ class Questions:
                         return kept  # answered while this one waited for its turn
                     if mine:
                         return self._asked(key, ask)
-                time.sleep(CLAIMED)  # another command asks it
+                time.sleep(CLAIMED)
                 self._go_on()
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
@@ -88,21 +87,6 @@ class Questions:
         if self._cache is not None:  # at a kill, no more is lost than was on its way
             self._cache.put(self._space, key, value)
         return value
-
-    @contextlib.contextmanager
-    def _alone(self, key: str) -> Iterator[None]:
-        """Of equal questions here the first is asked, the others find its answer."""
-        with self._change:
-            while key in self._in_flight:
-                self._change.wait(0.2)
-                self._go_on()
-            self._in_flight.add(key)
-        try:
-            yield
-        finally:
-            with self._change:
-                self._in_flight.remove(key)
-                self._change.notify_all()
 
     @contextlib.contextmanager
     def _seat(self) -> Iterator[None]:
@@ -141,7 +125,6 @@ class _Cached:
         self.describe, self.each = model.describe, self._questions.each
 
     def usage(self) -> dict[str, Any]:
-        """What the model's work has taken, where it says so."""
         return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:

@@ -242,7 +242,6 @@ def download(found: Set, folder: Path) -> dict[str, Any]:
 
 
 def _download(found: Set, folder: Path) -> list[Path]:
-    """The places of a set's files."""
     need, hub = found.need, folder / HUB
     if need.layout == "torch":
         from torch.hub import download_url_to_file

@@ -37,8 +37,6 @@ class Word:
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """How judges are asked."""
-
     article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
     threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 

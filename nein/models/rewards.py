@@ -37,7 +37,6 @@ class RemovalReward(RewardJudge):
         self.fingerprint = json_digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
 
     def describe(self) -> dict[str, Any]:
-        """The judge's own description, and how it is asked."""
         return {**self.model.describe(), "kind": REMOVAL, "judge": self.model.fingerprint}
 
     def score(

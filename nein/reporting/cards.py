@@ -175,8 +175,6 @@ def _said(said: CardReply | None) -> dict[str, Any] | None:
 
 #: A picture as base64 JPEG, or why there is none.
 Thumbnail = str | dict[str, str]
-#: A file; or why there is none.
-Place = str | dict[str, str]
 #: Samples whose files are read ahead.
 _AHEAD = 64
 
@@ -194,8 +192,8 @@ def of_file(path: Path, side: int) -> Thumbnail:
         return {"none": str(error).rpartition(": ")[2]}
 
 
-def of_samples(samples: Iterable[Sequence[Place]], side: int) -> Iterator[list[Thumbnail]]:
-    """The pictures of every sample, in order, read by threads; side 0: none."""
+def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> Iterator[list[Thumbnail]]:
+    """The pictures of every sample, in order, read from files by threads; side 0: none."""
     coming = iter(samples)
     with ThreadPoolExecutor(processes.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:

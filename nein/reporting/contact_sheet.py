@@ -80,10 +80,6 @@ class Font:
     def line(self) -> int:
         return round(self.size * 1.4)
 
-    def width(self, text: str) -> float:
-        """Of one line, in pixels."""
-        return _width(text, self)
-
     def wrap(self, text: str, width: float) -> list[str]:
         """The text in lines no wider than `width`, broken at spaces, longer words shortened."""
         lines: list[str] = []
@@ -91,7 +87,7 @@ class Font:
             current = ""
             for word in paragraph.split():
                 joined = f"{current} {word}".strip()
-                if current and self.width(joined) > width:
+                if current and _width(joined, self) > width:
                     lines.append(current)
                     joined = word
                 current = self.shorten(joined, width)
@@ -100,17 +96,18 @@ class Font:
 
     def shorten(self, text: str, width: float) -> str:
         """The text, or as many of its first letters as leave room for three dots."""
-        if self.width(text) <= width:
+        if _width(text, self) <= width:
             return text
         few, many = 0, len(text)
         while many - few > 1:
             middle = (few + many) // 2
-            few, many = (middle, many) if self.width(f"{text[:middle]}...") <= width else (few, middle)
+            few, many = (middle, many) if _width(f"{text[:middle]}...", self) <= width else (few, middle)
         return f"{text[:few]}..."
 
 
 @functools.lru_cache(maxsize=4096)
 def _width(text: str, font: Font) -> float:
+    """Of one line, in pixels."""
     with _DRAWING:
         return float(text_to_path.get_text_width_height_descent(text, font.properties, ismath=False)[0])
 
@@ -249,14 +246,13 @@ def _row(
         for number, badge in enumerate(cell.badges):
             below = top + tall + 4 + number * (small.line + 4)
             text = small.shorten(badge.text, size - 12)
-            marks.append(_box(left, below, 12 + small.width(text), small.line, badge.color, corner=5))
+            marks.append(_box(left, below, 12 + _width(text, small), small.line, badge.color, corner=5))
             middle = below + (small.line - small.size) / 2 - small.size * 0.1
             marks.append(_text(left + 6, middle, text, small, "#ffffff"))
     return marks, top + tall + max(len(cell.badges) for cell in row.cells) * (small.line + 4)
 
 
 def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
-    """Width and height of the picture with its longer side at `size`."""
     height, width = picture.shape[:2]
     factor = size / max(height, width)
     return max(1, round(width * factor)), max(1, round(height * factor))

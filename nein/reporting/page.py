@@ -27,7 +27,6 @@ from nein.reporting.plots import ON_BAR, Drawing, Plot
 from nein.reporting.tables import Sheet, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKER = "chunk of a nein report"
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,8 @@ class Page:
 
 
 def render(page: Page, shown: Sequence[Shown] = ()) -> str:
-    """The page as text."""
-    drawings = [
-        {"title": d.plot.title, "image": uri(themed(d.svg), "svg+xml")} for one in shown for d in one.drawings
-    ]
+    svgs = ((d.plot.title, base64.b64encode(themed(d.svg)).decode()) for one in shown for d in one.drawings)
+    drawings = [{"title": title, "image": f"data:image/svg+xml;base64,{svg}"} for title, svg in svgs]
     parts, findings = page.parts, list(dict.fromkeys(page.findings))
     values = {part.name: part.values() for part in parts}
     places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
@@ -158,11 +155,6 @@ def script_bytes(value: Any) -> bytes:
     return text
 
 
-def uri(data: bytes, kind: str) -> str:
-    """A picture as an address; `kind`: "svg+xml", say."""
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
 def setting(facts: Mapping[str, Any]) -> str:
     """A configuration as JSON, without folders of the machine."""
     return json.dumps(without_folders(facts), indent=1, ensure_ascii=False)
@@ -193,7 +185,7 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
         total += len(chunk)
         if files or total > budget:
             for index, text in enumerate(waiting, start=number + 1 - len(waiting)):
-                data = b"// %b\nneinChunk(%d,%b);\n" % (MARKER.encode(), index, text)
+                data = b"// chunk of a nein report\nneinChunk(%d,%b);\n" % (index, text)
                 atomic.make_folder(folder)
                 (folder / f"{index:05d}.js").write_bytes(data)
             waiting, files = [], True

@@ -126,9 +126,8 @@ class Client:
                     prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
                 )
             except NoAnswer as error:
-                error.silent = (
-                    error.kind in SILENT and error.kind != WAITING
-                )  # prompts are alike: what refuses one refuses all
+                # Prompts are alike: what refuses one refuses all.
+                error.silent = error.kind in SILENT and error.kind != WAITING
                 raise
             return answer._asdict()
 

@@ -277,7 +277,6 @@ class Best(_Around):
         return added(getattr(self._editor, "usage", dict)(), judged)
 
     def stop(self) -> None:
-        """Of a judge behind an endpoint: ends all waiting."""
         self._judge.stop()
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:

@@ -17,7 +17,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.metrics import METRICS
 from nein.reporting import cards, page
-from nein.reporting.cards import Place, Thumbnail
+from nein.reporting.cards import Thumbnail
 
 #: Longest side of a source image in pixels -> the class it is counted under.
 SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
@@ -144,10 +144,10 @@ class Browser:
             rows.append(shown)
         return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
-    def _places(self, name: str) -> list[Place]:
+    def _places(self, name: str) -> list[str | dict[str, str]]:
         """Of the pictures of a sample, its target, and of every edit."""
         sample = self.samples.get(name)
-        places: list[Place] = [{"none": "not at hand"}] * 2
+        places: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
         if sample is not None:
             places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
