@@ -222,6 +222,7 @@ def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
     blocks = Blocks.first(10, 4, limit)
     assert list(blocks.numbers) == Blocks(10, 4, list(blocks.wanted)).numbers
     assert len(blocks.wanted) == min(10, limit or 10)
+    assert list(Blocks(10, 4, (1, 9)).all_members()) == [0, 1, 2, 3, 8, 9]  # whole blocks
     assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
 
 
