@@ -90,11 +90,8 @@ class InstructPix2Pix(Editor):
         self._guidance.check(guidance_scale, image_guidance_scale)
         self._machine = RuntimeOptions.of(device, dtype, **machine)
         self.name = name
-        self.checkpoint = "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint
-        self.revision = revision
         self.batch_size = batch_size
         self.steps = steps
-        self.guidance = guidance
         self.guidance_scale = float(guidance_scale)
         self.image_guidance_scale = float(image_guidance_scale)
         self.resize = resize
@@ -108,9 +105,6 @@ class InstructPix2Pix(Editor):
             loaded = load_pipeline(loaded, revision, ema=ema, config=config, tuned=lora)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; load it into the pipeline yourself")
-        self.lora = lora
-        self._weights = {"format": loaded.weights_format, "sha256": loaded.weights_sha256}
-        self._published = loaded.published
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer
         with quiet():
@@ -125,6 +119,25 @@ class InstructPix2Pix(Editor):
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
         self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
+        self._facts = {
+            "checkpoint": "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint,
+            "revision": revision,
+            "weights": {"format": loaded.weights_format, "sha256": loaded.weights_sha256},
+            "published": loaded.published,
+            "steps": steps,
+            "guidance": guidance,
+            "guidance_scale": self.guidance_scale,
+            "image_guidance_scale": self.image_guidance_scale,
+            "negative_prompt": "the request's",
+            "resize": resize,
+            "resolution": self.resolution,
+            "scheduler": effective_config(self._scheduler),
+            "rounding": rounding,
+            "output": output,
+            **self._machine.describe(),
+            "noise": "one CPU generator per sample, float32",
+            **({"lora": lora} if lora else {}),
+        }
 
     def _new_sampler(self, config: Any) -> Any:
         scheduler = self._SAMPLER(config)
@@ -132,27 +145,7 @@ class InstructPix2Pix(Editor):
         return scheduler
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "editor": self.name,
-            "class": type(self).__name__,
-            "checkpoint": self.checkpoint,
-            "revision": self.revision,
-            "weights": self._weights,
-            "published": self._published,
-            "steps": self.steps,
-            "guidance": self.guidance,
-            "guidance_scale": self.guidance_scale,
-            "image_guidance_scale": self.image_guidance_scale,
-            "negative_prompt": "the request's",
-            "resize": self.resize,
-            "resolution": self.resolution,
-            "scheduler": effective_config(self._scheduler),
-            "rounding": self.rounding,
-            "output": self.output,
-            **self._machine.describe(),
-            "noise": "one CPU generator per sample, float32",
-            **({"lora": self.lora} if self.lora else {}),
-        }
+        return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(

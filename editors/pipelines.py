@@ -137,15 +137,11 @@ class DiffusersPipeline(Editor):
         if resolution is not None:
             check_count("resolution", resolution)
         self.name = name
-        self.checkpoint = checkpoint if isinstance(checkpoint, str) else "in memory"
-        self.revision = revision
         self.steps = steps
         self.negative_prompt = negative_prompt
-        self.lora = lora
         self._machine = RuntimeOptions.of(device, dtype, **machine)
         _check_placing(device_map, quantization, self._machine)
         self._mapped = device_map is not None
-        self.quantization = quantization
         if not isinstance(checkpoint, str) and (lora or self._mapped or quantization):
             raise EditorError(
                 "a pipeline in memory has its weights; leave out lora, device_map, quantization"
@@ -155,12 +151,12 @@ class DiffusersPipeline(Editor):
         with warnings.catch_warnings():
             # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
             warnings.simplefilter("ignore", FutureWarning)
-            loaded = _load(checkpoint, revision, pipeline, config, self._machine, device_map, quantization)
-        self._pipeline, self._published = loaded
+            self._pipeline, published = _load(
+                checkpoint, revision, pipeline, config, self._machine, device_map, quantization
+            )
         if lora is not None:
             add_lora(self._pipeline, lora)
         self._class = type(self._pipeline).__name__
-        self.cosxl = cosxl
         if cosxl:
             if not hasattr(self._pipeline, "is_cosxl_edit"):
                 raise EditorError(f"{self._class} runs no CosXL; leave out cosxl")
@@ -178,13 +174,33 @@ class DiffusersPipeline(Editor):
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
         origin = "safetensors" if isinstance(checkpoint, str) else "memory"
-        self._weights = {"format": origin, "sha256": content_hash(modules, tokenizers)}
+        weights = {"format": origin, "sha256": content_hash(modules, tokenizers)}
         scheduler = self._pipeline.scheduler
         settings = {k: v for k, v in scheduler.config.items() if not k.startswith("_")}
         plain = {
             k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in settings.items()
         }
-        self._scheduler = {"class": type(scheduler).__name__, **plain}
+        self._facts = {
+            "pipeline": self._class,
+            "checkpoint": checkpoint if isinstance(checkpoint, str) else "in memory",
+            "revision": revision,
+            "weights": weights,
+            "published": published,
+            "reads": self._recipe.reads,
+            "steps": steps,
+            "guidance": self._guidance,
+            "negative_prompt": negative_prompt,
+            "resolution": self.resolution,
+            "output": self._recipe.output,
+            "fixed": dict(self._recipe.fixed),
+            "cosxl": cosxl,
+            "scheduler": {"class": type(scheduler).__name__, **plain},
+            **self._machine.describe(),
+            "noise": "one CPU generator per sample",
+            **({"lora": lora} if lora else {}),
+            **({"quantization": quantization} if quantization else {}),
+            **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
+        }
         for component in modules.values():
             aligned(component).eval().requires_grad_(False)
         if self._machine.compile:
@@ -199,29 +215,7 @@ class DiffusersPipeline(Editor):
         self._pipeline.set_progress_bar_config(disable=True)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "editor": self.name,
-            "class": type(self).__name__,
-            "pipeline": self._class,
-            "checkpoint": self.checkpoint,
-            "revision": self.revision,
-            "weights": self._weights,
-            "published": self._published,
-            "reads": self._recipe.reads,
-            "steps": self.steps,
-            "guidance": self._guidance,
-            "negative_prompt": self.negative_prompt,
-            "resolution": self.resolution,
-            "output": self._recipe.output,
-            "fixed": dict(self._recipe.fixed),
-            "cosxl": self.cosxl,
-            "scheduler": self._scheduler,
-            **self._machine.describe(),
-            "noise": "one CPU generator per sample",
-            **({"lora": self.lora} if self.lora else {}),
-            **({"quantization": self.quantization} if self.quantization else {}),
-            **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
-        }
+        return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(

@@ -202,7 +202,7 @@ class Zone(InstructPix2Pix):
         fine = np.zeros_like(rough) if number is None else segments[number]
         fine = masks.drop_small(fine, settings.least_area, protocol)
         dilated = masks.dilate(fine, settings.dilation)
-        where = masks.layer(fine, dilated, reading.action)
+        where = dilated if reading.action == "REMOVE" else fine  # step 10
         layered = masks.composite(framed, edit, where)
         smooth = masks.smoother(
             framed, edit, dilated, radius=settings.smooth_radius, threshold=settings.smooth_threshold,

@@ -101,10 +101,6 @@ def paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     return canvas
 
 
-def layer(fine: np.ndarray, dilated: np.ndarray, action: str) -> np.ndarray:
-    return dilated if action == "REMOVE" else fine
-
-
 def composite(source: np.ndarray, edited: np.ndarray, where: np.ndarray) -> np.ndarray:
     return np.where(where[..., None], edited, source)
 
@@ -167,7 +163,7 @@ def final(
     protocol: str,
 ) -> np.ndarray:
     """The result: the layer with its edge mixed as alpha * edited + (1 - alpha) * source, cut to integers.
-    fine: the segment; where: from `layer`; smooth: M of `smoother`.
+    fine: the segment; where: the layer; smooth: M of `smoother`.
 
     "paper" starts from the source, pastes the edit on M, and mixes wherever exactly one of M and the segment
     is true: it subtracts the masks as bytes, and 0 - 255 wraps to 1. The layer of step 10 has no part in it.
