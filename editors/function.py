@@ -370,7 +370,7 @@ class _Reader:
         if isinstance(value, type) or inspect.ismodule(value):
             return value.__name__
         if inspect.isroutine(value) or isinstance(value, functools.partial):
-            return type(value).__qualname__ if id(value) in self._inside else self.of(value)
+            return str(type(value).__qualname__) if id(value) in self._inside else self.of(value)
         self.by_type.add(f"{type(value).__module__}.{type(value).__qualname__}")
         inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
         inside = value if isinstance(value, list | set) else inside

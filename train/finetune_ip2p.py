@@ -84,7 +84,8 @@ def train(config: TuneConfig, session: Session) -> None:
 
     # ---------------------------------------------------------------------------------------------- features
     half = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.precision]
-    encoder: Encoder | None = Encoder(base.pipeline, device, half)
+    encoder: Encoder | None
+    encoder = Encoder(base.pipeline, device, half)
     shape = encoder.latent_shape(config.resolution)  # (C, h, w)
     scaling = encoder.scaling_factor
     features = None
