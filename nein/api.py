@@ -85,7 +85,7 @@ def evaluate(
     with references.offering(objects):
         given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
         config = EvalConfig.of(preset=preset, editor=asked, **given, **options)
-    machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.block_size, "preset": preset}
+    machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
     any_takes = len(asked) > len(objects) or any(map(takes_options, objects.values()))
@@ -183,7 +183,7 @@ def negbench(
         return objects_of_two_towers(
             thing,
             name=name,
-            batch_size=config.block_size,
+            batch_size=config.batch_size,
             fingerprint=content.sha256,
             by_type=content.by_type,
         )
@@ -276,8 +276,7 @@ class Result:
 
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
-        """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`
-        (`nein.reporting.figures`)."""
+        """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
         whole = self.out / FIGURES  # of NegBench, which says of each what data it is on
         files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES))
         found = frames.concat(map(frames.read, files))

@@ -34,7 +34,6 @@ OUT = "models"
 
 
 def names() -> list[str]:
-    """What can be fetched for."""
     return [*registry.names(), *GENERATE]
 
 
@@ -90,7 +89,6 @@ def announced(config: FetchConfig) -> list[str]:
 
 
 def run(config: FetchConfig) -> int | str:
-    """The command. Raises UserError."""
     if config.only_check:
         return check(config.out)
     return fetch(config.needs(), config.out)
@@ -185,7 +183,6 @@ def _say_notes(root: Path, sets: dict[str, Any]) -> None:
 
 
 def gigabytes(size: int) -> str:
-    """Bytes in words."""
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 

@@ -74,7 +74,6 @@ class Entry:
 
 
 def run(config: ListConfig) -> str:
-    """The table, as text."""
     import tabulate
 
     rows = [thing.row() for thing in KINDS[config.kind]()]

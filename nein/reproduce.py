@@ -123,11 +123,9 @@ class ReproduceConfig(OnDevice):
 
     @property
     def chosen(self) -> Table:
-        """Raises UserError."""
         return TABLES[chosen("table", str(self.table), TABLES)]
 
     def words(self) -> list[str]:
-        """The options of the benchmark's command."""
         table = self.chosen
         given = {
             "preset": self.preset, **table.options, **(table.nano if self.preset == "nano" else {}),
@@ -139,7 +137,6 @@ class ReproduceConfig(OnDevice):
         return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
     def inner(self, *, to_fetch: bool = False) -> Any:
-        """The checked options of the benchmark's command."""
         benchmark = registry.get(self.chosen.benchmark)
         prog = f"nein reproduce {self.table}: {benchmark.typed}"
         return options.read(benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
@@ -149,7 +146,6 @@ class ReproduceConfig(OnDevice):
 
 
 def announced(config: ReproduceConfig) -> list[str]:
-    """The command that measures the table."""
     return [" ".join([registry.get(config.chosen.benchmark).typed, *config.words()])] if config.table else []
 
 
@@ -249,7 +245,6 @@ def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: i
 
 
 def run(config: ReproduceConfig) -> int | str | None:
-    """The command. Raises UserError."""
     if config.file is not None:
         return check(config.file)
     from nein.engine import atomic, executors
@@ -289,7 +284,6 @@ def fetched(config: ReproduceConfig) -> bool:
 
 
 def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproduction:
-    """What the finished runs of a table say."""
     from nein.benchmarks.runs import FIGURES
     from nein.engine.folder import Folder
     from nein.reporting import figures as frames

@@ -122,13 +122,13 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     executor = Threads("cpu")
 
     def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
-        plan = SamplePlan(data, tuple(range(len(data.samples))), config.block_size)
+        plan = SamplePlan(data, tuple(range(len(data.samples))), config.batch_size)
         run = RunDir(out, slug, "negative")
         assess(editor, run, plan, JUDGED, config, executor)
         return generalise.labelled(figures_of(run, dataset), model, world)
 
     loaded = [
-        choice.load(device="cpu", dtype=config.dtype, batch_size=config.block_size) for choice in choices
+        choice.load(device="cpu", dtype=config.dtype, batch_size=config.batch_size) for choice in choices
     ]
     parts = [
         figures(Model(UNEDITED, None, ""), loaded[0], dataset, "sample"),

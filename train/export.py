@@ -23,8 +23,7 @@ def finished_model(
     out: Path, facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str]
 ) -> Iterator[Path]:
     """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
-    training.json and the card that `describe` makes of them, without paths of this machine. Raises
-    UserError."""
+    training.json and in the card that `describe` makes. Raises UserError."""
     target, facts = out / MODEL, portable(facts)
     draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
     try:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Raises UserError for anything the user can mend."""
     config, dry_run = ContrastConfig.from_line(sys.argv[1:] if argv is None else argv)
     if dry_run:
         print(dump(config), end="")

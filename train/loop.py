@@ -8,7 +8,6 @@ state.json. There is no random state to keep: every number drawn is a function o
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import shutil
@@ -162,7 +161,6 @@ class Checkpoints:
         self._keep, self._state = keep, state
 
     def latest(self) -> Path | None:
-        """The newest whole checkpoint, or None."""
         return max(self._whole(), default=None)
 
     def _whole(self) -> list[Path]:
@@ -277,5 +275,4 @@ def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, 
                 tensors[f"{number}/{key}"] = value.detach().cpu().contiguous().clone()
             else:
                 plain.setdefault(str(number), {})[key] = value
-    groups = json.loads(json.dumps(state["param_groups"]))
-    return tensors, {"plain": plain, "groups": groups}
+    return tensors, {"plain": plain, "groups": state["param_groups"]}

@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ class Record:
         self.finished = False
 
     def open(self) -> None:
-        """Begins or continues the run; `finished` says whether nothing is left to do. Raises UserError for
-        another run in the folder."""
+        """Begins or continues the run, or finds it `finished`. Raises UserError for another run."""
         if self.session.processes.is_main:
             self._write_manifest()
         self.session.processes.barrier()
@@ -117,7 +117,6 @@ class Record:
         return atomic.read_lines(path, _LINE) if path.exists() else []
 
     def complete(self) -> None:
-        """Marks the run as finished."""
         ends = {"status": COMPLETE, "seconds": round(self.seconds(), 1)}
         atomic.write_json(self._out / MANIFEST, {**self._manifest(), **ends})
 
@@ -178,7 +177,6 @@ class Record:
         self._append(LOG, "train", row)
 
     def validated(self, step: int, figures: Mapping[str, float]) -> None:
-        """Figures of a validation after `step` steps."""
         self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in figures.items())}")
         self._append(VALIDATION, "validation", {"step": step, **figures})
         self._since = time.perf_counter()
@@ -196,7 +194,6 @@ class Record:
         accelerator.log(figures, step=row["step"])
 
     def say(self, sentence: str) -> None:
-        """Prints a sentence above the bar."""
         if self.session.processes.is_main:
             tqdm.write(sentence, file=sys.stderr)
 
@@ -211,7 +208,7 @@ def memory_gib() -> float:
 MOST_THREADS = 4096
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """The process group of the launcher (one process without one), and the run folder, locked.
 
     Raises UserError for what this machine cannot do, and while another command is at work in the folder.
@@ -252,9 +249,6 @@ class Session:
         except UserError:
             self.__exit__()
             raise
-
-    def __enter__(self) -> Session:
-        return self
 
     def forget(self) -> None:
         """Closes the trackers and frees what one run has prepared, so that another may follow."""

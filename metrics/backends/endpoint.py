@@ -206,12 +206,10 @@ class Endpoint(Service):
     def about(
         self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
     ) -> Completion:
-        """The answer to one question. Raises NoAnswer."""
         optional = [LOGPROBS] if likeliest else []
         return self.chat(turn.around(picture), optional, max_tokens=max_tokens, temperature=0)
 
     def _read(self, reply: Any, likeliest: bool) -> Completion:
-        """The first choice of a reply. Raises NoAnswer."""
         cleared = self.cleared
         try:
             choice = reply["choices"][0]
@@ -261,7 +259,6 @@ def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
 
 
 def words(text: str) -> dict[str, Any]:
-    """A text among several parts of a question."""
     return {"type": "text", "text": text}
 
 

@@ -44,7 +44,6 @@ class HubDual(TwoTowers):
         }
 
     def encode(self, images: Images) -> np.ndarray:
-        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         for image in images:
             check_image(image)
 
@@ -106,7 +105,6 @@ class SentenceEncoder(Described):
         }
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, D) float32."""
         with loading.exact():
             features = self.model.encode(
                 list(texts), batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True

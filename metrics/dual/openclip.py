@@ -77,7 +77,6 @@ class OpenClipDual(TwoTowers):
         }
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
         from PIL import Image
 
         for image in images:
@@ -179,8 +178,7 @@ def check(path_or_id: str) -> None:
 
 
 def origins(path_or_id: str) -> list[Need]:
-    """The repository of a tag's weights or of "hf-hub:OWNER/NAME", and what a text tower of transformers'
-    needs. Raises MetricError as `load`."""
+    """The repository of the weights, and what a text tower of transformers' needs. Raises MetricError."""
     open_clip = _library()
     name, tag, _ = _parts(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
@@ -235,8 +233,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
 
 
 def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None = None) -> None:
-    """Put the tokenizer of a text tower of transformers' into a model folder; open_clip's own needs no file.
-    source: folder to take it from."""
+    """Put the tokenizer of a text tower of transformers', of the folder `source`, into a model folder."""
     name = config["text_cfg"].get("hf_tokenizer_name")
     if name:
         from transformers import AutoTokenizer

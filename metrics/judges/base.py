@@ -48,37 +48,34 @@ class Detection:
         check_finite(self.score, self.named, *self.box)
 
 
-class VqaJudge(Protocol):
-    """`template` names the wording in `metrics.judges.base`."""
+class Judge(Protocol):
+    """What every kind of judge has."""
 
     fingerprint: str
-    template: str
 
     def describe(self) -> dict[str, Any]: ...
+
+
+class VqaJudge(Judge, Protocol):
+    """`template` names the wording in `metrics.judges.base`."""
+
+    template: str
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8."""
         ...
 
 
-class Detector(Protocol):
+class Detector(Judge, Protocol):
     """Finds objects by name."""
-
-    fingerprint: str
-
-    def describe(self) -> dict[str, Any]: ...
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         """One dictionary per picture, in the order of the labels (a repeated label once)."""
         ...
 
 
-class Matcher(Protocol):
+class Matcher(Judge, Protocol):
     """Says how well sentences fit pictures."""
-
-    fingerprint: str
-
-    def describe(self) -> dict[str, Any]: ...
 
     def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
         """One float64 array per picture, one value per text."""

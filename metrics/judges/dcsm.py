@@ -102,7 +102,6 @@ class Dcsm(Described):
 
 
 def replaced(text: str) -> str:
-    """The sentence as the released evaluation puts it."""
     for word, instead in REPLACED:
         text = text.replace(word, instead)
     return text

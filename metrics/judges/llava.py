@@ -178,8 +178,7 @@ def load(
     path_or_id: str, *, device: str, dtype: str, template: str = "llava-mistral", quantization: str = "none",
     batch_size: int = 8, **how: Any,
 ) -> LlavaNextJudge:  # fmt: skip
-    """quantization: "bnb-fp4", the paper's judge: 4-bit weights (fp4, no double quantisation) with the
-    arithmetic in `dtype` (the paper: float16)."""
+    """quantization: "bnb-fp4", the paper's: 4-bit weights, arithmetic in `dtype` (the paper: float16)."""
     from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))

@@ -166,7 +166,6 @@ def check(reference: str) -> tuple[Path, Settings]:
 
 
 def settings(folder: Path) -> Settings:
-    """Raises MetricError, one sentence."""
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if len(files) != 1:
         raise MetricError(
@@ -199,7 +198,6 @@ def settings(folder: Path) -> Settings:
 
 
 def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> EditReward:
-    """From a folder in the layout above. Raises MetricError."""
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     choose("dtype", dtype, DTYPES)

@@ -168,7 +168,6 @@ class EditScore(RewardJudge):
         ]
 
     def _one(self, answers: Sequence[Sequence[str | BaseException]]) -> Score:
-        """Of the passes' answers to both questions."""
         passes: list[list[float]] = []
         numbers: list[list[list[float]]] = []
         for pair in answers:
@@ -242,7 +241,6 @@ def _paper(answer: str) -> list[float]:
 
 
 def check(reference: str) -> None:
-    """Checks a reference, loads nothing. Raises MetricError."""
     if not expanded(Path(reference, ADAPTER)).is_file():
         backends.check(reference)
 
@@ -268,7 +266,6 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
 
 
 def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Source]:
-    """Of the base with the LoRA in a folder merged into it."""
     try:
         import peft
     except ImportError:

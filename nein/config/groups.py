@@ -112,12 +112,8 @@ class OnDevice(OfflineOptions):
 class Batches(Options):
     """How much is computed together."""
 
+    #: Also the records of a block, which is made as a whole.
     batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
-
-    @property
-    def block_size(self) -> int:
-        """Records of a block, which is made as a whole."""
-        return self.batch_size
 
 
 @dataclass(kw_only=True)

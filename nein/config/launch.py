@@ -69,8 +69,7 @@ def launch(
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, each of which is the command; `--dry-run` prints the batch
-    script."""
+    """`nein slurm NAME WORDS`: an array of jobs, each the command; `--dry-run` prints the batch script."""
     from nein.engine import atomic
     from nein.engine.executors import slurm
     from nein.loading import credentials

@@ -62,7 +62,7 @@ def run(options: CalibrateConfig) -> None:
         return score.load_models([f"removal_{kind}"], config, device)[kind]
 
     for kind in kinds:
-        file = calibrate(kind, load(kind), cases, config, out, options.block_size)
+        file = calibrate(kind, load(kind), cases, config, out, options.batch_size)
         result = atomic.read_json(file)
         rates = result["rates"]["fixed"]
         parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
@@ -75,7 +75,7 @@ def run(options: CalibrateConfig) -> None:
             reference, cache=AnswerCache(out / asking.ANSWERS), device=device, dtype=config.judge_dtype,
             removal=lambda: rewards.RemovalReward(load("vqa"), config.article),
         )  # fmt: skip
-        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.block_size)))
+        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.batch_size)))
 
 
 def read_material(options: CalibrateConfig, run: RunDir) -> tuple[Dataset, coco.Annotations | None]:

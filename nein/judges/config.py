@@ -9,16 +9,7 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nein.benchmarks.nein.config import Elsewhere
-from nein.config.groups import (
-    Batches,
-    Budget,
-    DtypeOptions,
-    Limit,
-    OfflineOptions,
-    OnDevice,
-    Seed,
-    Sending,
-)  # fmt: skip
+from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed, Sending
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need

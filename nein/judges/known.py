@@ -73,8 +73,7 @@ class Pictures(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """`set`, `id`, `cluster` and `pictures` as those of a `Case`; `sentences`: wording -> what the editor was
-    told."""
+    """The first fields are those of a `Case`; `sentences`: wording -> what the editor was told."""
 
     set: str
     id: str
@@ -233,8 +232,7 @@ def donors(
 
 
 class Part(NamedTuple):
-    """An object of another picture, and the place that it is pasted to: (left, top), as shares of the room
-    that there is."""
+    """An object of another picture, and where it is pasted: (left, top), as shares of the free room."""
 
     file: Path
     what: coco.Instance

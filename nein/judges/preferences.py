@@ -124,7 +124,6 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def summary(file: Path) -> str:
-    """What a person reads: a line per set."""
     result = atomic.read_json(file)
     lines = []
     for name, one in result["sets"].items():

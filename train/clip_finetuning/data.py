@@ -183,7 +183,6 @@ class Features:
         return media.frames(reference)[0]
 
     def make(self, processes: Processes, ahead: int = 1) -> None:
-        """Computes what is missing, shared among the processes."""
 
         def encode(pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
             return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}

@@ -18,7 +18,6 @@ from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from nein.train.options import Learning, option, setting
 
-PRESETS = ("nano", "varied", "paper")
 #: Wordings that a training may use.
 TAUGHT = ("code", *VARIED)
 
@@ -30,7 +29,7 @@ class ContrastConfig(Learning):
     PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
     presets = "train/clip-"
-    preset_names = PRESETS
+    preset_names = ("nano", "varied", "paper")
 
     preset: Literal["nano", "varied", "paper"] = setting(
         "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "Main"

@@ -156,8 +156,7 @@ class Features:
             ) from None
 
     def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
-        """`condition`, `mean`, `logvar` of one example, each (C, h, w) float32 on the CPU. Raises
-        ImageError."""
+        """`condition`, `mean`, `logvar`, each (C, h, w) float32 on the CPU. Raises ImageError."""
         row, view = self._rows[pair], int(flip)
         first, second = ("target", "input") if swapped else ("input", "target")
         return {
@@ -259,8 +258,7 @@ def changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 class Loader:
-    """Makes batches of stored `features`, or of pictures that `encoder` encodes in every step. `read` may run
-    in threads ahead of training."""
+    """Makes batches of stored `features`, or of pictures that `encoder` encodes in every step."""
 
     def __init__(
         self,
@@ -315,7 +313,6 @@ class Loader:
         return {"source": source, "target": target}
 
     def to_batch(self, members: list[Member], device: torch.device) -> Batch:
-        """The batch on the device."""
         examples, contents, draws = zip(*members, strict=True)
         texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
         if self._features is not None:

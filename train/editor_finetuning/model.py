@@ -208,7 +208,6 @@ def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
 
 
 def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
-    """The model card: what it is, what it learned from, how to use it."""
     data = facts["data"]
     held = ", ".join(data["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"

@@ -137,7 +137,7 @@ class Validation:
             if not names:
                 continue
             place = RunDir(out if track == "negative" else out / "swapped", slug, track)
-            plan = SamplePlan(dataset, tuple(range(len(dataset.samples))), self._eval.block_size)
+            plan = SamplePlan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
             # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
             executor = Threads(str(self._device), self._processes, at_once=1)
             summary = assess(editor, place, plan, names, self._eval, executor)
@@ -171,7 +171,7 @@ class Validation:
             name="in training",
             device=str(self._device),
             dtype=DTYPES[self._config.precision] if self._device.type == "cuda" else "float32",
-            batch_size=self._eval.block_size,
+            batch_size=self._eval.batch_size,
             **row.options(),
         )
 

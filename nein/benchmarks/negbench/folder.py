@@ -155,7 +155,7 @@ class ModelTasks:
         """Of questions, or of captions that a judge is asked about."""
         both = (self.whole(task), task)
         whole, cut = (len(t.questions if isinstance(t, ChoiceTask) else t.negated) for t in both)
-        return Blocks.first(whole, self.config.block_size, cut)
+        return Blocks.first(whole, self.config.batch_size, cut)
 
     # features
 
@@ -163,11 +163,11 @@ class ModelTasks:
         """The pictures of all tasks, whole ones where captions adapt to what they search."""
         searched = [self._taught(task) for task in self.tasks] if self._adapts else []
         wanted = {name for task in (*self.tasks, *searched) for name in task.references}
-        how = self.config.block_size, self.config.cache_dir, self.data.media
+        how = self.config.batch_size, self.config.cache_dir, self.data.media
         return Encoding(self.folder, PICTURES, self.data.references, wanted, *how)
 
     def sentences(self, task: Task) -> Encoding:
-        size, among, sentences = self.config.block_size, None, self.whole(task).sentences
+        size, among, sentences = self.config.batch_size, None, self.whole(task).sentences
         if self._adapts:
             taught, size = self._taught(task), max(1, len(sentences))  # what adapts does so once
             among = Searched(self.pictures(), taught.references, self.config.pooling, taught.sentences)
@@ -210,7 +210,7 @@ class ModelTasks:
         yield output, whole, self.blocks(task), None
         for name in BASELINES if self.config.blind else ():
             distinct = Distinct.of_task(name, whole)
-            blocks = distinct.blocks(self.config.block_size, task.questions, self.config.blind)
+            blocks = distinct.blocks(self.config.batch_size, task.questions, self.config.blind)
             yield f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, distinct
 
     # rows

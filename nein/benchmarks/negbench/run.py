@@ -57,7 +57,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
-        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.block_size}
+        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         load = shared(functools.partial(models.load, choice, **how))
         asked = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in asked):

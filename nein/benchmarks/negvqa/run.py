@@ -166,7 +166,7 @@ def _answered(given: str, config: NegvqaConfig, asked: Questions, device: str) -
     path = expanded(file)
     said = questions.answers(path, asked.items)
     items = [item for item in asked.items if item.id in said]
-    blocks = Blocks.first(len(items), config.block_size, config.limit)
+    blocks = Blocks.first(len(items), config.batch_size, config.limit)
     identity = {
         "model": f"answers {json_digest(said)}", "role": "answers", "data": asked.sha256,
         "prompt": "not asked here", "scoring": ["generated"], **runner.machine_identity(config, device),
@@ -237,7 +237,7 @@ def load_model(reference: str, config: NegvqaConfig, device: str) -> choices.Cho
     if not is_endpoint(where) and metrics.special_reference(where):
         raise UserError(f"'{reference}' can only be a judge; give --model judge --judge {reference}.")
     longest = prompt_format(reference, config).max_new_tokens
-    return metrics.load_choices(where, batch_size=config.block_size, max_new_tokens=longest, **options)
+    return metrics.load_choices(where, batch_size=config.batch_size, max_new_tokens=longest, **options)
 
 
 def _asking(
@@ -282,7 +282,7 @@ def _asking(
             asks={where: len(askings)} if is_endpoint(where) else {},
         )  # fmt: skip
 
-    blocks = Blocks.first(len(items), config.block_size, config.limit)
+    blocks = Blocks.first(len(items), config.batch_size, config.limit)
     stages = [stage(ANSWERS, [Asking(variant) for variant in VARIANTS], blocks, (MATCHES,))]
     if config.blind:
         # Without the picture both questions, without the question the options alone, which both have: nothing

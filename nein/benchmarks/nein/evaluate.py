@@ -80,7 +80,7 @@ def load_plan(config: EvalConfig) -> SamplePlan:
     """The data set, read once, the selection, and the blocks they need."""
     given = {name: getattr(config, name) for name in _DATA}
     dataset = _dataset(json.dumps(given))
-    return SamplePlan(dataset, dataset.select(config.limit, config.samples), config.block_size)
+    return SamplePlan(dataset, dataset.select(config.limit, config.samples), config.batch_size)
 
 
 _DATA = ("data", "split", "annotations", "source_images", "nein_images", "columns", "families")
@@ -129,7 +129,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
-        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.block_size)
+        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
         plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
         editor = Model.one(name, made_by, choice.place, "editor")

@@ -288,7 +288,7 @@ def settings(config: EvalConfig) -> metrics.Settings:
     return metrics.Settings(
         align=config.align, resolution=config.align_resolution, protocol=config.protocol,
         threshold=config.threshold, article=config.article, evidence=config.evidence,
-        before=MINIMAL_PAIRS in config.families, batch_size=config.block_size,
+        before=MINIMAL_PAIRS in config.families, batch_size=config.batch_size,
     )  # fmt: skip
 
 

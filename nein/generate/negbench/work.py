@@ -187,7 +187,7 @@ def _validate(job: Job, shard: int, client: llm.Client) -> list[Row]:
 
 
 def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
-    members, size = job.concepts(shard, "verify"), int(job.config.block_size)
+    members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
     both = job.config.verify == "both"
     rows: list[Row] = []
     for start in range(0, len(members), size):  # memory holds the pictures of a batch, not of a shard
@@ -326,7 +326,7 @@ def _maker(config: BuildConfig, device: str) -> EditorMaker | TextMaker:
     name = config.maker.partition(":")[2]
     if config.edits:
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.block_size))
+        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size))
     pipeline, identity = text_pipeline(name, device, config.dtype)
     return TextMaker(pipeline, identity, resolution=config.resolution, steps=config.steps)
 

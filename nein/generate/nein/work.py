@@ -93,11 +93,11 @@ class Job(job.Job):
 
         def load() -> Any:
             if kind == "editor":
-                return self.editor.load(device=device, dtype=config.dtype, batch_size=config.block_size)
+                return self.editor.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
             where, revision = references.resolve(getattr(config.models, kind))
             options: dict[str, Any] = {}
             if metrics.special_reference(where) is None:
-                options["batch_size"] = config.block_size
+                options["batch_size"] = config.batch_size
                 if kind == "vqa":
                     options["quantization"] = config.models.vqa_quantization
             return metrics.load_judge(
