@@ -68,7 +68,8 @@ class ScoreTable:
             if entry is None:
                 chosen &= column.isna().to_numpy()
             else:
-                chosen &= column.isin(entry if isinstance(entry, tuple) else (entry,)).to_numpy()
+                here = column.isin(entry) if isinstance(entry, tuple) else column == entry
+                chosen &= here.to_numpy()
         return ScoreTable(self.frame[chosen])
 
     def names(self, column: str) -> list[Any]:
