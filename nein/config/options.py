@@ -201,7 +201,8 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
             given = ",".join(given)
         place = typed.setdefault(outer, {}) if inner else typed
         if name in mappings.values():  # whole, beside single entries
-            given = {**_load(given, name), **place.get(inner or name, {})}
+            whole = _load(given, name)
+            given = {**whole, **place.get(inner or name, {})} if isinstance(whole, dict) else whole
         place[inner or name] = given
     return typed
 

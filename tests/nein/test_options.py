@@ -80,6 +80,7 @@ def test_options_go_to_the_editors_that_have_them_keep_their_type_and_are_part_o
 
 @pytest.mark.parametrize(("argv", "said"), [
     (("ip2p,identity", "--editor-options.stepz", "7"), "Unknown option 'stepz'"),
+    (("ip2p", "--editor-options", "x"), "--editor-options is 'x'; it must be a mapping"),
     (("magicbrsh",), "did you mean 'magicbrush'"),
     (("identity", "--steps", "3"), "Unknown option 'steps'"),
 ])  # fmt: skip
