@@ -4,6 +4,7 @@ import hashlib
 import json
 import pkgutil
 import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -178,6 +179,7 @@ def address(hub, content=WEIGHTS):
 
 def test_after_a_broken_download_what_is_complete_is_not_asked_for_again(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1024)  # 10 MB are kept at a time
+    monkeypatch.setattr("time.sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.05)))
     hub.add("own/first", {"config.json": b"{}", "model.safetensors": WEIGHTS[:5000]})
     hub.add("own/model", SMALL)
     wanted = [Need("transformers", "own/first"), Need("transformers", "own/model"), address(hub)]
