@@ -111,7 +111,10 @@ def test_the_wheel_holds_code_presets_and_weights_and_is_small(wheel):
 @pytest.mark.slow
 def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(installed, tmp_path):
     where = run(
-        installed / "python", "-c", "import nein, train; print(nein.__file__, train.__file__)", cwd=tmp_path
+        installed / "python",
+        "-c",
+        "import nein, nein.train as train; print(nein.__file__, train.__file__)",
+        cwd=tmp_path,
     )
     assert [str(installed.parent) in place for place in where.split()] == [True, True]
     few = ("--limit", 8, "--steps", 2, "--metrics", "l1,removal_vqa", "--control", "none", "--device", "cpu")
