@@ -10,8 +10,8 @@ import pydantic_core
 from pydantic_core import core_schema
 
 #: A type (float takes whole numbers, None stands for null), several shapes of which one must fit, a list
-#: whose members all have one shape, or a mapping of keys to shapes; "key?" may be missing, others may be
-#: there.
+#: whose members all have one shape ([int, int]: exactly two of them), or a mapping of keys to shapes; "key?"
+#: may be missing, others may be there.
 Shape = Any
 _TYPES: dict[Any, tuple[str, Callable[..., Any]]] = {
     str: ("a text", core_schema.str_schema),
@@ -35,7 +35,9 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
     inner = "".join([name, *parts]).removeprefix(".")
     if first["type"] == "missing":
         return f"'{inner}' is missing"
-    wanted = {"dict_type": "an object", "list_type": "a list"}.get(first["type"], first["msg"])
+    wanted = {
+        "dict_type": "an object", "list_type": "a list", "too_short": "longer", "too_long": "shorter",
+    }.get(first["type"], first["msg"])  # fmt: skip
     shown = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
     return (f"'{inner}' " if inner else "") + f"is {shown}, which must be {wanted}"
 
@@ -48,7 +50,8 @@ def quick(shape: Shape) -> Callable[[Any], bool]:
 def _schema(shape: Shape) -> core_schema.CoreSchema:
     """The shape as pydantic's validator has it, without any conversion."""
     if isinstance(shape, list):
-        return core_schema.list_schema(_schema(shape[0]), strict=True)
+        count = len(shape) if len(shape) > 1 else None
+        return core_schema.list_schema(_schema(shape[0]), min_length=count, max_length=count, strict=True)
     if isinstance(shape, Mapping) and shape:
         fields = {
             key.removesuffix("?"): core_schema.typed_dict_field(_schema(part), required=key[-1:] != "?")

@@ -104,7 +104,7 @@ def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_agai
     assert {name: (runs[0] / name).read_bytes() for name in whole} == whole
 
 
-SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [str]}}
+SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [str]}, "span?": [int, int]}
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,8 @@ SHAPE = {"id": str, "value": (float, None), "data?": {"side": int, "names?": [st
         ({"id": "a", "value": 1, "data": {"side": "3"}}, "'data.side' is \"3\", which must be a whole"),
         ({"id": "a", "value": 1, "data": {"side": 3, "names": [1]}}, "'data.names[0]' is 1, which must be a"),
         ({"id": "a", "value": 1, "data": []}, "'data' is [], which must be an object"),
+        ({"id": "a", "value": 1, "span": [0, 8]}, ""),
+        ({"id": "a", "value": 1, "span": [0]}, "'span' is [0], which must be longer"),
         ([], "is [], which must be an object"),
     ],
 )

@@ -44,7 +44,7 @@ _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha25
 MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
-    "selected?": {f"{EDIT}?": {"size": int, "records": [[int]]}},
+    "selected?": {f"{EDIT}?": {"size": int, "records": [[int, int]]}},
 }
 _REPLIES: Shape = (None, {})
 SCORE_ROW = {
