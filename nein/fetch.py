@@ -11,10 +11,11 @@ from __future__ import annotations
 import pkgutil
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nein.benchmarks import registry
 from nein.config import options
@@ -24,6 +25,9 @@ from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
 from nein.loading.references import expanded
 
+if TYPE_CHECKING:
+    from nein.models.fetching import Set
+
 #: Further commands whose presets say what they need -> their options.
 GENERATE = {
     "generate": "nein.generate.nein.config:BuildConfig",
@@ -31,6 +35,7 @@ GENERATE = {
     "negvqa-generate": "nein.generate.negvqa.config:ConversionConfig",
 }
 OUT = "models"
+NOTHING = "Nothing to fetch: everything this needs ships with nein."
 
 
 def names() -> list[str]:
@@ -83,9 +88,7 @@ class FetchConfig(Options):
 
 
 def announced(config: FetchConfig) -> list[str]:
-    from nein.models import fetching
-
-    return [] if config.only_check else list(fetching.expected(config.needs(), config.out))
+    return [] if config.only_check else planned(config.needs(), config.out)
 
 
 def run(config: FetchConfig) -> int | str:
@@ -98,11 +101,51 @@ def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str
     """`nein fetch NAME WORDS`: what this command needs, into the folder of its `--models-from`."""
     config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
     needs, folder = config.needs(), Path(config.models_from or OUT)
-    if dry_run:
-        from nein.models import fetching
+    return "".join(f"{line}\n" for line in planned(needs, folder)) if dry_run else fetch(needs, folder)
 
-        return "".join(f"{line}\n" for line in fetching.expected(needs, folder))
-    return fetch(needs, folder)
+
+def planned(needs: Sequence[Need], folder: Path) -> list[str]:
+    """What `--dry-run` prints: a line per need with its files and bytes, and the total against the free disk.
+    Without the hub, repositories and folders alone."""
+    from nein.models import fetching
+
+    wanted, packages = _parted(needs)
+    last = [f"{need.reference}: pip installs it with nein" for need in packages]
+    if not wanted:
+        return [NOTHING, *last]
+    root = expanded(folder).absolute()
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            found, refused = fetching.ask(wanted, Path(cache))
+    except UserError as error:
+        lines = [f"{need} -> {fetching.place(need, folder)}" for need in wanted]
+        return [*lines, *last, f"Sizes need the hub: {error}"]
+    lines = [
+        f"{one.need}: {len(one.files)} files, {gigabytes(one.size)} -> {fetching.place(one.need, folder)}"
+        for one in found
+    ]
+    return [*lines, *last, *(f"Refused: {sentence}" for sentence in refused), _sizes(found, root)[2]]
+
+
+def _parted(needs: Sequence[Need]) -> tuple[list[Need], list[Need]]:
+    """(what is downloaded, Python packages), each need once."""
+    wanted = dict.fromkeys(needs)
+    return [n for n in wanted if n.layout != "package"], [n for n in wanted if n.layout == "package"]
+
+
+def _sizes(found: Sequence[Set], root: Path) -> tuple[int, int, str]:
+    """Bytes to download, bytes free on the disk of `root` (which may not exist yet), and a sentence."""
+    from nein.models import fetching
+
+    left = fetching.left(found, _manifest(root), root)
+    free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+    files, size = sum(len(one.files) for one in found), gigabytes(sum(one.size for one in found))
+    said = f"{len(found)} models and data sets, {files} files, {size}"
+    return left, free, f"{said}; {gigabytes(left)} to download, {gigabytes(free)} free on the disk."
+
+
+def _manifest(root: Path) -> dict[str, Any]:
+    return store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
 
 
 def fetch(needs: Sequence[Need], folder: Path) -> int | str:
@@ -111,26 +154,18 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
 
     Raises UserError where the hub does not answer, the disk is full, or HF_HUB_OFFLINE is set.
     """
-    from huggingface_hub import constants
-
-    packages = [need for need in dict.fromkeys(needs) if need.layout == "package"]
-    wanted = [need for need in dict.fromkeys(needs) if need.layout != "package"]
+    wanted, packages = _parted(needs)
     if not wanted:
-        return "Nothing has to be fetched: all that this needs ships with nein.\n"
-    if constants.HF_HUB_OFFLINE:
-        raise UserError("HF_HUB_OFFLINE is set, and nein fetch needs the network: unset it for this command.")
+        return f"{NOTHING}\n"
     from nein.models import fetching
 
     atomic.check_writable(folder)
     root = expanded(folder).absolute()
-    sets = store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
+    sets = _manifest(root)
     found, refused = fetching.ask(wanted, root)
-    size, left = sum(one.size for one in found), fetching.left(found, sets, root)
-    files = sum(len(one.files) for one in found)
-    say(
-        f"{len(found)} models and data sets, {files} files, {gigabytes(size)}; {gigabytes(left)} to download."
-    )
-    if (free := shutil.disk_usage(root).free) < left:
+    left, free, sentence = _sizes(found, root)
+    say(sentence)
+    if free < left:
         raise UserError(
             f"'{root}' has room for {gigabytes(free)} and {gigabytes(left)} are to be downloaded; choose a "
             "folder on another disk with --out, or fewer models with --benchmarks and --editor."

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import pkgutil
-import socket
+import re
 import time
 from dataclasses import replace
 
@@ -267,22 +267,38 @@ def test_a_disk_without_room_is_said_before_and_during(hub, tmp_path, monkeypatc
         fetch.fetch(wanted, tmp_path)
 
 
-def test_a_dry_run_lists_repositories_files_and_places_and_asks_nobody(capsys, monkeypatch, tmp_path):
-    def never(*_, **__):
-        raise AssertionError("somebody was asked")
-
-    monkeypatch.setattr(socket.socket, "connect", never)
-    words = ("--preset", "paper", "--editor", "ip2p", "--benchmarks", "nein", "--dry-run")
+def test_a_dry_run_without_the_hub_lists_repositories_and_places(capsys, tmp_path):
+    words = ("--preset", "paper", "--editor", "ip2p", "--dry-run")
     shown = outcome(capsys, "fetch", *words, "--data", "hub:a/b@c", "--out", tmp_path).stdout
     lines = [line[2:] for line in shown.splitlines() if line.startswith("# ")]
     assert yaml.safe_load(shown)["out"] == str(tmp_path)
-    [editor] = [line for line in lines if line.startswith("timbrooks/instruct-pix2pix@main: *.json")]
-    assert editor.endswith(f" -> {tmp_path}/hub/models--timbrooks--instruct-pix2pix")
-    assert f"a/b@c: every file -> {tmp_path}/hub/datasets--a--b" in lines
-    assert any(line.endswith(f".pth: one file -> {tmp_path}/torch/hub/checkpoints") for line in lines)
-    same = outcome(capsys, "fetch", "eval", *words[:4], "--dry-run", "--data", "hub:a/b@c").stdout
+    assert f"timbrooks/instruct-pix2pix -> {tmp_path}/hub/models--timbrooks--instruct-pix2pix" in lines
+    assert f"a/b@c -> {tmp_path}/hub/datasets--a--b" in lines
+    assert any(line.endswith(f".pth -> {tmp_path}/torch/hub/checkpoints") for line in lines)
+    assert not any("magicbrush" in line or "laion" in line for line in lines)
+    assert lines[-1].startswith("Sizes need the hub: HF_HUB_OFFLINE is set")
+    same = outcome(capsys, "fetch", "eval", *words, "--data", "hub:a/b@c").stdout
     assert {line.replace(str(tmp_path), "models") for line in lines} == set(same.splitlines())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_sums_the_files_that_would_be_downloaded(hub, tmp_path, capsys):
+    hub.add("own/a", {**SMALL, "pytorch_model.bin": WEIGHTS})
+    hub.add("own/b", {**SMALL, "model.safetensors": WEIGHTS * 50})
+    hub.add("own/closed", SMALL).gated = True
+    words = "negvqa --model own/a,own/b,own/closed --dry-run --models-from".split()
+    shown = outcome(capsys, "fetch", *words, tmp_path / "m")
+    lines = shown.stdout.splitlines()
+    assert f"own/b: 3 files, 0.8 MB -> {tmp_path}/m/hub/models--own--b" in lines
+    assert [line for line in lines if line.startswith("Refused: 'own/closed' is gated")]
+    assert re.fullmatch(
+        r"2 models and data sets, 6 files, 0\.8 MB; 0\.8 MB to download, .* GB free .*", lines[-1]
+    )
+    assert hub.downloads() == []
+    assert not list(tmp_path.glob("m*"))
+    fetch.fetch([Need("transformers", "own/b")], tmp_path / "m")
+    again = outcome(capsys, "fetch", *words, tmp_path / "m").stdout.splitlines()
+    assert "0.8 MB; 0.0 MB to download" in again[-1]
 
 
 def test_a_folder_that_is_none_is_a_sentence(tmp_path, capsys):

@@ -70,7 +70,10 @@ class Refused(Exception):
 
 def ask(needs: Iterable[Need], folder: Path) -> tuple[list[Set], list[str]]:
     """What is to be downloaded, and a sentence for every need that is not to be had. Downloads no more than
-    configurations that name further needs. Raises UserError where the hub does not answer at all."""
+    configurations that name further needs. Raises UserError where the hub does not answer at all, or
+    HF_HUB_OFFLINE is set."""
+    if constants.HF_HUB_OFFLINE:
+        raise UserError("HF_HUB_OFFLINE is set, and nein fetch needs the network: unset it for this command.")
     sets: list[Set] = []
     refused: list[str] = []
     waiting = list(dict.fromkeys(needs))
@@ -159,31 +162,9 @@ def _weights(names: Iterable[str], suffix: str = ".safetensors") -> list[str]:
     return [n for there in folders.values() for n in [x for x in there if "-of-" not in x] or there]
 
 
-_TEXTS = " ".join(f"*{ending}" for ending in TEXTS)
-#: Layout -> what `choose` chooses in patterns, for who asks before the hub does: `nein fetch --dry-run`.
-PATTERNS: dict[str, str] = {
-    "transformers": f"{_TEXTS} model*.safetensors additional_chat_templates/*",
-    "text": _TEXTS,
-    "open_clip": f"{_TEXTS} {OPEN_CLIP[0]}, or {OPEN_CLIP[1]}",
-    "sentence": f"{_TEXTS} model*.safetensors, of all folders but {' '.join(FOREIGN)}",
-    "pipeline": f"{_TEXTS} */*model*.safetensors, or .bin, without {CHECKER}",
-    "pipeline and checker": f"{_TEXTS} */*model*.safetensors, or .bin",
-    "settings": f"{_TEXTS}, of all folders but {' '.join((*FOREIGN, CHECKER))}",
-    "dataset": "every file",
-}
-
-
-def expected(needs: Iterable[Need], folder: Path) -> Iterator[str]:
-    """A line for every need: repository, revision, files in patterns, place. Nobody is asked."""
-    for need in dict.fromkeys(needs):
-        base, _, file = need.layout.partition(":")
-        if base == "package":
-            yield f"{need}: pip installs it with nein"
-        elif base == "torch":
-            yield f"{need}: one file -> {folder / TORCH / _CHECKPOINTS}"
-        else:
-            asked = file if base == "file" else f"{_TEXTS} {file}" if file else PATTERNS[base]
-            yield f"{need.reference}@{need.revision or 'main'}: {asked} -> {folder / HUB / repository(need)}"
+def place(need: Need, folder: Path) -> Path:
+    """The folder below `folder` that a need is downloaded into."""
+    return folder / TORCH / _CHECKPOINTS if need.layout == "torch" else folder / HUB / repository(need)
 
 
 def _conversion(api: HfApi, need: Need) -> list[File]:
@@ -246,12 +227,12 @@ def _download(found: Set, folder: Path) -> list[Path]:
     if need.layout == "torch":
         from torch.hub import download_url_to_file
 
-        target = folder / TORCH / _CHECKPOINTS / found.files[0].name
+        target = place(need, folder) / found.files[0].name
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             download_url_to_file(need.reference, str(target))
         return [target]
-    ours = hub / repository(need) / "snapshots" / found.commit
+    ours = place(need, folder) / "snapshots" / found.commit
     for revision in dict.fromkeys(file.revision for file in found.files):
         names = [file.name for file in found.files if file.revision == revision]
         got = snapshot_download(
@@ -261,15 +242,15 @@ def _download(found: Set, folder: Path) -> list[Path]:
             cache_dir=hub,
             allow_patterns=[glob.escape(name) for name in names],
         )
-        for place in (ours / name for name in names if revision):
+        for link in (ours / name for name in names if revision):
             # Offline nobody can look for the conversion: its weights lie where the repository's would.
-            target = Path(got, place.relative_to(ours))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.unlink(missing_ok=True)
+            target = Path(got, link.relative_to(ours))
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
             try:
-                place.symlink_to(os.path.relpath(target.resolve(), place.parent))
+                link.symlink_to(os.path.relpath(target.resolve(), link.parent))
             except OSError:  # a file system without links
-                shutil.copyfile(target, place)
+                shutil.copyfile(target, link)
     return [ours / file.name for file in found.files]
 
 
