@@ -109,9 +109,11 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as plain dicts, in order: None where there is no number, int for whole counts."""
-    plain = figures.astype(object).where(figures.notna(), None)
-    columns = [plain[name].tolist() for name in plain]
-    return [dict(zip(plain, entries, strict=True)) for entries in zip(*columns, strict=True)]
+    columns = [
+        [None if none else entry for entry, none in zip(column.tolist(), column.isna().tolist(), strict=True)]
+        for _, column in figures.items()
+    ]
+    return [dict(zip(figures, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
 def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:

@@ -70,7 +70,8 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
             rows.append(_figure(of_metric, metric, task="results"))
     for metric in REMOVALS:
         rows += minimal_pairs(every.where(metric=metric), metric)
-    for family in LABELS:  # sentences below a denial of the whole apart from the others
+    named = every.names("family")
+    for family in filter(named.__contains__, LABELS):  # sentences below a denial apart from the others
         members = every.where(family=family).frame
         deep = members[DEPTH].astype(float) > 0
         for below, stays in ((False, False), (False, True), (True, False), (True, True)):
@@ -81,7 +82,7 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
     for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where those behind it are at 0
         frame = table.frame[table.frame[axis].notna()]
         known = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
-        for group in (ALL_FAMILIES, *LABELS):
+        for group in (ALL_FAMILIES, *LABELS) if len(known) else ():
             told = known if group == ALL_FAMILIES else known.where(family=group)
             for (metric,), of_metric in told.groups("metric"):
                 for level in sorted(of_metric.names(axis)):
@@ -93,8 +94,10 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
 def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
     """The share of requests that a service declined (task "refusals"), where it declined any."""
     edits = every.frame.drop_duplicates("id")
+    if edits[REFUSED].isna().all():
+        return
     groups = {ALL: edits, **{name: edits[edits["template"] == name] for name in TEMPLATES}}
-    for group, part in groups.items() if edits[REFUSED].notna().any() else ():
+    for group, part in groups.items():
         share = statistics.bounded_mean(part[REFUSED].notna(), part["source"].cat.codes.tolist())
         if share is not None:
             yield frames.figure(share, unit="%", task="refusals", metric=REFUSED, group=group)
