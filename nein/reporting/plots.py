@@ -1,7 +1,8 @@
 """A plot is a specification over the frame of figures; all that knows matplotlib is here.
 
 `Bars`, `Stack`, `Curves` and `Scatter` say which figures stand where; a `Drawing` is PNG and SVG of them, the
-same bytes every time. Bars lie, so that names of any length have room.
+same bytes every time. Panels stand below each other, as wide as a telephone or a column of a paper; bars lie,
+so that names of any length have room.
 """
 
 from __future__ import annotations
@@ -30,18 +31,17 @@ PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2",
 MARKERS = "osD^vP*Xhp"
 #: Writing on a light bar: stays dark where a dark page turns `INK` light.
 ON_BAR = "#0b0f19"
-#: Width of a canvas in inches, at the least.
-WIDE = 9.4
-_DPI = 160
+WIDTH = 4.2  # inches
+_DPI = 220
 #: Of the lines of a plot from each other, where one step of x is 1.
 _ASIDE = 0.035
 _HOLLOW: Any = {
     "markersize": 4.5, "markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1,
 }  # fmt: skip
 _STYLE: Any = {
-    "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white", "text.color": INK,
-    "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 9, "legend.fontsize": 9,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "figure.facecolor": "white",
+    "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
 }  # fmt: skip
 
 
@@ -88,8 +88,8 @@ class Drawing:
         with matplotlib.rc_context(_STYLE):
             canvas = self.plot.canvas(self.figures)
             if self.stamp:
-                text = textwrap.fill(self.stamp, 100)
-                canvas.suptitle(text, x=0.01, ha="left", fontsize=8, color=GREY)
+                text = textwrap.fill(self.stamp, 62)
+                canvas.suptitle(text, x=0.01, ha="left", fontsize=9, color=GREY)
             layout = canvas.get_layout_engine()
             assert layout is not None
             layout.execute(canvas)
@@ -198,9 +198,7 @@ class Bars(Plot):
                 axis.vlines(x, y - 0.45, y + 0.45, color=INK, linewidth=1.2, linestyle=":")
 
     def _dress(self, axis: Any, panel: str, ticks: Sequence[str]) -> None:
-        # The panels of a row have their places in common, and their names at the left.
-        names = ticks if axis.get_subplotspec().is_first_col() else [""] * len(ticks)
-        axis.set_yticks(range(len(ticks)), names)
+        axis.set_yticks(range(len(ticks)), ticks)
         axis.set_ylim(len(ticks) - 0.5, -0.5)
         _label(axis, self.name(panel), self.axis)
         axis.grid(axis="x", color=FAINT)
@@ -229,7 +227,10 @@ class Stack(Plot):
         bars: dict[str, list[Figure]] = {}
         for figure in frames.records(_joined(self.shown(figures), _place=self.place)):
             bars.setdefault(figure["_place"], []).append(figure)
-        titles = [_tick(f"{name}, n {max(f['n'] for f in members):g}") for name, members in bars.items()]
+        titles = [
+            _tick(f"{name}, n\N{NO-BREAK SPACE}{max(f['n'] for f in members):g}")
+            for name, members in bars.items()
+        ]
         lines = 1 + max(title.count("\n") for title in titles)
         canvas, [axis] = _grid(1, 0.5 + max(0.4, 0.15 * lines + 0.1) * len(bars))
         for y, members in enumerate(bars.values()):
@@ -241,8 +242,7 @@ class Stack(Plot):
                 if width >= 6:
                     red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
                     ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else ON_BAR
-                    said = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
-                    axis.text(left + width / 2, y, f"{width:.0f}", **said)
+                    axis.text(left + width / 2, y, f"{width:.0f}", ha="center", va="center", color=ink)
                 left += width
         axis.set_yticks(range(len(bars)), titles)
         axis.set_ylim(len(bars) - 0.5, -0.5)
@@ -268,7 +268,6 @@ class Curves(Plot):
     order: Sequence[str] = ()
     hollow: Mapping[str, str] = field(default_factory=dict)
     limits: tuple[float, float] = (0, 100)
-    columns: int = 2
     rule: float | None = None
     diagonal: bool = False
     log: bool = False
@@ -277,7 +276,7 @@ class Curves(Plot):
         drawn = _joined(self.shown(figures), _panel=self.panel)
         panels = frames.values(drawn, "_panel", self.order)
         lines = frames.values(drawn, self.line, self.order)
-        canvas, axes = _grid(len(panels), 2.4, columns=self.columns, width=4.1)
+        canvas, axes = _grid(len(panels), 2.4)
         counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
         marked = self.hollow.items()
         for axis, panel in zip(axes, panels, strict=True):
@@ -338,12 +337,12 @@ class Scatter(Plot):
     def canvas(self, figures: pd.DataFrame) -> Canvas:
         drawn = self.shown(figures)
         panels, markers = drawn[self.panel].unique(), list(drawn[self.marker].unique())
-        canvas, axes = _grid(len(panels), 3.3, width=3.5)
+        canvas, axes = _grid(len(panels), 3.6)
         for axis, panel in zip(axes, panels, strict=True):
             for (color, marker), part in drawn[drawn[self.panel] == panel].groupby([self.color, self.marker]):
                 axis.scatter(part["x"], part["y"], s=22, marker="o^sD"[markers.index(marker)],
                              color=self.colors[str(color)], alpha=0.75, linewidths=0)  # fmt: skip
-            _label(axis, panel, "component 1", "component 2", fontsize=8)
+            _label(axis, panel, "component 1", "component 2")
             axis.set_xticks([])
             axis.set_yticks([])
         titles = {self.name(c): self.colors[c] for c in drawn[self.color].unique()}
@@ -367,18 +366,12 @@ def _joined(figures: pd.DataFrame, **columns: Sequence[str]) -> pd.DataFrame:
     )
 
 
-def _grid(count: int, height: float, *, columns: int = 3, width: float = 4.6) -> tuple[Canvas, list[Any]]:
-    """A canvas with `count` panels of the given size in inches, as many as `columns` beside each other."""
+def _grid(count: int, height: float) -> tuple[Canvas, list[Any]]:
+    """A canvas with `count` panels below each other, each `height` inches and its labels."""
     from matplotlib.figure import Figure
 
-    across = min(columns, count)
-    rows = math.ceil(count / across)
-    size = max(WIDE, 0.8 + width * across)
-    canvas = Figure(figsize=(size, 0.6 + rows * (height + 0.6)), layout="constrained")
-    panels = list(canvas.subplots(rows, across, squeeze=False).flat)
-    for panel in panels[count:]:
-        panel.set_visible(False)
-    return canvas, panels[:count]
+    canvas = Figure(figsize=(WIDTH, 0.6 + count * (height + 0.6)), layout="constrained")
+    return canvas, list(canvas.subplots(count, squeeze=False).flat)
 
 
 def _legend(
@@ -397,19 +390,19 @@ def _legend(
         )
         for name, color in colors.items()
     ]  # fmt: skip
-    columns = min(4, len(handles))
-    canvas.legend(handles=handles, frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
+    columns = max(1, min(4, len(handles), 58 // (8 + max(map(len, colors), default=0))))
+    canvas.legend(handles=handles, frameon=False, ncols=columns, loc="outside lower center")
 
 
 def _tick(name: str) -> str:
     """A name beside its bar, in lines; only the end of a long one."""
-    return textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 40)
+    return textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24)
 
 
-def _label(axis: Any, panel: str, x: str, y: str = "", **font: Any) -> None:
-    axis.set_title(textwrap.fill(panel, 40), loc="left", fontsize=10)
-    axis.set_xlabel(x, **font)
-    axis.set_ylabel(y, **font)
+def _label(axis: Any, panel: str, x: str, y: str = "") -> None:
+    axis.set_title(textwrap.fill(panel, 34), loc="left", fontsize=10)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
 
 
 def _shown(figure: Figure, end: str) -> float:

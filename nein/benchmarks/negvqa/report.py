@@ -221,7 +221,7 @@ def questions(
                     shown = [("", cards.of_picture(pictures[name].load(), SIDE))]
                 except images.ImageError as error:
                     shown = [("", {"none": str(error)})]
-            texts.append("   ".join(f"{letter}: {text}" for letter, text in options))
+            texts.append(" · ".join(f"{letter}: {text}" for letter, text in options))
             yield cards.Detail(shown, texts, [said(model, name) for model in answers])
 
     subsets = [lines[0]["subset"] for lines in asked.values()]

@@ -290,7 +290,6 @@ SUBSET_SCALING = plots.Curves(
     panel=("subset",),
     axes=("parameters, billions", "accuracy, per cent"),
     where={"task": "subset scaling"},
-    columns=4,
     rule=50,
     log=True,
 )

@@ -202,8 +202,8 @@ def few_clusters(results: list[dict[str, Any]]) -> list[str]:
     names = ", ".join(dict.fromkeys(METRICS[f["metric"]].title for f in few))
     least = int(min(f["clusters"] for f in few))
     return [
-        f"{names}: intervals from {least} source images. Of means without a range and few of them, "
-        "Student's t covers less than 95 % where values are skewed (about 90 %)."
+        f"{names}: intervals from {least} source images. Where values are skewed, these intervals "
+        "(Student's t) cover about 90 %, not 95 %."
     ]
 
 
