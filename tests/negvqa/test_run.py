@@ -282,7 +282,7 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(question
 def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path):
     rows = [{**row, "A": "None"} for row in records(1)]
     [item, _] = data.load(str(write_questions(tmp_path, rows))).items
-    shown, hidden = (Asking("original").asked(item, "paper", vanish).prompt.text for vanish in (False, True))
+    shown, hidden = (Asking("original").question(item, "paper", hides).prompt.text for hides in (False, True))
     assert "Options: A. None B. dog 0\n" in shown
     assert "Options: B. dog 0\n" in hidden
     row = {"text": "A", "options": list(item.options), "answer": "A", "error": ""}

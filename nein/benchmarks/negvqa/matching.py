@@ -67,20 +67,19 @@ def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
     open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
     options = {key: without_missing(row["options"]) for key, row in open_.items()}
     done: dict[tuple[str, str], Row] = {}
-    made: Row
     for attempt in range(ATTEMPTS):
         prompts = [choices.matching(row["question"], options[k], row["text"]) for k, row in open_.items()]
         requests = [llm.Request(prompt, seed=attempt) for prompt in prompts]
         for key, outcome in zip(list(open_), client.complete(requests, LetterReply), strict=True):
             if outcome.value is None:
-                made = {"error": f"the matcher gave no answer: {outcome.reason}"}
+                match: Row = {"error": f"the matcher gave no answer: {outcome.reason}"}
             else:
                 letter = parse(outcome.value.text, options[key], letters)
                 if letter.letter is None and not letter.declined:
                     continue
                 reason = READ if letter.letter else "the matcher finds no option in the answer"
-                made = {"said": outcome.value.text, "letter": letter.letter, "reason": reason}
-            done[key] = {**_blank(key), **made}
+                match = {"said": outcome.value.text, "letter": letter.letter, "reason": reason}
+            done[key] = {**_blank(key), **match}
             del open_[key]
     for key in open_:
         done[key] = {**_blank(key), "letter": draw(key, options[key]), "reason": DRAWN}
@@ -91,8 +90,8 @@ def draw(key: tuple[str, str], options: Sequence[str | None]) -> str | None:
     """One of the letters, or None, which the toolkit calls Z, all equally likely; by the question's own
     seed."""
     rng = random.Random(sample_seed(0, f"{key[0]}/{key[1]}/{MATCHES}"))
-    there = [letter for letter, text in zip(LETTERS, options, strict=False) if text is not None]
-    return rng.choice([*there, None])
+    letters = [letter for letter, text in zip(LETTERS, options, strict=False) if text is not None]
+    return rng.choice([*letters, None])
 
 
 def _unread(row: Row, letters: str) -> bool:

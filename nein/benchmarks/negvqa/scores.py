@@ -5,6 +5,7 @@ Intervals come in two kinds: "clustered" by picture, and "normal", the paper's p
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,20 +68,19 @@ DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "fai
 Row = Mapping[str, Any]
 
 
-def of_folder(folder: AnswersDir) -> Iterator[dict[str, Any]]:
+def of_folder(folder: Folder) -> Iterator[dict[str, Any]]:
     """The score rows of a run that has all its answers."""
     facts = folder.manifest()
     chosen = facts["selected"].get(MATCHES, {"size": 1, "records": ()})
     size = chosen["size"]
     blocks = {n for first, end in chosen["records"] for n in range(first // size, -(-end // size))}
-    matches = folder.rows(MATCHES, sorted(blocks))  # which has answers without a letter only
+    matches = folder.rows(MATCHES, sorted(blocks))  # only of answers without a letter
     yield from score(selected(folder, ANSWERS), facts["scoring"], facts["letters"], matches)
     if BLIND in facts["selected"]:
         yield from score(selected(folder, BLIND), facts["scoring"])
 
 
-def table(rows: Iterable[Row]) -> ScoreTable:
-    return ScoreTable.of(rows, DETAILS)
+table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
 def score(
@@ -90,21 +90,17 @@ def score(
     `asked`, the answer's own row.
 
     letters  The edition of VLMEvalKit's rule for "paper" (`metrics.letters.EDITIONS`).
-    matches  What the matcher made of some of the answers, in their order.
+    matches  What the matcher made of answers without a letter.
     """
-    waiting = iter(matches)
-    match = next(waiting, None)
+    matched = {(match["id"], match["variant"]): match for match in matches}
     for row in answers:
-        own = None
-        if match is not None and (match["id"], match["variant"]) == (row["id"], row["variant"]):
-            own, match = match, next(waiting, None)
         what = {key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")}
         what |= {"metric": row.get("baseline", "accuracy"), "asked": row}
+        match = matched.get((row["id"], row["variant"]))
         for scoring in scorings:
             for protocol in PROTOCOLS[:1] if "baseline" in row else PROTOCOLS:
-                said = read(row, scoring, protocol, letters, own)
-                yield {**what, "scoring": scoring, "protocol": protocol, **said}
-    assert match is None, f"the match of '{match['id']}' belongs to no answer, or is out of order"
+                reading = read(row, scoring, protocol, letters, match)
+                yield {**what, "scoring": scoring, "protocol": protocol, **reading}
 
 
 def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None = None) -> dict[str, Any]:
@@ -113,29 +109,28 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
     failed = bool(row["error"])
     if failed:
         letter, reason = None, str(row["error"])
-    elif scoring == "generated" and row.get("each") is not None:
+    elif scoring == "logprob":
+        letter, reason = None, "no probabilities of letters"
+        if row["logprobs"] is not None:
+            try:
+                letter = Reply(logprobs=tuple(row["logprobs"])).likeliest
+                reason = "" if letter else "no letter is likeliest"
+            except ValueError as error:  # a number that is not finite, in a file that was damaged
+                reason = str(error)
+    elif row.get("each") is not None:
         letter, reason, _ = by_option(row["each"], protocol)
-    elif scoring == "generated" and protocol == "paper" and match is not None:
+    elif protocol == "paper" and match is not None:
         failed = bool(match["error"])
         letter, reason = match["letter"], match["error"] or match["reason"]
-    elif scoring == "generated":
-        rule, options = "fixed", row["options"]
-        if protocol == "paper":
-            rule, options = letters, without_missing(options)
-        letter, reason, _ = parse(row["text"] or "", options, rule)
+    elif protocol == "paper":
+        letter, reason, _ = parse(row["text"] or "", without_missing(row["options"]), letters)
     else:
-        logprobs, reason = row["logprobs"], "no probabilities of letters"
-        try:
-            letter = Reply(logprobs=None if logprobs is None else tuple(logprobs)).likeliest
-        except ValueError as error:  # a number that is not finite, in a file that was damaged
-            letter, reason = None, str(error)
-        else:
-            reason = "" if letter else reason if logprobs is None else "no letter is likeliest"
-    made = {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None}
+        letter, reason, _ = parse(row["text"] or "", row["options"], "fixed")
     if letter is not None:
-        return {**made, "value": float(letter == row["answer"])}
-    wrong = protocol == "paper" and scoring == "generated" and not failed
-    return {**made, "value": 0.0 if wrong else None}
+        value: float | None = float(letter == row["answer"])
+    else:
+        value = 0.0 if protocol == "paper" and scoring == "generated" and not failed else None
+    return {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None, "value": value}
 
 
 #: What can become of a pair -> the values of its original and its negated question.
@@ -164,7 +159,7 @@ def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
 
     asking  How a judge was asked; None for other models.
     """
-    made: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     scored = scores.where(metric="accuracy")
     for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
         parts: list[Iterable[dict[str, Any]]] = [_accuracies(rows, protocol), _unread(rows)]
@@ -172,17 +167,17 @@ def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
             blind = scores.where(scoring=scoring, metric=BASELINES)
             parts += [_by_subset(rows), _blind(rows, blind), _positions(rows)]
             parts += [paired(_in(rows, category), category) for category in categories_of(rows)]
-        made += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
+        figures += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
-    frame = frames.frame([*made, *([both] if both else [])])
+    frame = frames.frame([*figures, *([both] if both else [])])
     return frames.label(frame, headline=np.where(frame["scoring"] == headline(frame, asking), "yes", ""))
 
 
 def headline(frame: pd.DataFrame, asking: str | None) -> str:
     """The scoring that stands for a model: what is written, unless no letter could be read there; of a judge
     that is asked about each option, and seldom says yes to just one, the likeliest yes."""
-    there = frames.select(frame, task="accuracy", protocol="fixed")
-    scored = there.groupby("scoring", sort=False)["n"].sum()
+    accuracies = frames.select(frame, task="accuracy", protocol="fixed")
+    scored = accuracies.groupby("scoring", sort=False)["n"].sum()
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
     return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
 
@@ -199,9 +194,9 @@ def _in(rows: ScoreTable, category: str) -> ScoreTable:
 
 def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        of_variant = rows.where(variant=variant)
-        for category in categories_of(of_variant):
-            members = _in(of_variant, category)
+        asked = rows.where(variant=variant)
+        for category in categories_of(asked):
+            members = _in(asked, category)
             estimate = accuracy(members, category, protocol)
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
             what |= {"category": category, "unit": "%"}
@@ -293,10 +288,10 @@ def _positions(rows: ScoreTable) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
         members = rows.where(variant=variant)
         given = ScoreTable(members.frame[members.frame["letter"].notna()])
-        said = (given.frame["letter"] == "A").to_numpy(np.float64)
+        answered = (given.frame["letter"] == "A").to_numpy(np.float64)
         right = len(given.where(answer="A")) / len(given) if len(given) else None
         what: dict[str, Any] = {"task": "position", "variant": variant, "unit": "%"}
-        yield frames.figure(statistics.bounded_mean(said, given.clusters), metric="answered", **what)
+        yield frames.figure(statistics.bounded_mean(answered, given.clusters), metric="answered", **what)
         yield frames.number(right, metric="right", n=len(given), **what)
 
 
