@@ -57,7 +57,7 @@ class FunctionEditor(RemoteEditor):
     ) -> None:
         super().__init__(name or name_of(function), concurrency)
         check_count("retries", retries, least=0)
-        self.function, self._retries = function, retries
+        self.function, self._retries, self._short = function, retries, self.name.rpartition("/")[2]
         self.seeded = _takes_seed(function, self.name)
         self._content = content_of(function)
         self._first = threading.Lock()
@@ -74,7 +74,7 @@ class FunctionEditor(RemoteEditor):
         }
 
     def hopeless(self, result: EditResult) -> bool:
-        return str(result.error).startswith((f"{self.name} raised ", f"{self.name} gave "))
+        return str(result.error).startswith((f"{self._short} raised ", f"{self._short} gave "))
 
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
@@ -84,11 +84,11 @@ class FunctionEditor(RemoteEditor):
             try:
                 image = as_picture(self._called(request))
             except Refused as error:
-                return EditResult(request.id, None, f"{self.name} refused: {error}", refused=True)
+                return EditResult(request.id, None, str(error) or "no reason given", refused=True)
             except Exception as error:
                 if out_of_memory(error):
                     raise  # is about the machine, not about the sample
-                again, said = is_transient(error), f"{self.name} raised {reason(error)}"
+                again, said = is_transient(error), f"{self._short} raised {reason(error)}"
                 if not again or attempt == self._retries:
                     return EditResult(request.id, None, said, transient=again)
                 headers = getattr(getattr(error, "response", None), "headers", None) or {}
@@ -96,7 +96,7 @@ class FunctionEditor(RemoteEditor):
                 self.pace.wait(backoff(attempt))
                 continue
             if isinstance(image, str):
-                return EditResult(request.id, None, f"{self.name} {image}")
+                return EditResult(request.id, None, f"{self._short} {image}")
             return EditResult(request.id, image)
         raise AssertionError("the last call returns or raises")
 

@@ -94,9 +94,11 @@ def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models
     if not measured:
         return None
     first, last = measured[0], measured[-1]
-    ends = [text(figure, interval="none") for figure in (first.affirmed, first.negated)]
-    reach = f"a gap of {text(first.gap)} points"
-    told = f"{what} goes from {ends[0]} % to {ends[1]} % when {change}: {reach}"
+
+    def ends(gap: Gap) -> str:
+        return " to ".join(f"{text(figure, interval='none')} %" for figure in (gap.affirmed, gap.negated))
+
+    told = f"{what} goes from {ends(first)} when {change}: a gap of {text(first.gap)} points"
     if first is last:
         return f"With {first.model}, {told}."
     if not all(above(first, other) for other in measured[1:]):
@@ -106,5 +108,5 @@ def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models
         )
     said = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
     if all(above(other, last) for other in measured[:-1]):
-        said += f" Smallest gap: {last.model}, {text(last.gap, interval='none')}."
+        said += f" Smallest gap: {last.model}, {text(last.gap, interval='none')} (from {ends(last)})."
     return said

@@ -92,7 +92,7 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
         f"{sum('again' in row for row in scores)} failed; retry with: nein eval --editor identity"
         in first.stderr
     )
-    note = f"{len(lost)} samples lack the answer of an endpoint. To ask again: nein eval --editor identity"
+    note = f"{len(lost)} samples lack the answer of an endpoint. Retry with: nein eval --editor identity"
     assert note in (out / "table.md").read_text()
     kept = {metric: rows(out, metric) for metric in ASKED.split(",")}
     server.rule = lambda body, count: (200, say("No"), {})

@@ -160,7 +160,7 @@ def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
 def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_again(service, edit, tmp_path):
     service(s1_1=REFUSED, s3_1=REFUSED)
     run, _ = edit()
-    assert "2 of 6 samples were refused by the service, for instance: moderation_blocked" in notes_of(run)
+    assert "2 of 6 edits were refused by the editor, for instance: moderation_blocked" in notes_of(run)
     sheet = sections.results()[1].sheet(frames.read(tmp_path / "out" / "figures.csv"))
     assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
     found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))

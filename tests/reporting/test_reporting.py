@@ -136,7 +136,7 @@ def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
         "Of 3 models, one loses most: accuracy goes from 50.0 % to 50.0 %"
     )
     assert "Smallest gap" not in said(one, two, three)
-    assert said(one, two).endswith("Smallest gap: two, 20.0.")
+    assert said(one, two).endswith("Smallest gap: two, 20.0 (from 50.0 % to 50.0 %).")
     assert "none is significantly worst" in said(two, three)
     assert said(two).startswith("With two, accuracy goes")
     assert not said()

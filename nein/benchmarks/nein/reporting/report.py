@@ -163,9 +163,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
             calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
-            again = (
-                f"To ask again: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
-            )
+            again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
     return said
 
@@ -220,11 +218,11 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
     said, failed = [], 0
-    for start, happened in {NOT_EDITED: "not edited", DECLINED: "refused by the service"}.items():
+    for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
         lost = [{why: n for why, n in of.items() if why.startswith(start)} for of in reasons.values()]
         if most := max((sum(of.values()) for of in lost), default=0):
             example = next(reason for of in lost for reason in of).removeprefix(start)
-            said.append(f"{name}: {most} of {attempted} samples were {happened}, for instance: {example}")
+            said.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
             failed += most
     for figure in rows:
         others = [why for why in reasons[figure["metric"]] if not why.startswith((NOT_EDITED, DECLINED))]

@@ -89,10 +89,10 @@ def _refused(figures: Sequence[Figure]) -> str:
 
 
 REFUSALS = Table(
-    "refusals", "Refused by the service", (*RUN, Row("group", "negative instruction")),
+    "refusals", "Refused by the editor", (*RUN, Row("group", "negative instruction")),
     (Column("refused %"), Column("refused", show=_refused)), {"task": "refusals"},
-    "Requests that the editor's service declined: not edited, in no score, and not sent again "
-    "(--retry-refused sends them).",
+    "Requests that the editor or its service declined: in no score, and sent again only with "
+    "--retry-refused.",
 )  # fmt: skip
 
 
