@@ -115,7 +115,7 @@ def timed(begin: Callable[[], Executor], path: Path, blocks: int) -> tuple[float
     executor.close()
     seconds = time.perf_counter() - start
     assert len(folder.done("rows")) == blocks
-    ends = [cost["at"] for cost in folder.costs("idle").values()]
+    ends = [cost["at"] for cost in folder.costs()["idle"].values()]
     return seconds, (max(ends) - min(ends)) / (blocks - 1)
 
 
@@ -164,7 +164,7 @@ def shares(sizes: Sequence[int], seconds: float) -> None:
                     time.sleep(apart * seconds)
                 assert [worker.wait() for worker in workers] == [0] * size
                 took = time.perf_counter() - start
-                made = sum(len(path.read_text().splitlines()) for path in folder.cost_files("idle"))
+                made = sum(len(path.read_text().splitlines()) for path, _ in folder.cost_files())
             how = "containers" if containers else "one by one" if apart else "together"
             print(f"{size:8} {blocks:7} {'yes' if numbered else 'no':>9} {how:>12} {made:6} "
                   f"{made / blocks:8.3f} {took:7.1f} {12 * seconds:6.1f}", flush=True)  # fmt: skip

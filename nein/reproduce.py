@@ -333,9 +333,8 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
 
 
 def _costs(folder: Any, name: str) -> Iterator[Cost]:
-    top = folder.path / "costs"
-    for stage in sorted({path.parent.relative_to(top).as_posix() for path in top.rglob("*.log")}):
-        blocks = folder.costs(stage).values()
+    for stage, by_block in sorted(folder.costs().items()):
+        blocks = by_block.values()
         peaks = [block.get("peak_memory") or {} for block in blocks]
         host, device = (max((int(p.get(k) or 0) for p in peaks), default=0) for k in ("host", "device"))
         seconds = float(sum(block.get("seconds", 0) for block in blocks))

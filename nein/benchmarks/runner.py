@@ -134,7 +134,7 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
     peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
     for step, blocks in zip(steps, made, strict=True):
         if blocks and step.stage.model is not None:
-            if (peak := step.folder.noted("peak_memory", step.stage.name)) is not None:
+            if (peak := step.folder.notes("peak_memory").get(step.stage.name)) is not None:
                 peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
         print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)

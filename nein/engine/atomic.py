@@ -149,7 +149,7 @@ def reader(shape: Shape) -> Callable[..., dict[str, Any]]:
             row = _parsed(line, f"{where},", of_lines=True)
             if not isinstance(row, dict):
                 raise UserError(f"{where}, is not a JSON object.")
-            _check(row, shape, where)
+            check(row, shape, where)
         return row
 
     return read
@@ -160,7 +160,7 @@ def read_json(path: Path, shape: Shape = object) -> Any:
     without the `shape`."""
     with _readable(path):
         content = _parsed(path.read_bytes(), f"'{path}'")
-    _check(content, shape, f"'{path}'")
+    check(content, shape, f"'{path}'")
     return content
 
 
@@ -192,7 +192,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def _check(content: Any, shape: Shape, where: str) -> None:
+def check(content: Any, shape: Shape, where: str) -> None:
+    """Raises UserError, which begins with `where`, for content without the shape."""
     if said := shapes.fault(content, shape):
         raise UserError(f"{where}: {said}. {_NOT_OURS}")
 

@@ -106,8 +106,18 @@ class Attempts:
 
 
 def new_name() -> str:
-    """Of a worker: no other has it, on any machine."""
+    """That nothing else has, on any machine."""
     return f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
+
+
+def process_name() -> str:
+    """Of the files of this process; one that is forked gets its own."""
+    return _process_name(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _process_name(pid: int) -> str:
+    return new_name()
 
 
 def name_of(stage: str, number: int) -> str:

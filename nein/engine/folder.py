@@ -3,8 +3,8 @@
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
       answers.sqlite            answers of models that are never asked twice
-      notes/<kind>/<name>.json  what processes write side by side: models, invocations, blocks set aside
-      costs/<stage>/<worker>.log    what each block took
+      notes/<process>.log       what processes append side by side: models, invocations, blocks set aside
+      costs/<process>.log       what each block took
       attempts/<stage>-<block>.json    at which blocks workers are, or were when they died
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
       <output>/000/000012.jsonl the rows of a block, one JSON object a line; a thousand blocks to a folder
@@ -18,19 +18,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from nein.engine import atomic
-from nein.engine.attempts import attempts
+from nein.engine.attempts import attempts, process_name
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 from nein.loading import spending
 
-FORMAT = 5
+FORMAT = 6
+READABLE = (5, FORMAT)  # 5: a file for every note, a folder of costs for every stage
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 
@@ -51,7 +53,11 @@ _NOTES: Mapping[str, Shape] = {
         "environment?": {"device?": (str, None), "device_name?": (str, None)},
     },
 }
-COST = {"block": int, "at": float, "seconds?": float, "peak_memory?": {"host?": float, "device?": float}}
+_NOTE = {"kind": str, "name": str, "at": float, "value": (dict, None)}
+COST = {
+    "block": int, "at": float, "stage?": str, "seconds?": float,
+    "peak_memory?": {"host?": float, "device?": float},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,14 +106,12 @@ class Folder:
                 f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
                 f"{family} --help names the commands for it."
             )
-        invocations = self.notes("invocations")
+        notes = self._notes()
         return {
             **atomic.read_json(self.manifest_path, {**_EVERY, **self.facts}),
-            "models": self.notes("models"),
-            "peak_memory": self.notes("peak_memory"),
-            "usage": self.notes("usage"),
+            **{kind: notes.get(kind, {}) for kind in ("models", "peak_memory", "usage")},
             "spent": spending.spent(self.path),
-            "invocations": [invocations[name] for name in sorted(invocations)],
+            "invocations": [*notes.get("invocations", {}).values()],
         }
 
     def open(self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool) -> None:
@@ -144,7 +148,7 @@ class Folder:
         atomic.write_json(self.manifest_path, new)
 
     def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
-        if found.get("format", FORMAT) != FORMAT:
+        if found.get("format", FORMAT) not in READABLE:
             raise UserError(
                 f"'{self.path}' was written by another version (format {found['format']}); {mend}."
             )
@@ -183,31 +187,62 @@ class Folder:
 
     # --- notes -----------------------------------------------------------------------------
 
-    def note(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
-        """Writes a small file of its own: any process may, at any time."""
-        atomic.write_json(self.path / "notes" / kind / f"{_file_name(name)}.json", dict(value))
+    def note(self, kind: str, name: str, value: Mapping[str, Any] | None) -> None:
+        """Appends a line to the notes of this process: any process may, at any time. None takes a note back.
+
+        Notes are in order of time, also where the clocks of machines differ.
+        """
+        at = max([time.time(), *(note["at"] + 1e-3 for note in self._lines())])
+        self._append("notes", {"kind": kind, "name": name, "at": at, "value": value}, sync=True)
 
     def notes(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Name -> what was noted, by name."""
+        """Name -> what was noted last, in order of time."""
+        return self._notes().get(kind, {})
+
+    def note_models(self, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+        """Writes down what loaded models are: kind -> (fingerprint, description). Raises UserError for
+        another one under the same name."""
+        noted = self.notes("models")
+        for kind, (fingerprint, description) in models.items():
+            if kind not in noted:
+                self.note("models", kind, {"fingerprint": fingerprint, **description})
+            elif noted[kind]["fingerprint"] != fingerprint:
+                raise UserError(
+                    f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
+                    "choose another --out."
+                )
+
+    def _notes(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Kind -> name -> what was noted last, by name."""
+        notes: dict[str, dict[str, Any]] = {}
+        for note in sorted(self._lines(), key=lambda note: note["at"]):
+            notes.setdefault(note["kind"], {})[note["name"]] = note["value"]
         return {
-            path.stem: atomic.read_json(path, _NOTES.get(kind, dict))
-            for path in sorted((self.path / "notes" / kind).glob("[!.]*.json"))
+            kind: {name: values[name] for name in sorted(values) if values[name] is not None}
+            for kind, values in notes.items()
         }
 
-    def noted(self, kind: str, name: str) -> dict[str, Any] | None:
-        """What was noted under a name, whatever characters it has; None for nothing."""
-        return self.notes(kind).get(_file_name(name))
+    def _lines(self) -> Iterator[Row]:
+        """The lines of all notes, those of format 5 first."""
+        root = self.path / "notes"
+        for path in root.glob("*/[!.]*.json"):
+            value = atomic.read_json(path, _NOTES.get(path.parent.name, dict))
+            yield {"kind": path.parent.name, "name": path.stem, "at": 0.0, "value": value}
+        for path in root.glob("*.log"):
+            for note in atomic.whole_lines(path, _NOTE):
+                if note["value"] is not None:
+                    atomic.check(note["value"], _NOTES.get(note["kind"], dict), f"'{path}'")
+                yield note
 
-    def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
-        """Writes down what a loaded model is. Raises UserError for another one under the same name."""
-        noted = self.noted("models", kind)
-        if noted is None:
-            self.note("models", kind, {"fingerprint": fingerprint, **description})
-        elif noted["fingerprint"] != fingerprint:
-            raise UserError(
-                f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
-                "choose another --out."
-            )
+    def _append(self, folder: str, row: Row, *, sync: bool) -> None:
+        path = self.path / folder / f"{process_name()}.log"
+        if not path.exists():
+            atomic.make_folder(path.parent)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
 
     # --- blocks ----------------------------------------------------------------------------
 
@@ -272,26 +307,24 @@ class Folder:
 
     # --- costs -----------------------------------------------------------------------------
 
-    def cost(self, stage: str, number: int, values: Mapping[str, Any], worker: str) -> None:
-        """What a block took (seconds, memory): a line in a file of its worker."""
-        path = self.path / "costs" / stage / f"{_file_name(worker)}.log"
-        line = json.dumps({"block": number, **values}) + "\n"
-        if not path.exists():
-            atomic.make_folder(path.parent)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+    def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
+        """What a block took (seconds, memory): a line in a file of this process."""
+        self._append("costs", {"stage": stage, "block": number, **values}, sync=False)
 
-    def cost_files(self, stage: str) -> list[Path]:
-        """One per worker."""
-        return sorted((self.path / "costs" / stage).glob("*.log"))
+    def cost_files(self) -> Iterator[tuple[Path, str]]:
+        """One per worker, and the stage of lines that name none: format 5 had files for each."""
+        root = self.path / "costs"
+        for path in sorted(root.rglob("*.log")):
+            yield path, path.parent.relative_to(root).as_posix()
 
-    def costs(self, stage: str) -> dict[int, Row]:
-        """Block -> what it took, as last made; a line that a kill has cut short is passed over."""
-        latest: dict[int, Row] = {}
-        for path in self.cost_files(stage):
+    def costs(self) -> dict[str, dict[int, Row]]:
+        """Stage -> block -> what it took, as last made; a line that a kill has cut short is passed over."""
+        latest: dict[str, dict[int, Row]] = {}
+        for path, stage in self.cost_files():
             for row in atomic.whole_lines(path, COST):
-                if row["block"] not in latest or row["at"] >= latest[row["block"]]["at"]:
-                    latest[row["block"]] = row
+                blocks = latest.setdefault(row.get("stage", stage), {})
+                if row["block"] not in blocks or row["at"] >= blocks[row["block"]]["at"]:
+                    blocks[row["block"]] = row
         return latest
 
 
@@ -309,10 +342,6 @@ def runs_at(paths: Sequence[Path]) -> list[Path]:
     if not found:
         raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
     return list(found.values())
-
-
-def _file_name(name: str) -> str:
-    return name.replace(":", "").replace("/", "-")
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

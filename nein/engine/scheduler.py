@@ -281,7 +281,7 @@ def try_again(folder: Folder) -> int:
         forget(folder.path, name=name_of(note["stage"], note["block"]))
         for path in reversed(paths):
             path.unlink(missing_ok=True)
-        folder.inside(folder.path / "notes" / ASIDE / f"{name}.json").unlink(missing_ok=True)
+        folder.note(ASIDE, name, None)
     return len(notes)
 
 

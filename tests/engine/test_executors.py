@@ -29,7 +29,7 @@ def test_every_block_is_a_file_of_rows_in_order(folder):
     rows = list(folder.rows("squares", range(BLOCKS)))
     assert [(row["id"], row["value"]) for row in rows] == [(n, n * n) for n in range(COUNT)]
     assert folder.manifest()["models"] == {"model": {"fingerprint": "squarer-1", "class": "Squarer"}}
-    assert set(folder.costs("square")) == set(range(BLOCKS))
+    assert set(folder.costs()["square"]) == set(range(BLOCKS))
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

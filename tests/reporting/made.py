@@ -82,7 +82,7 @@ def write_run(out, data, editor, track, rows, values, *, failed=(), pictures=Tru
         run.note("models", kind, description)
     call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
     run.note("invocations", "first", call)
-    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}}, "one")
+    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
     if features:
         runs.write_fid(run, _features(run, rows, features, failed))
         runs.finish(run)

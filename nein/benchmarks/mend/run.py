@@ -110,10 +110,8 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Folder]]) -> Iterator[di
 def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
     what: dict[str, Any] = {"task": "costs", "model": arm}
-    stages = [
-        (one, path.name) for one in folders for path in one.path.glob("costs/*") if path.name != "score"
-    ]
-    seconds = sum(block["seconds"] for one, stage in stages for block in one.costs(stage).values())
+    stages = [blocks for one in folders for stage, blocks in one.costs().items() if stage != "score"]
+    seconds = sum(block["seconds"] for blocks in stages for block in blocks.values())
     yield frames.number(seconds, unit="", metric="seconds", **what)
     reference = references.named(model)[1]
     if not editors.is_served(reference):

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from nein.engine import atomic
 from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
 from nein.engine.executors import memory
@@ -68,13 +67,10 @@ class Worker:
     """Makes blocks of `steps` with the models of one device; threads may share it.
 
     device  Of the models: see `nein.engine.processes.Processes.device`.
-    name    Of its files of costs.
     """
 
-    def __init__(
-        self, steps: Sequence[Step], device: str, loaded: Loaded | None = None, name: str = ""
-    ) -> None:
-        self.name = name or new_name()
+    def __init__(self, steps: Sequence[Step], device: str, loaded: Loaded | None = None) -> None:
+        self._name = new_name()
         self.loaded = loaded or Loaded(device)
         self._steps, self._device = steps, device
         self._mutex = threading.Lock()
@@ -100,7 +96,7 @@ class Worker:
         put(step, task.number, stage.work(model, inputs, task.missing), task.missing)
         seconds = round(time.perf_counter() - start, 3)
         cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
-        folder.cost(stage.name, task.number, cost, self.name)
+        folder.cost(stage.name, task.number, cost)
         if (peak := memory.peak(self._device)) is not None:
             self.peaks[task.step] = peak
         return True
@@ -122,7 +118,7 @@ class Worker:
         for kind, usage in model.usage(loaded).items() if folders else ():
             self._said[kind] += 1
             for folder in folders.values():
-                folder.note("usage", f"{kind}-{self.name}-{self._said[kind]}", usage)
+                folder.note("usage", f"{kind}-{self._name}-{self._said[kind]}", usage)
 
     def _model(self, step: Step) -> Any:
         model = step.stage.model
@@ -136,8 +132,6 @@ class Worker:
         place = (step.folder.path, model.name)
         with self._mutex:
             if place not in self._noted:
-                atomic.parallel_map(
-                    lambda one: step.folder.note_model(one[0], *one[1]), list(model.describe(loaded).items())
-                )
+                step.folder.note_models(model.describe(loaded))
                 self._noted.add(place)
         return loaded

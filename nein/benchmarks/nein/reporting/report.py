@@ -239,8 +239,9 @@ def costs(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
         samples = functools.cache(lambda number, run=run: len(run.run.read(EDIT, number)))
         places = [one.get("environment", {}) for one in reversed(run.manifest.get("invocations", []))]
         place: dict[str, Any] = next((one for one in places if one.get("device")), {})
+        costs = run.run.costs()
         for stage in ("edit", "score"):
-            by_block = run.run.costs(stage)
+            by_block = costs.get(stage, {})
             count = sum(map(samples, by_block))
             if not count:
                 continue
