@@ -37,7 +37,7 @@ LONGEST = [
     engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
     editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
     test_fuzz train/clip_finetuning/test_finetune reporting/test_export engine/test_slurm served/test_vllm
-    negvqa/test_nano research/test_data
+    negvqa/test_nano
 """.split()
 ]
 
@@ -46,7 +46,7 @@ DRAWN = {
     f"tests/{name}.py"
     for name in """
     negvqa/test_figures nein/test_report reporting/test_browser reporting/test_files
-    reporting/test_one_interval reporting/test_reporting research/test_studies
+    reporting/test_one_interval reporting/test_reporting
 """.split()
 }
 

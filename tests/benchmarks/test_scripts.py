@@ -102,6 +102,7 @@ def test_true_sizes_are_the_published_ones():
         ("image_metrics --limit 2 --tiny --out {out}", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny --out {out}", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1 --out {out}", "6 figures equal"),
+        ("reward --scenes 2", "| objects and wording | 100.0 ["),
         ("rewriting --objects 2", "| other sentences"),
         ("true_size --tiny --dtypes float32 --stages edit,ovd --out {out}", "0 of 4 decisions differ"),
     ],
