@@ -16,7 +16,7 @@ from nein.editors.base import Editor, EditorError
 from nein.editors.base import EditRequest as EditRequest
 from nein.editors.base import EditResult as EditResult
 from nein.editors.base import Refused as Refused
-from nein.editors.function import as_editor, at_place, is_place
+from nein.editors.function import as_editor
 from nein.editors.presets import (
     BASIC,
     DEFAULT_CONFIG,
@@ -25,16 +25,14 @@ from nein.editors.presets import (
     PRESETS,
     EditorPreset,
     canonical,
-    is_checkpoint,
-    is_served,
     preset_row,
     split_address,
 )
 from nein.editors.presets import declared_class as declared_class
-from nein.editors.presets import model_of as model_of
 from nein.editors.zone import find_missing
+from nein.loading.attributes import load_attribute
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import Need, expanded, located
+from nein.loading.references import Need, expanded, is_served, located, parse_reference
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
@@ -58,26 +56,14 @@ def is_known(name: str) -> bool:
 
 
 def spelled(name: str) -> str:
-    """The name as `available` has it ("InstructPix2Pix" is "ip2p"); a place or a checkpoint as it is. Raises
+    """The name as `available` has it ("InstructPix2Pix" is "ip2p"); any other reference as it is. Raises
     EditorError."""
-    if is_place(name) or is_served(name) or is_checkpoint(name):
+    if parse_reference(name).kind != "name":
         return name
     match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
     if match is None:
         raise _unknown(name)
     return match
-
-
-def is_foreign(name: str) -> bool:
-    """Whether the editor is an installed package's, behind an address, or named by its place."""
-    if is_place(name) or is_served(name):
-        return True
-    return name not in _OURS and not is_checkpoint(name) and name in plugins()
-
-
-def needs_checkpoint(name: str) -> bool:
-    """Whether the editor has weights to load (`preset_row` then has a row for it)."""
-    return not is_foreign(name) and name not in BASIC
 
 
 def can(name: str, what: str) -> bool:
@@ -86,59 +72,54 @@ def can(name: str, what: str) -> bool:
         from nein.loading.service import hosted
 
         return what == "negative_prompt" and not hosted(split_address(name)[0])
-    if is_foreign(name):
-        return False
     row = _row(name)
-    recipe = PIPELINES.get(row.pipeline or "", {})
-    if what == "negative_prompt" and recipe.get("negative", {}) is None:
+    recipe = PIPELINES.get(row.pipeline or "", {}) if row else {}
+    if row is None or (what == "negative_prompt" and recipe.get("negative", {}) is None):
         return False
     return what in row.can or (what == "guided" and "guided" in recipe)
 
 
 def model_options(name: str) -> tuple[str, ...]:
     """The options of an editor that name a model (folder, file or hub id) beside its checkpoint."""
-    return () if is_foreign(name) else tuple(_row(name).layouts)
+    row = _row(name)
+    return tuple(row.layouts) if row else ()
 
 
 def check_models(name: str, **models: str) -> None:
     """Raise EditorError when a file that has to be on this machine is not; `models` by option."""
+    row = _row(name) if models else None
     for option, reference in models.items():
-        if _row(name).layouts.get(option, "") is None and (missing := find_missing(reference)):
+        if row and row.layouts.get(option, "") is None and (missing := find_missing(reference)):
             raise EditorError(missing)
 
 
 def check(name: str, **overrides: Any) -> None:
     """Raise EditorError when `get_editor(name, **overrides)` could not be built; loads nothing."""
-    if is_place(name):
-        at_place(name)
-    if is_served(name):
+    kind = parse_reference(name).kind
+    if kind == "attribute":
+        load_attribute(name)
+    if kind == "served":
         split_address(name)
-    if is_foreign(name):
-        return  # whoever wrote it knows its options
-    options = options_of(name)
-    for option in overrides:
-        if option not in options:
-            raise unknown("option", option, options, f"It was given to editor '{name}'.")
-
-
-def options_of(name: str) -> list[str]:
-    """The options `get_editor(name, ...)` takes besides those of every editor."""
-    return list(_row(name).values)
+    row = _row(name)
+    for option in overrides if row else ():  # whoever wrote another one knows its options
+        if option not in row.values:
+            raise unknown("option", option, [*row.values], f"It was given to editor '{name}'.")
 
 
 def takes(name: str, option: str) -> bool:
     """Whether an editor has the option; one of another package is asked when it is built."""
-    return is_foreign(name) or option in options_of(name)
+    row = _row(name)
+    return row is None or option in row.values
 
 
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
     """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
-    name = spelled(name)
-    if is_foreign(name) or not needs_checkpoint(name):
+    row = _row(spelled(name))
+    if row is None or not row.needs_checkpoint:
         return []
-    row, place, revision = _checkpoint(name, checkpoint, revision)
+    place, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = place.partition(":")
     parts = [Need.of("pipeline", place, revision)]
@@ -150,16 +131,13 @@ def origins(
     return [part for part in parts if part is not None]
 
 
-def _checkpoint(
-    name: str, checkpoint: str | None, revision: str | None
-) -> tuple[EditorPreset, str, str | None]:
-    """The row of an editor, and its checkpoint and revision or those given in their place."""
-    row = _row(name)
+def _checkpoint(row: EditorPreset, checkpoint: str | None, revision: str | None) -> tuple[str, str | None]:
+    """The row's checkpoint and revision, or those given in their place."""
     if checkpoint is not None:
-        return row, checkpoint, revision  # a revision belongs to the checkpoint it was written for
+        return checkpoint, revision  # a revision belongs to the checkpoint it was written for
     if row.checkpoint is None:
-        raise EditorError(f"editor {name!r} needs checkpoint=FOLDER: {row.obtain}")
-    return row, row.checkpoint, revision or row.revision
+        raise EditorError(f"editor {row.name!r} needs checkpoint=FOLDER: {row.obtain}")
+    return row.checkpoint, revision or row.revision
 
 
 def get_editor(
@@ -189,36 +167,32 @@ def get_editor(
         from nein.editors.served import ServedEditor
 
         return ServedEditor(name, **overrides)
-    if is_foreign(name):
+    row, machine = _row(name), {"device": device, "dtype": dtype, "batch_size": batch_size}
+    if row is None:
         try:
-            thing = at_place(name) if is_place(name) else plugins()[name].load()
+            thing = plugins()[name].load() if name in plugins() else load_attribute(name)
         except (ImportError, AttributeError) as error:
             raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
-        machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         return as_editor(thing, name=name, **machine, **overrides)
-    factory = pkgutil.resolve_name(_row(name).place)
-    if not needs_checkpoint(name):
+    factory, options = pkgutil.resolve_name(row.place), {**row.options(), **overrides}
+    if not row.needs_checkpoint:
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
-    row, place, revision = _checkpoint(name, checkpoint, revision)
-    options = {**row.options(), **overrides}
-    further = {option: located(options[option]) for option in model_options(name) if option in options}
-    return factory(
-        located(place),
-        name=name,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        batch_size=batch_size,
-        **{**options, **further},
-    )
+    place, revision = _checkpoint(row, checkpoint, revision)
+    further = {option: located(options[option]) for option in row.layouts if option in options}
+    return factory(located(place), name=name, revision=revision, **machine, **{**options, **further})
 
 
-def _row(name: str) -> EditorPreset:
+def _row(name: str) -> EditorPreset | None:
+    """Ours; None of one of an installed package, behind an address, or named by module:attribute. Raises
+    EditorError for a name of nothing."""
     if name in BASIC or name in PRESETS:
         return BASIC.get(name) or PRESETS[name]
-    if name not in _OURS and not is_checkpoint(name):
+    given = parse_reference(name)
+    if name not in _OURS and not given.has_files:
+        if given.kind in ("served", "attribute") or name in plugins():
+            return None
         raise _unknown(name)
     only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
     return preset_row(name, "nano" if only_nano else "paper")

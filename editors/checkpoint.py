@@ -28,7 +28,7 @@ from transformers.utils import logging as transformers_logging
 
 from nein.editors import ldm, lora
 from nein.editors.base import EditorError
-from nein.loading.references import expanded, is_local
+from nein.loading.references import expanded, is_local, parse_reference
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {
@@ -152,16 +152,14 @@ def _check_folder(path: Path, checkpoint: str) -> None:
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
     """(folder, None) or (hub id, revision or None). Raises EditorError."""
-    path = expanded(reference)
-    if path.exists():
-        return str(path), None
-    name, _, suffix = reference.partition("@")
-    parts = name.split("/")
-    if len(parts) != 2 or not all(parts) or reference.startswith((".", "~")):
+    if is_local(reference):
+        return str(expanded(reference)), None
+    given = parse_reference(reference)
+    if given.kind != "hub" or given.name.count("/") != 1:
         raise EditorError(
             f"{reference!r} is neither an existing folder nor a hub id of the form owner/name; check the path"
         )
-    return name, revision or suffix or None
+    return given.name, revision or given.revision
 
 
 def _read(

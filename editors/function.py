@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import inspect
 import logging
-import pkgutil
-import re
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
 from nein.editors.presets import row_of_class
 from nein.editors.remote import RemoteEditor
 from nein.loading.digests import json_digest, tensor_digest
-from nein.loading.errors import near_match, out_of_memory, reason
-from nein.loading.references import expanded
+from nein.loading.errors import out_of_memory, reason
 from nein.loading.service import RETRIED, backoff, retry_after
 
 if TYPE_CHECKING:
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: "module:attribute" and "path/file.py:attribute".
-_PLACE = re.compile(r"(?P<home>[^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):(?P<name>[^\W\d]\w*)")
 #: What an editor is known by.
 _PARTS = ("name", "fingerprint", "describe", "edit")
 #: Options of any function; they decide no picture.
@@ -158,54 +151,6 @@ def as_picture(made: Any) -> np.ndarray | str:
             return made.copy()
         given = f"an array of shape {made.shape} and dtype {made.dtype}"
     return f"gave {given}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
-
-
-def is_place(reference: str) -> bool:
-    """Whether a reference has the form `module:attribute` or `file.py:attribute`."""
-    return _PLACE.fullmatch(reference) is not None and not reference.startswith(("nano:", "hub:", "openai:"))
-
-
-def at_place(reference: str) -> Any:
-    """What `module:attribute` or `file.py:attribute` names. Raises EditorError where it is not there."""
-    place = _PLACE.fullmatch(reference)
-    if place is None:
-        raise EditorError(f"{reference!r} is not of the form module:attribute or file.py:attribute")
-    try:
-        if not place["home"].endswith(".py"):
-            return pkgutil.resolve_name(reference)
-        module = _module_of(expanded(place["home"]))
-        if not hasattr(module, place["name"]):
-            near = near_match(place["name"], vars(module))
-            guess = f"; did you mean '{near}'?" if near else ""
-            raise AttributeError(f"'{place['home']}' has no '{place['name']}'{guess}")
-        return getattr(module, place["name"])
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
-        raise EditorError(f"{reference!r} cannot be imported: {error}") from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a file of the user runs
-        raise EditorError(f"{reference!r} raises {type(error).__name__} when imported: {error}") from None
-
-
-def _module_of(file: Path) -> Any:
-    """The module in a file, run once; it can import files beside it."""
-    name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file '{file}'")
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None  # every name that ends in .py has one, and a loader
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.append(str(file.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        sys.path.remove(str(file.resolve().parent))
-    return module
 
 
 def as_editor(

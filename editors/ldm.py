@@ -25,6 +25,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 from nein.editors.base import EditorError
 from nein.editors.presets import DEFAULT_CONFIG
 from nein.editors.sampling import euler_ancestral
+from nein.loading.references import parse_reference
 from nein.loading.weights import read_checkpoint
 
 PICKLES = (".ckpt", ".pt", ".pth", ".bin")
@@ -109,8 +110,8 @@ def choose_unet(tensors: Tensors, ema: bool | str | None, path: Path) -> tuple[T
 
 def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
     """The pipeline, every part with exactly the tensors its configuration asks for."""
-    where, _, revision = (reference, "", "") if Path(reference).exists() else reference.partition("@")
-    place: dict[str, Any] = {"pretrained_model_name_or_path": where, "revision": revision or None}
+    given = parse_reference(reference)
+    place: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
     try:
         unet_config = UNet2DConditionModel.load_config(**place, subfolder="unet")
         vae_config = AutoencoderKL.load_config(**place, subfolder="vae")

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 
 from nein.editors.base import EditorError
 from nein.loading import credentials
 from nein.loading.errors import choose, near_match, plain, spelled
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_address, parse_reference
 
 
 @dataclass(frozen=True)
@@ -87,44 +86,22 @@ CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
 ALIASES = {"instructpix2pix": "ip2p"}
 
 
-def is_checkpoint(name: str) -> bool:
-    """Whether `name` is a model reference (local path, hub id, "nano:NAME") and not a row of a table."""
-    return name.startswith(("nano:", ".", "~")) or "/" in name or "\\" in name or Path(name).exists()
-
-
 #: Files that name the class of a pipeline, whole or made of blocks.
 INDICES = ("model_index.json", "modular_model_index.json")
-#: A model behind an address: openai:URL#MODEL, or openai:MODEL.
-PREFIX = "openai:"
 OPENAI = "https://api.openai.com/v1"
 
 
-def is_served(reference: str) -> bool:
-    return reference.startswith(PREFIX)
-
-
-def model_of(reference: str) -> str:
-    """The reference without the address, for servers move: "openai:#MODEL"."""
-    return f"{PREFIX}#{split_address(reference)[1]}"
-
-
 def split_address(reference: str) -> tuple[str, str]:
-    """(address, model) of a reference. Raises EditorError."""
-    rest = reference.removeprefix(PREFIX)
-    url, mark, model = rest.rpartition("#")
-    if "://" not in rest:
-        url, mark, model = os.environ.get("OPENAI_BASE_URL") or OPENAI, "#", rest.removeprefix("#")
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        valid = False
-    if not (valid and mark and model):
+    """(address, model) of openai:URL#MODEL, or openai:MODEL, which is at OPENAI_BASE_URL or OpenAI's own.
+    Raises EditorError."""
+    given = parse_reference(reference)
+    url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if given.url is None else given.url
+    if not (reference.startswith("openai:") and given.name and is_address(url)):
         raise EditorError(
             f"'{credentials.without(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
         )
-    return url, model
+    return url, given.name
 
 
 def preset_row(name: str, preset: str) -> EditorPreset:
@@ -135,8 +112,9 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         return PRESETS[DEFAULT_ROWS[name, preset]]
     if name in PRESETS and PRESETS[name].preset == preset:
         return PRESETS[name]
-    if name not in PRESETS and is_checkpoint(name):
-        same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == name.partition("@")[0]]
+    given = parse_reference(name)
+    if name not in PRESETS and given.has_files:
+        same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == given.name]
         parent = same[0] if same else row_of_class(declared_class(name), preset)
         return replace(
             parent,
@@ -167,9 +145,8 @@ def row_of_class(declared: str | None, preset: str) -> EditorPreset:
 def declared_class(name: str) -> str | None:
     """The pipeline class in the index of a local folder or a repository on the hub, or None."""
     folder = expanded(name)
-    local = folder.exists() or name.startswith(("nano:", ".", "~", "/"))
     there = (folder / index for index in INDICES if (folder / index).exists())
-    file = next(there, None) if local else _index_on_hub(name)
+    file = _index_on_hub(name) if parse_reference(name).kind == "hub" else next(there, None)
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file else None
     except (OSError, ValueError, AttributeError):
@@ -181,10 +158,10 @@ def _index_on_hub(name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
-    repository, _, revision = name.partition("@")
+    given = parse_reference(name)
     for index in INDICES:  # the loader says more about what is wrong
         with contextlib.suppress(OSError, EntryNotFoundError, HFValidationError):
-            return Path(hf_hub_download(repository, index, revision=revision or None))
+            return Path(hf_hub_download(given.name, index, revision=given.revision))
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
-from nein.editors.presets import model_of, split_address
+from nein.editors.presets import split_address
 from nein.editors.remote import RemoteEditor
 from nein.loading.service import WAITING, WITHHELD, NoAnswer, Service, png, setting
 
@@ -85,7 +85,7 @@ class ServedEditor(RemoteEditor):
         url, self.model = split_address(reference)
         seconds = setting("timeout", timeout, 300.0)  # a picture takes longer than an answer
         self._service = Service(url, self.model, concurrency=concurrency, timeout=seconds, retries=retries)
-        super().__init__(model_of(reference), self._service.concurrency, self._service.pace)
+        super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
         hosted = bool(self._service.hosted)
         if size is None:
             early = self.model.startswith(("gpt-image-1", "chatgpt-image"))

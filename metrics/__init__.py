@@ -22,7 +22,7 @@ _WHERE = {
     "models": (
         "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference", "check_reward",
         "dual_prefix", "load_choices", "load_dual", "load_encoder", "load_judge", "load_reward",
-        "origins", "special_reference", "split_reward",
+        "origins", "split_reward",
     ),
     "table": ("METRICS",),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line
+from nein.loading.references import parse_reference
 from nein.loading.weights import aligned, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -41,12 +42,12 @@ class Source:
 
 def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
     """`owner/name@revision` -> (`owner/name`, `revision`); an explicit `revision` must not disagree."""
-    if Path(path_or_id).exists() or "@" not in path_or_id:
-        return path_or_id, revision
-    name, _, given = path_or_id.rpartition("@")
-    if revision not in (None, given):
-        raise MetricError(f"'{path_or_id}' names revision '{given}' but revision '{revision}' was asked for.")
-    return name, given
+    given = parse_reference(path_or_id)
+    if given.revision and revision not in (None, given.revision):
+        raise MetricError(
+            f"'{path_or_id}' names revision '{given.revision}' but revision '{revision}' was asked for."
+        )
+    return given.name, given.revision or revision
 
 
 def state_dict(file: Path) -> dict[str, torch.Tensor]:

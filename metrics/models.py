@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nein.loading.errors import choose
-from nein.loading.references import Need, is_local, located
+from nein.loading.references import Need, is_local, is_served, located, parse_reference
 from nein.metrics import backends, judges
-from nein.metrics.backends.endpoint import PREFIXES, is_endpoint
 from nein.metrics.base import MetricError
 
 ENCODERS: dict[str, str] = {
@@ -66,25 +65,18 @@ ORIGINS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:origins",
 }
 
-#: Prefix of a judge's reference -> loader; "module:attribute" is a reference as well.
+#: Kind of a judge's reference -> loader; any other is that of a folder or hub id.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
-    **dict.fromkeys(PREFIXES, "nein.metrics.judges.endpoint:load"),
+    "attribute": "nein.metrics.judges:load_plugin",
+    "served": "nein.metrics.judges.endpoint:load",
 }
-
-
-def special_reference(path_or_id: str) -> str | None:
-    """ "openai", "vllm", "plugin", or "module" for "module:attribute"; None for a folder or hub id."""
-    prefix, colon, _ = path_or_id.partition(":")
-    if colon and prefix in REFERENCES:
-        return prefix
-    return "module" if judges.is_attribute(path_or_id) else None
 
 
 def check_reference(path_or_id: str, revision: str | None = None) -> None:
     """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
     no endpoint, imports what another package offers. Raises MetricError, one sentence."""
-    if special_reference(path_or_id) in ("plugin", "module"):
+    if parse_reference(path_or_id).is_code:
         judges.offered(path_or_id)
     else:
         backends.check(path_or_id, revision)
@@ -117,23 +109,23 @@ def load_judge(
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP, or a converted DCSM.
                 Besides: "openai:URL#MODEL" and "vllm:URL#MODEL" (vqa); "plugin:NAME" and
-                "module:attribute" (`metrics.judges`).
+                "module:attribute" or "file.py:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
-    prefix = special_reference(path_or_id)
-    if prefix in PREFIXES and kind != "vqa":
+    form = parse_reference(path_or_id).kind
+    if form == "served" and kind != "vqa":
         raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-    if prefix is None:
+    if form in REFERENCES:
+        load = pkgutil.resolve_name(REFERENCES[form])
+    else:
         from nein.metrics.loading import type_of
 
         by_type = JUDGES[kind]
         load = pkgutil.resolve_name(by_type.get(type_of(path_or_id, revision) or "", by_type[""]))
-    else:
-        load = pkgutil.resolve_name(REFERENCES.get(prefix, REFERENCES["plugin"]))
-    if prefix in (None, *PREFIXES):
+    if form not in ("plugin", "attribute"):
         known = inspect.signature(load).parameters
         if "quantization" not in known and options.get("quantization", "none") != "none":
             raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
@@ -155,7 +147,7 @@ def load_choices(
                 of `metrics.backends.endpoint.Endpoint`.
     """
     path_or_id = located(path_or_id)
-    load = pkgutil.resolve_name(CHOICES[is_endpoint(path_or_id)])
+    load = pkgutil.resolve_name(CHOICES[is_served(path_or_id)])
     return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
 
 
@@ -224,7 +216,7 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Need
     """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
     "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
     reference = located(reference)
-    if special_reference(reference) is not None:
+    if parse_reference(reference).kind in REFERENCES:
         return []
     if is_local(reference):
         if kind != "itm":

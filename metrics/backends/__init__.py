@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from nein.loading.errors import choose
+from nein.loading.references import is_served
 from nein.loading.service import Service
 from nein.metrics.backends import vllm
-from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
+from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError
 
 
 def check(reference: str, revision: str | None = None) -> None:
     """Checks the reference of an image-text model; loads nothing, asks nobody. Raises MetricError."""
-    if is_endpoint(reference):
+    if is_served(reference):
         split_endpoint(reference)
     else:
         from nein.metrics.loading import check_folder
@@ -31,7 +32,7 @@ def check_options(reference: str, names: Iterable[str]) -> None:
     for name in names:
         if name == "device_map" and ":" not in reference:
             continue
-        if not is_endpoint(reference):
+        if not is_served(reference):
             raise MetricError(f"'{reference}' is behind no endpoint; leave its option '{name}' out.")
         choose(f"option of '{reference}'", name, known)
 

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from nein.loading import credentials, spending
+from nein.loading.references import parse_reference
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 
@@ -262,31 +262,16 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-#: How the reference of a model behind an address begins.
-PREFIXES = ("openai", "vllm")
-
-
-def is_endpoint(reference: str) -> bool:
-    """Whether a model is behind an address, and not in this process."""
-    return reference.startswith(tuple(f"{kind}:" for kind in PREFIXES))
-
-
 def split_endpoint(reference: str) -> tuple[str, str]:
     """(URL, model) of `openai:URL#MODEL` or `vllm:URL#MODEL`. Raises MetricError for anything else."""
-    kind, _, rest = reference.partition(":")
-    url, _, model = rest.rpartition("#")
-    try:
-        parts = urlsplit(url)
-        address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        address = False
-    if not is_endpoint(reference) or not address or not model:
-        kind = kind if kind == "vllm" else "openai"
+    given = parse_reference(reference)
+    if given.kind != "served" or not given.url or not given.name:
+        kind = "vllm" if reference.startswith("vllm:") else "openai"
         raise MetricError(
             f"'{credentials.without(reference)}' is not an endpoint; expected {kind}:URL#MODEL, for example "
             f"{kind}:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
-    return url, model
+    return given.url, given.name
 
 
 def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | None:

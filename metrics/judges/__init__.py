@@ -1,5 +1,5 @@
 """Models that answer about a picture (VQA, detection, image-text matching), and those of other packages:
-`--models.vqa plugin:NAME`, or `--models.vqa module:attribute`.
+`--models.vqa plugin:NAME`, or `--models.vqa module:attribute` or `file.py:attribute`.
 
 A package names a judge by an entry point of the group "nein.judges": an object that speaks one of the
 protocols in `metrics.judges.base`, or `load(kind=..., device=..., dtype=..., **options)` that makes one.
@@ -8,31 +8,17 @@ protocols in `metrics.judges.base`, or `load(kind=..., device=..., dtype=..., **
 from __future__ import annotations
 
 import inspect
-import pkgutil
-import re
 from importlib import metadata
 from typing import Any
 
+from nein.loading.attributes import load_attribute
 from nein.loading.errors import choose
+from nein.loading.references import parse_reference
 from nein.metrics.base import MetricError
 
 GROUP = "nein.judges"
 #: Kind -> the method a judge of that kind must have.
 METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
-_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-
-def is_attribute(reference: str) -> bool:
-    """Whether a reference has the form `module:attribute`; `nano:NAME` is an embedded model."""
-    return _ATTRIBUTE.fullmatch(reference) is not None and not reference.startswith(("nano:", "plugin:"))
-
-
-def attribute(reference: str) -> Any:
-    """What `module:attribute` names. Raises MetricError where it cannot be imported."""
-    try:
-        return pkgutil.resolve_name(reference)
-    except (ImportError, AttributeError) as error:
-        raise MetricError(f"'{reference}' cannot be imported: {error}.") from None
 
 
 def available() -> dict[str, metadata.EntryPoint]:
@@ -62,10 +48,11 @@ def load_plugin(
 
 def offered(reference: str) -> Any:
     """The judge, or what makes it. Raises MetricError."""
-    if is_attribute(reference):
-        there = attribute(reference)
+    given = parse_reference(reference)
+    if given.kind == "attribute":
+        there = load_attribute(reference)
     else:
-        name, points = reference.removeprefix("plugin:"), available()
+        name, points = given.name, available()
         if not points:
             raise MetricError(
                 f"'{reference}': no installed package offers a judge (entry points of '{GROUP}')."

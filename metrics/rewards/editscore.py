@@ -20,10 +20,10 @@ import torch
 
 from nein.loading.digests import folder_digest
 from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_memory, reason
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_served
 from nein.loading.service import NoAnswer
 from nein.metrics import backends
-from nein.metrics.backends.endpoint import Endpoint, is_endpoint, picture, words
+from nein.metrics.backends.endpoint import Endpoint, picture, words
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.judges import vlm
 from nein.metrics.loading import Source
@@ -249,7 +249,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
-    if is_endpoint(path_or_id):
+    if is_served(path_or_id):
         return EditScore(ServedSpeaker(backends.connect(path_or_id)), **options)
     folder = expanded(path_or_id)
     if (folder / ADAPTER).is_file():

@@ -1,19 +1,93 @@
-"""References to models: what an installed package offers by name, and what must be downloaded."""
+"""References to models: of which kind one is, what an installed package offers by name, and what must be
+downloaded."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from nein.loading.errors import UserError
 
 #: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
 #: that `path(NAME)` returns.
 REFERENCES = "nein.references"
+#: How the reference of a model behind an address begins.
+SERVED = ("openai", "vllm")
+_ATTRIBUTE = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):[^\W\d]\w*")
+Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "name"]
+
+
+class Reference(NamedTuple):
+    """How a user names a model.
+
+    kind      "served" (openai:URL#MODEL, openai:MODEL, vllm:URL#MODEL), "embedded" (nano:NAME), "plugin"
+              (plugin:NAME), "attribute" (module:attribute, file.py:attribute), "local" (a path, or what is
+              there), "hub" (owner/name[@revision]), or "name": of a row of a table, or of nothing.
+    name      Of "served" the model, of "plugin" and "attribute" what is behind the colon; of all others the
+              reference without the revision.
+    revision  Of "hub" and "name".
+    url       Of "served"; None without one, "" for an unusable one.
+    """
+
+    text: str
+    kind: Kind
+    name: str
+    revision: str | None = None
+    url: str | None = None
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it names files, here or on the hub, and no row of a table."""
+        return self.kind in ("embedded", "local", "hub")
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it names an object of Python."""
+        return self.kind in ("plugin", "attribute")
+
+    @property
+    def without_address(self) -> str:
+        """Not where a served model is, for servers move: "openai:#MODEL"."""
+        return f"{self.text.partition(':')[0]}:#{self.name}" if self.kind == "served" else self.text
+
+
+def parse_reference(reference: str) -> Reference:
+    """By its form; a name of nothing else may be a file here."""
+    prefix, colon, rest = reference.partition(":")
+    if is_served(reference):
+        if "://" not in rest:
+            return Reference(reference, "served", rest.removeprefix("#"))
+        url, _, model = rest.rpartition("#")
+        return Reference(reference, "served", model, url=url if is_address(url) else "")
+    if colon and prefix == "nano":
+        return Reference(reference, "embedded", reference)
+    if colon and prefix == "plugin":
+        return Reference(reference, "plugin", rest)
+    if _ATTRIBUTE.fullmatch(reference) and prefix != "hub":
+        return Reference(reference, "attribute", reference.rpartition(":")[2])
+    if reference.startswith((".", "~", "/")) or "\\" in reference or is_local(reference):
+        return Reference(reference, "local", reference)
+    name, _, revision = reference.partition("@")
+    return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
+
+
+def is_served(reference: str) -> bool:
+    """Whether a model is behind an address, and not in this process."""
+    return reference.partition(":")[0] in SERVED and ":" in reference
+
+
+def is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        return False
 
 
 def expanded(path: str | Path) -> Path:
@@ -74,8 +148,7 @@ class Need(NamedTuple):
     @classmethod
     def of(cls, layout: str, path_or_id: str, revision: str | None = None) -> Need | None:
         """Of `owner/name[@revision]`; None of an installed package's model and of what is on this machine."""
-        path_or_id = located(path_or_id)
-        if is_local(path_or_id):
+        reference = parse_reference(located(path_or_id))
+        if is_local(reference.text):
             return None
-        name, _, given = path_or_id.partition("@")
-        return cls(layout, name, revision or given or None)
+        return cls(layout, reference.name, revision or reference.revision)

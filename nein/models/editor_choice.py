@@ -16,14 +16,13 @@ from typing import Any
 from nein import editors
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, find_image
 from nein.editors import EditResult
-from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT, is_checkpoint
+from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError, shortlist
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
 from nein.models.references import resolve, slug
-from nein.models.remedies import editors as remedies
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class EditorChoice:
     def place(self) -> str:
         """Where it works: see `nein.engine.stages.Model.place`."""
         at_once = self.options.get("concurrency") or getattr(self.made, "concurrency", 1)
-        return "remote" if editors.is_served(self.row) or at_once != 1 else "device"
+        return "remote" if is_served(self.row) or at_once != 1 else "device"
 
     def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
         """The editor, without its remedy, with its weights in memory. Raises EditorError."""
@@ -95,9 +94,7 @@ class EditorChoice:
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
-        facts: dict[str, Any] = {"editor": self.row}
-        if editors.is_served(self.row):
-            facts["editor"] = editors.model_of(self.row)
+        facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
         if self.external is not None:
             facts |= {"made": "elsewhere"}  # the fingerprint covers the pictures
             facts |= {"decoding": "plain"} if self.external.plain else {}
@@ -147,6 +144,8 @@ def resolve_editors(
         plain = choose_editor(name, preset, overrides)
         choices.append(plain)
         for remedy in mend:
+            from nein.models.remedies import editors as remedies
+
             remedies.check(remedy, plain.row)
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
             choices.append(replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain))
@@ -216,33 +215,27 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
     if (made := references.offered(asked)) is not None:
         return EditorChoice(asked, asked, asked, made=made)
-    if editors.is_place(asked):
-        editors.check(asked)
-        return EditorChoice(asked, asked.rpartition(":")[2], asked, options=dict(overrides))
     given, name, checkpoint = split_editor(asked)
-    if given is None and editors.is_served(name):
-        editors.check(name)
-        folder = slug(editors.model_of(name).replace(":#", "-"))
-        return EditorChoice(asked, folder, name, options=dict(overrides))
     if given is not None:
         references.check_name(given, editors.available())
-        rest = name if checkpoint is None else f"{name}={checkpoint}"
-        return replace(choose_editor(rest, preset, overrides), asked=asked, slug=given)
-    if not is_checkpoint(name):
+    form = parse_reference(name)
+    if not form.has_files:
         editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    taken = {key: value for key, value in overrides.items() if editors.takes(name, key)}
-    if name in editors.available() and not editors.needs_checkpoint(name):
+    options = {key: value for key, value in overrides.items() if editors.takes(name, key)}
+    if form.kind in ("attribute", "served"):
+        folder = form.name if form.kind == "attribute" else slug(form.without_address.replace(":#", "-"))
+        return EditorChoice(asked, given or folder, name, options=options)
+    if name in editors.BASIC or name in editors.plugins():
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
-        return EditorChoice(asked, name, name, options=taken)
+        return EditorChoice(asked, given or name, name, options=options)
     row = editors.preset_row(name, preset)
-    editors.check(row.name, **taken)
-    options = {**row.options(), **taken}
-    if checkpoint is not None:
-        return EditorChoice(asked, f"{name}-{slug(checkpoint)}", row.name, checkpoint, None, options)
-    if row.checkpoint is None:
+    editors.check(row.name, **options)
+    folder = slug(name) if checkpoint is None else f"{name}-{slug(checkpoint)}"
+    revision, checkpoint = (row.revision, row.checkpoint) if checkpoint is None else (None, checkpoint)
+    if checkpoint is None:
         raise UserError(f"Editor '{name}' needs a checkpoint of yours: {row.obtain}.")
-    return EditorChoice(asked, slug(name), row.name, row.checkpoint, row.revision, options)
+    return EditorChoice(asked, given or folder, row.name, checkpoint, revision, {**row.options(), **options})
 
 
 #: Samples of a large data set whose pictures are looked at when a command starts.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein.engine.answers import AnswerCache
-from nein.metrics.backends.endpoint import is_endpoint
+from nein.loading.references import is_served
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.models.cached import CachedJudge
 from nein.models.drift import Watched
@@ -58,9 +58,9 @@ def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: s
 
     where, revision = resolve(reference)
     judge = metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype, **options)
-    if cache is None or not is_endpoint(where):
+    if cache is None or not is_served(where):
         return judge
-    judge = Watched(judge) if is_endpoint(where) else judge
+    judge = Watched(judge) if is_served(where) else judge
     return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))
 
 

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nein import metrics
 from nein.engine.errors import UserError
-from nein.loading.references import expanded, is_local
-from nein.metrics.backends.endpoint import is_endpoint
+from nein.loading.references import expanded, is_local, is_served, parse_reference
 
 log = logging.getLogger(__name__)
 
@@ -76,19 +74,17 @@ def slug(reference: str) -> str:
 def resolve(reference: str) -> tuple[str, str | None]:
     """(folder, file or hub id, revision or None) of a reference. UserError for an unknown nano model."""
     _, reference = named(reference)
-    if reference.startswith("nano:"):
+    given = parse_reference(reference)
+    if given.kind == "embedded":
         from nein.nano import zoo
 
         try:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if metrics.special_reference(reference):
-        return reference, None
-    if is_local(reference):
+    if given.kind == "local":
         return str(expanded(reference)), None
-    name, _, revision = reference.partition("@")
-    return name, revision or None
+    return (given.name, given.revision) if given.kind in ("hub", "name") else (reference, None)
 
 
 def identity(reference: str) -> str:
@@ -96,16 +92,14 @@ def identity(reference: str) -> str:
     openai:URL#MODEL and vllm:URL#MODEL not where it is, for servers move: openai:#MODEL."""
     if (made := offered(reference)) is not None:
         return f"in memory, {made.fingerprint}"
-    _, reference = named(reference)
-    kind, model = reference.partition(":")[0], reference.rpartition("#")[2]
-    return f"{kind}:#{model}" if is_endpoint(reference) else reference
+    return parse_reference(named(reference)[1]).without_address
 
 
 def place(reference: str) -> str:
     """Where the model works: see `nein.engine.stages.Model.place`."""
-    return "remote" if is_endpoint(named(reference)[1]) else "device"
+    return "remote" if is_served(named(reference)[1]) else "device"
 
 
 def moved(reference: str) -> str | None:
     """A folder's name for a model behind an endpoint, which may move; None for any other."""
-    return slug(identity(reference).replace(":#", "-")) if is_endpoint(reference) else None
+    return slug(identity(reference).replace(":#", "-")) if is_served(reference) else None

@@ -12,7 +12,7 @@ from nein import metrics
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import isolated
-from nein.metrics.backends.endpoint import is_endpoint
+from nein.loading.references import is_served
 from nein.metrics.base import Score, Store, parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
@@ -104,7 +104,7 @@ def load(
     from nein.metrics.rewards.pairwise import Pairwise
 
     judge = metrics.load_reward(reference, device=device, dtype=dtype)
-    if cache is not None and is_endpoint(metrics.split_reward(reference)[1]):
+    if cache is not None and is_served(metrics.split_reward(reference)[1]):
         if isinstance(judge, Pairwise):
             return Pairwise(CachedModel(judge.model, cache))
         if isinstance(judge, EditScore):

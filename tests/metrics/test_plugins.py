@@ -100,7 +100,6 @@ def test_a_plugged_in_judge_is_found_by_name(installed):
 
 def test_a_plugged_in_editor_is_found_by_name_and_cannot_take_ours(installed):
     assert "mirror" in editors.available()
-    assert not editors.needs_checkpoint("mirror")
     editor = editors.get_editor("mirror", flip=False)
     assert isinstance(editor, Mirror)
     assert not editor.flip

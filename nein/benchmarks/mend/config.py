@@ -12,6 +12,7 @@ from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import Names, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
+from nein.loading.references import parse_reference
 
 
 class Kind(NamedTuple):
@@ -87,13 +88,14 @@ def kind_of(config: MendConfig) -> str:
     given, name = references.named(config.model)
     if config.kind is not None:
         return config.kind
-    if editors.is_served(name):
+    form = parse_reference(name)
+    if form.kind == "served":
         raise UserError(f"What is behind '{name}' is not known; say --kind editor, encoder or vlm.")
-    if editors.is_place(name) or editors.is_known(name) or editors.is_known(given or ""):
+    if form.kind == "attribute" or editors.is_known(name) or editors.is_known(given or ""):
         return "editor"
     if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
         return "encoder"
-    where, revision = references.resolve(name) if editors.is_checkpoint(name) else ("", None)
+    where, revision = references.resolve(name) if form.has_files else ("", None)
     if where and editors.declared_class("@".join(filter(None, (where, revision)))):
         return "editor"
     from transformers.models.auto import modeling_auto as auto

@@ -18,6 +18,7 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.loading import spending
+from nein.loading.references import is_served, parse_reference
 from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
@@ -41,7 +42,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     if not arms:
         raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
     # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
-    calls = [[], *([arm] for arm in arms)] if editors.is_served(references.named(config.model)[1]) else [arms]
+    calls = [[], *([arm] for arm in arms)] if is_served(references.named(config.model)[1]) else [arms]
     for some in calls:
         pkgutil.resolve_name(kind.work)(command(config, some), executor)
     if not executor.is_main:
@@ -72,7 +73,7 @@ def able(config: MendConfig) -> list[str]:
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
-        where = references.resolve(name) if editors.is_checkpoint(name) else (name, None)
+        where = references.resolve(name) if parse_reference(name).has_files else (name, None)
         clip = name.startswith("open_clip:") or model_type(*where) == "clip"
         # NEAT adapts to a whole test, of which some samples are none.
         return [*encoders.ANY, *(["steer"] if clip else [])]
@@ -114,7 +115,7 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str,
     seconds = sum(block["seconds"] for blocks in stages for block in blocks.values())
     yield frames.number(seconds, unit="", metric="seconds", **what)
     reference = references.named(model)[1]
-    if not editors.is_served(reference):
+    if not is_served(reference):
         return
     address, name = editors.split_address(reference)
     usage: dict[str, Any] = {}

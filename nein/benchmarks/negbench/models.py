@@ -17,7 +17,7 @@ from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.engine.store import Need
-from nein.loading.references import is_local
+from nein.loading.references import is_local, parse_reference
 from nein.models import lineage, references
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
@@ -187,8 +187,8 @@ def _of_reference(asked: str, kind: str) -> Choice:
 def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference, None
-    hub_id = "/" in reference and not reference.startswith((".", "/", "~"))
-    if kind == "dual" and not (reference.startswith("nano:") or is_local(reference) or hub_id):
+    form = parse_reference(reference).kind
+    if kind == "dual" and not (form in ("embedded", "hub") or is_local(reference)):
         near = near_match(reference, MODELS)
         hint = f"did you mean '{near}'? " if near else ""
         raise UserError(
@@ -212,7 +212,7 @@ def needs(asked: str) -> list[Need]:
 
 def check(choice: Choice) -> None:
     """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
-    from nein.metrics.loading import check_folder, split_reference
+    from nein.metrics.loading import check_folder
 
     if references.offered(choice.asked) is not None:
         return
@@ -225,7 +225,7 @@ def check(choice: Choice) -> None:
 
         openclip.check(where)
     elif prefix is None:
-        check_folder(split_reference(where, choice.revision)[0])
+        check_folder(where, choice.revision)
 
 
 def warn_of_lineage(choices: Sequence[Choice]) -> None:
@@ -254,11 +254,10 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
         return metrics.load_judge("itm", choice.reference, **how)
     if choice.kind == "vlm":  # judge:REFERENCE, or what only `load_judge` knows, is a judge
         from nein.metrics import choices
-        from nein.metrics.backends.endpoint import is_endpoint
 
         where = choice.reference
         judge = where.removeprefix(JUDGE)
-        if judge != where or (metrics.special_reference(where) is not None and not is_endpoint(where)):
+        if judge != where or parse_reference(where).is_code:
             return choices.JudgeChoices(metrics.load_judge("vqa", judge, **how))
         return metrics.load_choices(where, batch_size=batch_size, **how)
     return metrics.load_dual(choice.reference, batch_size=batch_size, **how)

@@ -26,10 +26,9 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.digests import json_digest
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_served, parse_reference
 from nein.metrics import choices
 from nein.metrics.backends import check_options
-from nein.metrics.backends.endpoint import is_endpoint
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
@@ -145,7 +144,7 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> CachedMode
             options["quantization"] = config.judge_quantization
         judge = metrics.load_judge("vqa", asked.where, **options)
         return CachedModel(choices.JudgeChoices(judge, config.judge_asking), cache)
-    if not is_endpoint(asked.where) and metrics.special_reference(asked.where):
+    if parse_reference(asked.where).is_code:
         raise UserError(
             f"'{asked.reference}' can only be a judge; give --model judge --judge {asked.reference}."
         )
@@ -286,7 +285,7 @@ class Questioning:
             self.output, (self.output,), self.blocks, self.read, self.work,
             lambda number, reason, missing: {self.output: self.failed(number, reason)}, model, self.is_valid,
             invalidates=invalidates, ids=lambda number: [row["id"] for row in self.failed(number, "")],
-            asks={where: len(self.askings)} if is_endpoint(where) else {},
+            asks={where: len(self.askings)} if is_served(where) else {},
         )  # fmt: skip
 
     def read(self, number: int) -> list[tuple[Item, Any]]:

@@ -26,15 +26,14 @@ from nein.benchmarks.runs import Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, SamplePlan
 from nein.editors import Editor
-from nein.editors import is_served as is_served_editor
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError, shortlist
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage, Step, open_blocks, shared
+from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
-from nein.metrics.backends.endpoint import is_endpoint
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import identity as identity_of
@@ -174,7 +173,7 @@ def _stages(
             run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
             without=RunDir(config.out_dir, choice.plain.slug, run.track) if choice.plain else None,
         )  # fmt: skip
-        asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served_editor(choice.row) else {}
+        asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served(choice.row) else {}
         stages.append(dataclasses.replace(stage, asks=asks))
     elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(
@@ -183,10 +182,10 @@ def _stages(
         )
     if "score" in config.stages:
         judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
-        served = any(is_endpoint(resolve(getattr(config.models, kind))[0]) for kind in judges)
+        served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
         stage = scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper")
         vqa = config.models.vqa
-        asks = {vqa: score.QUESTIONS} if is_endpoint(vqa) and "vqa" in judges else {}
+        asks = {vqa: score.QUESTIONS} if is_served(vqa) and "vqa" in judges else {}
         stages.append(dataclasses.replace(stage, asks=asks))
     return tuple(stages)
 

@@ -26,8 +26,9 @@ from nein.engine.errors import UserError
 from nein.engine.features import features_of, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
+from nein.loading.attributes import load_attribute
+from nein.loading.references import parse_reference
 from nein.metrics.backends import check_options
-from nein.metrics.judges import attribute, is_attribute
 from nein.models import judges
 from nein.models.references import identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
@@ -245,11 +246,11 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
     """Looks at the models of the metrics `wanted` without loading one: it may be hours before they are.
     Raises UserError or MetricError."""
     for kind in model_kinds(wanted):
-        if is_attribute(kind):
-            attribute(kind)
+        if ":" in kind:  # a network of the metric's own
+            load_attribute(kind)
             continue
         where, _ = resolve(getattr(config.models, kind))
-        if metrics.special_reference(where) or "/" in where or Path(where).exists():
+        if parse_reference(where).kind != "name":
             metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
             check_options(where, config.models.vqa_options)
@@ -259,8 +260,8 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
     """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
     loaded = {}
     for kind in model_kinds(wanted):
-        if is_attribute(kind):
-            loaded[kind] = attribute(kind)(device=device)
+        if ":" in kind:
+            loaded[kind] = load_attribute(kind)(device=device)
             continue
         reference = getattr(config.models, kind)
         if kind in metrics.ENCODERS:
@@ -296,7 +297,7 @@ def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, An
     """Everything in the configuration that decides a metric's values, given the images."""
     row, facts = metrics.METRICS[metric], {"device": device.partition(":")[0]}
     for kind in row.models:
-        facts[kind] = kind if is_attribute(kind) else identity(getattr(config.models, kind))
+        facts[kind] = kind if ":" in kind else identity(getattr(config.models, kind))
         if kind in metrics.JUDGES:
             facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
     return facts | {name: settings(config).identity(name) for name in row.settings}

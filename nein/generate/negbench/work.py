@@ -337,9 +337,9 @@ def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, An
     from diffusers import AutoPipelineForText2Image
 
     from nein.loading.digests import torch_dtype
-    from nein.metrics.loading import split_reference
+    from nein.loading.references import parse_reference
 
-    where, revision = split_reference(name, None)
+    where, revision = parse_reference(name).name, parse_reference(name).revision
     try:
         pipeline = AutoPipelineForText2Image.from_pretrained(
             where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)

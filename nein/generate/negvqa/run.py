@@ -31,7 +31,7 @@ from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
 from nein.loading import batches, spending
-from nein.metrics.backends.endpoint import is_endpoint
+from nein.loading.references import is_served
 from nein.models.llm import client as llm
 
 #: First bytes of a picture -> the ending of its name.
@@ -70,7 +70,7 @@ def build(config: ConversionConfig) -> str:
         from nein.engine import attempts, processes
         from nein.engine.answers import AnswerCache
 
-        device = "cpu" if is_endpoint(str(config.llm.model)) else processes.Processes().device(config.device)
+        device = "cpu" if is_served(str(config.llm.model)) else processes.Processes().device(config.device)
         spending.keep(folder.path, config.budget)
         batches.keep(folder.path if config.batch_api else None)
         with AnswerCache(folder.answers) as cache:
@@ -95,7 +95,7 @@ def _identity(config: ConversionConfig) -> dict[str, Any]:
     model = str(config.llm.model)
     return {
         "negator": "llm",
-        "model": model.rpartition("#")[2] if is_endpoint(model) else model,
+        "model": model.rpartition("#")[2] if is_served(model) else model,
         "instruction": hashlib.sha256(INSTRUCTIONS[config.instruction].encode()).hexdigest()[:16],
         **{key: getattr(config.llm, key) for key in ("temperature", "max_tokens", "attempts")},
         **config.llm.thinking,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from pathlib import Path
 
 from nein import metrics
 from nein.benchmarks.runner import invocation
@@ -15,6 +14,7 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.nein import algorithms, dataset, sources
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
+from nein.loading.references import parse_reference
 from nein.models import editor_choice, references
 
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
@@ -35,7 +35,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     for kind in ("itm", "vqa"):
         if any(MODEL_OF.get(stage) == kind for stage in config.stages):  # looked at; loaded maybe in hours
             where, _ = references.resolve(getattr(config.models, kind))
-            if metrics.special_reference(where) is None and "/" not in where and not Path(where).exists():
+            if parse_reference(where).kind == "name":
                 raise UserError(
                     f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
                 )

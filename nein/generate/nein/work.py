@@ -19,6 +19,7 @@ from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.sources import Source, SourceSet
 from nein.loading.errors import isolated
+from nein.loading.references import parse_reference
 from nein.models import references
 from nein.models.editor_choice import EditorChoice
 
@@ -96,7 +97,7 @@ class Job(job.Job):
                 return self.editor.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
             where, revision = references.resolve(getattr(config.models, kind))
             options: dict[str, Any] = {}
-            if metrics.special_reference(where) is None:
+            if parse_reference(where).has_files:
                 options["batch_size"] = config.batch_size
                 if kind == "vqa":
                     options["quantization"] = config.models.vqa_quantization

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
-from nein.loading.references import expanded
+from nein.loading.references import expanded, is_served, parse_reference
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
-from nein.metrics.backends.endpoint import Endpoint, is_endpoint, split_endpoint
+from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError, Store, without_thoughts
 from nein.models.cached import Questions
 from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
@@ -152,20 +152,19 @@ def backend(options: LlmOptions, device: str) -> Any:
     """The model itself. Raises MetricError when it is not there."""
     reference = options.model or ""
     check(reference)
-    if is_endpoint(reference):
+    if is_served(reference):
         remote = EndpointModel(*split_endpoint(reference), **options.thinking)
         remote.endpoint.check()
         return remote
-    from nein.metrics.loading import split_reference
     from nein.models.llm import local
 
-    where, revision = split_reference(str(expanded(reference)), None)
-    return local.load(where, revision=revision, device=device, dtype=options.dtype)
+    given = parse_reference(str(expanded(reference)))
+    return local.load(given.name, revision=given.revision, device=device, dtype=options.dtype)
 
 
 def check(reference: str) -> None:
     """Says what is wrong with a name before anything is loaded. Raises MetricError."""
-    if is_endpoint(reference):
+    if is_served(reference):
         split_endpoint(reference)
     elif reference.count("/") != 1 or reference.startswith((".", "/", "~")):
         if not reference or not expanded(reference).exists():
