@@ -17,7 +17,8 @@ from nein.engine.stages import Model, Planned, Stage, Step
 
 @dataclass(frozen=True)
 class Job:
-    """What all stages of a build share. A row depends on shard, options and models alone."""
+    """What all stages of a build share. The stage NAME is the method make_NAME(shard, model); its rows depend
+    on shard, options and models alone."""
 
     config: Any
     folder: Folder
@@ -30,10 +31,6 @@ class Job:
     @property
     def stages(self) -> Sequence[str]:
         """Those that the options need, in order; each reads the rows of the one before it."""
-        raise NotImplementedError
-
-    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
-        """The rows of a shard."""
         raise NotImplementedError
 
     def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
@@ -81,11 +78,11 @@ class Job:
 
     def _stage(self, place: int, device: str) -> Stage:
         name, outputs = self.stages[place], [_output(stage) for stage in self.stages]
-        output, valid = outputs[place], self.validity(name)
+        output, valid, make = outputs[place], self.validity(name), getattr(self, f"make_{name}")
         return Stage(
             name, (output,), self.blocks,
             read=lambda shard: shard,
-            work=lambda model, shard, missing: {output: self.work(name, shard, model)},
+            work=lambda model, shard, missing: {output: make(shard, model)},
             on_quarantine=lambda shard, reason, missing: {output: self.lost(name, shard, reason)},
             model=self.model(name, device),
             is_valid=None if valid is None else lambda output, shard, rows: valid(rows),

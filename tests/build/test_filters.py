@@ -6,6 +6,16 @@ from nein.nano.data import iter_samples
 from nein.nano.scenes import render
 
 ACCEPTED, LOW, NO = algorithms.ACCEPTED, algorithms.LOW_MATCH, algorithms.REJECTED_OBJECT
+#: (stage, share) -> (value, of how many).
+EXPECTED = {
+    ("clauses", "precision"): (1, 5), ("clauses", "recall of the threshold"): (0.8, 5),
+    ("generate", "object there"): (0.5, 4), ("generate", "both"): (0.5, 4),
+    ("generate", "all others there"): (1, 4),
+    ("filter 1", "precision"): (0.333, 3), ("filter 1", "recall"): (0.5, 2),
+    ("filter 2", "precision"): (0.5, 2), ("filter 2", "recall"): (1, 1),
+    ("filter 2", "object there, before"): (0.333, 3), ("filter 2", "object there, after"): (0.5, 2),
+    ("both filters", "precision"): (0.5, 2), ("both filters", "recall"): (0.5, 2),
+}  # fmt: skip
 
 
 def test_precision_and_recall_of_the_filters_are_those_of_what_was_drawn(tmp_path):
@@ -31,13 +41,4 @@ def test_precision_and_recall_of_the_filters_are_those_of_what_was_drawn(tmp_pat
         for stage, shares in found.items()
         for name, share in shares.items()
     }
-    assert values["clauses", "precision"] == (1, 5)
-    assert values["clauses", "recall of the threshold"] == (0.8, 5)
-    assert values["generate", "object there"] == values["generate", "both"] == (0.5, 4)
-    assert values["generate", "all others there"] == (1, 4)
-    assert (values["filter 1", "precision"], values["filter 1", "recall"]) == ((0.333, 3), (0.5, 2))
-    assert (values["filter 2", "precision"], values["filter 2", "recall"]) == ((0.5, 2), (1, 1))
-    assert (values["filter 2", "object there, before"], values["filter 2", "object there, after"]) == (
-        (0.333, 3), (0.5, 2),
-    )  # fmt: skip
-    assert (values["both filters", "precision"], values["both filters", "recall"]) == ((0.5, 2), (0.5, 2))
+    assert {key: values[key] for key in EXPECTED} == EXPECTED

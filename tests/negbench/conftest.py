@@ -13,17 +13,8 @@ from nein import metrics
 from nein.benchmarks.negbench import config, estimates, report, run, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.encode import Encoded
-from nein.datasets.negbench import official
+from nein.datasets.negbench import official, records
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    HYBRID,
-    NEGATED,
-    NEGATION,
-    Option,
-    Question,
-    RetrievalItem,
-)
 from nein.engine.executors.threads import Threads
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products
@@ -40,9 +31,11 @@ def items(count=8, captions=2):
         texts = tuple(f"A {NOUNS[i % 8]} and {NOUNS[(i + 3) % 8]}, view {i} {k}." for k in range(captions))
         absent = NOUNS[(i + 5) % 8]
         name = f"{i:03d}.png"
-        original.append(RetrievalItem(name, name, texts, source=name))
+        original.append(records.RetrievalItem(name, name, texts, source=name))
         denied = tuple(f"There is no {absent} in the image. {text}" for text in texts)
-        negated.append(RetrievalItem(name, name, denied, NEGATED, negatives=(absent,), source=name))
+        negated.append(
+            records.RetrievalItem(name, name, denied, records.NEGATED, negatives=(absent,), source=name)
+        )
     return tuple(original), tuple(negated)
 
 
@@ -51,20 +44,20 @@ def questions(count=12, pictures=8):
     found = []
     for i in range(count):
         a, b, n = (NOUNS[(i + shift) % 8] for shift in (0, 3, 5))
-        type_ = (AFFIRMATION, NEGATION, HYBRID)[i % 3]
+        type_ = (records.AFFIRMATION, records.NEGATION, records.HYBRID)[i % 3]
         right = {
-            AFFIRMATION: f"This image features {a} and {b}",
-            NEGATION: f"This image does not feature {n}",
-            HYBRID: f"This image features {b}, but not {n}",
+            records.AFFIRMATION: f"This image features {a} and {b}",
+            records.NEGATION: f"This image does not feature {n}",
+            records.HYBRID: f"This image features {b}, but not {n}",
         }[type_]
         options = (
-            Option(right, type_),
-            Option(f"This image features {n}, but not {b}", HYBRID),
-            Option(f"This image features {n}", AFFIRMATION),
-            Option(f"This image does not feature {a}", NEGATION),
+            records.Option(right, type_),
+            records.Option(f"This image features {n}, but not {b}", records.HYBRID),
+            records.Option(f"This image features {n}", records.AFFIRMATION),
+            records.Option(f"This image does not feature {a}", records.NEGATION),
         )
         name = f"{i % pictures:03d}.png"
-        found.append(Question(f"q{i}", name, options, 0, type_, source=name))
+        found.append(records.Question(f"q{i}", name, options, 0, type_, source=name))
     return tuple(found)
 
 

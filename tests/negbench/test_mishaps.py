@@ -4,7 +4,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from nein import metrics
-from nein.benchmarks.negbench import config, run
+from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import loading, official
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
@@ -26,33 +26,15 @@ def test_replaced_weights_are_noticed(tmp_path, data, pictures, clip_folder):
         evaluate(tmp_path, data, pictures, *line)
 
 
-def test_the_last_model_is_looked_at_before_the_first_is_run(tmp_path, data, pictures):
+def test_the_last_model_is_looked_at_and_its_run_opened_before_the_first_is_run(tmp_path, data, pictures):
     (tmp_path / "empty").mkdir()
-    with pytest.raises((UserError, metrics.MetricError), match=r"has no config\.json"):
-        evaluate(tmp_path, data, pictures, "--model", f"random,{tmp_path / 'empty'}")
-    assert not list(tmp_path.glob("out/*/*/scores.csv"))
-
-
-def test_the_last_run_is_opened_before_the_first_is_run(tmp_path, data, pictures):
     line = ("--datasets", "coco", "--tasks", "mcq")
+    with pytest.raises((UserError, metrics.MetricError), match=r"has no config\.json"):
+        evaluate(tmp_path, data, pictures, "--model", f"random,{tmp_path / 'empty'}", *line)
     evaluate(tmp_path, data, pictures, "--model", "constant", *line)
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper", *line)
     assert not (tmp_path / "out" / "random" / "coco" / "scores.csv").exists()
-
-
-def test_missing_and_broken_pictures_are_unscored_and_counted(tmp_path, data, pictures, clip_folder):
-    own = tmp_path / "pictures"
-    shutil.copytree(pictures, own)
-    (own / "deep" / "002.png").unlink()
-    (own / "deep" / "005.png").write_bytes((pictures / "deep" / "005.png").read_bytes()[:200])
-    line = ("--model", str(clip_folder), "--datasets", "coco")
-    found = evaluate(tmp_path, data, own, *line, page=True)["clip/coco"]
-    entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
-    assert (entry["n"], entry["unscored"]) == (9, 3)
-    text = (tmp_path / "out" / "table.md").read_text()
-    assert "3 unscored" in text
-    assert "there is no file of this name" in text
 
 
 def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pictures, monkeypatch):
@@ -80,6 +62,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (12 - len(hot | cold), len(hot | cold))
     assert any("too hot" in reason for reason in frames.reasons(entry))
+    assert any(f"mcq, rephrased: {len(hot | cold)} unscored;" in note for note in report.notes([found]))
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)
     evaluate(tmp_path / "b", *arguments)
@@ -98,6 +81,9 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
         ("--preset paper", "--data FOLDER"),
         ("--split dev --data .", "--data nano"),
         ("--data DATA --datasets coco", "None of the 8 pictures of COCO is there"),
+        ("--data DATA --datasets voc2007", "(VOC2007_mcq.csv, VOC2007_mcq_llama3.1_rephrased.csv)"),
+        ("--data DATA --datasets voc2007", "pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar"),
+        ("--data EMPTY", "has none of NegBench's files"),
         ("--vlm openai:a#m,openai:b#m --model none", "have one name, 'openai-m'"),
         ("--vlm tests.rehearsal:no --tasks retrieval --model none", "about one picture only"),
         ("--vlm tests.rehearsal:no --model none --datasets negrefcocog", "about one picture only"),
@@ -106,21 +92,13 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, data, line, said):
-    words = [*line.replace("DATA", str(data)).split(), "--out", str(tmp_path / "out")]
+    (tmp_path / "empty").mkdir()
+    line = line.replace("DATA", str(data)).replace("EMPTY", str(tmp_path / "empty"))
+    words = [*line.split(), "--out", str(tmp_path / "out")]
     with pytest.raises(UserError) as caught:
         run.NEGBENCH(config.EvalConfig.parse(words), Threads("cpu"))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_absent_set_says_where_it_is(tmp_path, data):
-    with pytest.raises(UserError) as caught:
-        loading.load(str(data), names=["voc2007"])
-    for part in ("VOC2007_mcq.csv", "drive.google.com", "VOCtest_06-Nov-2007.tar"):
-        assert part in str(caught.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="has none of NegBench's files"):
-        loading.load(str(tmp_path / "empty"))
 
 
 def test_a_file_with_another_number_of_rows_says_so(tmp_path, caplog):

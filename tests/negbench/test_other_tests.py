@@ -372,19 +372,6 @@ def evaluated(tmp_path, *options, page=False):
     return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
-def test_an_encoder_is_asked_for_regions_and_pictures(tmp_path):
-    datasets = "negrefcocog,naturalbench"
-    found = evaluated(tmp_path, "--model", "constant", "--datasets", datasets, page=True)
-    about = {"metric": "accuracy", "type": "all", "task": "region"}
-    regions = frames.pick(found["constant/nano-negrefcocog"].figures, **about)
-    assert (regions["value"], regions["n"]) == (0.5, 6)
-    pairs = found["constant/nano-naturalbench"]
-    assert frames.pick(pairs.figures, metric="joint", type="group")["value"] == 1 / 16
-    assert frames.pick(pairs.figures, task="yes-no") is None
-    html = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "COCO_train2014_000000000000.jpg#box=" in html
-
-
 def test_beafs_figures_are_those_of_its_script():
     rng, asked, rows = random.Random(5), [], []
     for pair in range(40):

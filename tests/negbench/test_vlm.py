@@ -45,15 +45,6 @@ def test_the_order_depends_on_seed_and_question_alone():
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
 
-def test_the_released_order_is_the_files():
-    (question,) = questions(1)
-    assert asking.order(question, 0, "paper") == [0, 1, 2, 3]
-    # The released code moves nothing: where a file has the right option elsewhere, ties do not help it.
-    moved = replace(question, correct=2)
-    assert asking.order(moved, 0, "paper") == [0, 1, 2, 3]
-    assert asking.shares([1.0] * 4, asking.order(moved, 0, "paper"), "paper")[moved.correct] == 0.0
-
-
 def test_ties_are_shared_or_go_to_the_first_shown():
     scores = [1.0, 3.0, 3.0, 0.0]
     assert asking.shares(scores, [0, 1, 2, 3]).tolist() == [0, 0.5, 0.5, 0]
@@ -130,29 +121,6 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_me
     asked = judge.asked
     assert ask(JudgeChoices(judge), tmp_path, task) == again
     assert judge.asked == asked
-
-
-def test_a_question_that_timed_out_is_unscored_and_asked_again_alone(tmp_path):
-    down = ["surfboard, but not"]
-
-    def rule(image, prompt):
-        if any(word in prompt for word in down):
-            return Reply(error="the endpoint gave no answer after 6 attempts: timed out", silent=True)
-        return Reply("B")
-
-    endpoint = Speaker(rule, concurrent=2)  # questions share no batch
-    first = ask(endpoint, tmp_path)
-    failed = [name for name, row in first.items() if row["chosen"] is None]
-    assert 0 < len(failed) < 20
-    assert all("timed out" in first[name]["reason"] for name in failed)
-    down.clear()
-    before = len(endpoint.heard)
-    again = ask(endpoint, tmp_path)
-    assert len(endpoint.heard) - before == len(failed)
-    assert all(again[name]["letter"] == "B" for name in failed)
-    assert all(again[name] == row for name, row in first.items() if name not in failed)
-    assert ask(endpoint, tmp_path) == again
-    assert len(endpoint.heard) - before == len(failed)
 
 
 def test_a_server_at_another_address_goes_on_with_the_same_run(tmp_path, data, pictures):

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.metrics import tiny
-from tests.negvqa.tiny import make_deepseek_vl, make_instructblip
+from tests.negvqa.tiny import make_instructblip
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,5 @@ def classes(vlms):
     tiny.make_qwen2_vl(vlms / "qwen", seed=1)
     tiny.make_qwen2_5_vl(vlms / "qwen25", seed=1)
     tiny.make_qwen3_vl(vlms / "qwen3", seed=1)
-    make_deepseek_vl(vlms / "deepseek", seed=1)
     make_instructblip(vlms / "instructblip", seed=1)
     return vlms

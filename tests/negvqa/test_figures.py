@@ -97,25 +97,6 @@ def test_a_constant_letter_has_no_pair_right_and_a_share_of_a_of_one():
     assert (answered, right) == (1.0, 0.0)
 
 
-def test_pictures_shared_by_questions_widen_the_clustered_interval_only():
-    outcomes = [("A", "B")] * 20 + [("B", "A")] * 20
-    together = made(outcomes)
-    apart = [{**row, "source": f"p{row['id']}"} for row in together]
-    clumped = [{**row, "source": f"p{int(row['id']) // 10}"} for row in together]
-    entries = [
-        scores.accuracy(
-            scores.table(scores.score(rows, ["generated"])).where(protocol="fixed", variant="original"),
-            AVERAGE, "fixed",
-        )
-        for rows in (apart, clumped)
-    ]  # fmt: skip
-    apart_, clumped_ = entries
-    assert apart_.value == clumped_.value == 0.5
-    assert clumped_.high - clumped_.low > 1.5 * (apart_.high - apart_.low)
-    lows = [scores.normal(entry).low for entry in entries]
-    assert lows == pytest.approx([0.5 - 1.96 * math.sqrt(0.25 / 40)] * 2)
-
-
 def test_the_protocols_differ_where_a_letter_cannot_be_read():
     rows = scores.score(made([("A", "A dog, of course, is what is not there.")]), ["generated"])
     values = {(row["protocol"], row["variant"]): row["value"] for row in rows}

@@ -9,7 +9,7 @@ from nein.benchmarks.runner import selected
 from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers import commands
-from tests.metrics.tiny import SMALL, TEMPLATE, loud, picture, seeded, speaking, tokenizer
+from tests.metrics.tiny import SMALL, picture, seeded, speaking, tokenizer
 
 
 def make_instructblip(folder, seed=0):
@@ -35,29 +35,6 @@ def make_instructblip(folder, seed=0):
         model.save_pretrained(folder)
     looks = transformers.BlipImageProcessor(size={"height": 32, "width": 32})
     transformers.InstructBlipProcessor(looks, words, asked, num_query_tokens=4).save_pretrained(folder)
-
-
-def make_deepseek_vl(folder, seed=0):
-    import transformers
-
-    words = tokenizer(["<image>"], bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
-    words.image_token = "<image>"
-    with seeded(seed):
-        config = transformers.DeepseekVLConfig(
-            text_config={"model_type": "llama", **speaking(words)},
-            vision_config={"model_type": "siglip_vision_model", **SMALL, "image_size": 32, "patch_size": 8},
-            image_token_id=words.convert_tokens_to_ids("<image>"), tie_word_embeddings=False,
-        )  # fmt: skip
-        model = transformers.DeepseekVLForConditionalGeneration(config)
-        loud(model, words)
-        model.model.aligner.linear2.weight.data.mul_(20)
-        model.save_pretrained(folder)
-    looks = transformers.DeepseekVLImageProcessor(size={"height": 32, "width": 32})
-    processor = transformers.DeepseekVLProcessor(looks, words, chat_template=TEMPLATE, num_image_tokens=16)
-    processor.save_pretrained(folder)
-    names = folder / "tokenizer_config.json"
-    named = {**json.loads(names.read_text()), "extra_special_tokens": {"image_token": "<image>"}}
-    names.write_text(json.dumps(named))
 
 
 def records(count=6):

@@ -22,17 +22,8 @@ from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runs import FIGURES
-from nein.datasets.negbench import loading
+from nein.datasets.negbench import loading, records
 from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    NEGATED,
-    NEGATION,
-    ORIGINAL,
-    ChoiceTask,
-    RetrievalTask,
-    Task,
-)
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
@@ -74,7 +65,7 @@ class ResultsDir(Folder):
         super().__init__(path, "results", BLOCKS)
 
 
-def task_name(task: Task) -> str:
+def task_name(task: records.Task) -> str:
     return f"{task.name.partition('/')[2]}.{task.variant}"
 
 
@@ -89,7 +80,7 @@ def config_of(folder: Folder) -> EvalConfig:
     return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
 
 
-def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
+def selected(config: EvalConfig) -> list[tuple[DataSet, list[records.Task]]]:
     """Raises UserError where no task is there."""
     sets = loading.load(
         config.data, names=config.datasets, image_roots=config.image_root, scenes=config.scenes,
@@ -108,7 +99,7 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     return chosen
 
 
-def _tasks(config: EvalConfig, data: DataSet) -> list[Task]:
+def _tasks(config: EvalConfig, data: DataSet) -> list[records.Task]:
     tasks = loading.chosen(data, config.tasks, config.variants, config.limit)
     return [task for task in tasks if task.sentences]
 
@@ -133,7 +124,7 @@ class ModelTasks:
     folder: Folder
     config: EvalConfig
     data: DataSet
-    tasks: Sequence[Task]  # those asked for, cut to `--limit`; those of `data` are whole
+    tasks: Sequence[records.Task]  # those asked for, cut to `--limit`; those of `data` are whole
     kind: str  # of the model (`models.Choice`)
     remedy: str = ""
 
@@ -148,13 +139,13 @@ class ModelTasks:
                 return cls(folder, config, data, tasks, kind, manifest["identity"].get("mend", ""))
         return None
 
-    def whole(self, task: Task) -> Task:
+    def whole(self, task: records.Task) -> records.Task:
         return next(t for t in self.data.tasks if (t.name, t.variant) == (task.name, task.variant))
 
-    def blocks(self, task: Task) -> Blocks:
+    def blocks(self, task: records.Task) -> Blocks:
         """Of questions, or of captions that a judge is asked about."""
         both = (self.whole(task), task)
-        whole, cut = (len(t.questions if isinstance(t, ChoiceTask) else t.negated) for t in both)
+        whole, cut = (len(t.questions if isinstance(t, records.ChoiceTask) else t.negated) for t in both)
         return Blocks.first(whole, self.config.batch_size, cut)
 
     # features
@@ -166,7 +157,7 @@ class ModelTasks:
         how = self.config.batch_size, self.config.cache_dir, self.data.media
         return Encoding(self.folder, PICTURES, self.data.references, wanted, *how)
 
-    def sentences(self, task: Task) -> Encoding:
+    def sentences(self, task: records.Task) -> Encoding:
         size, among, sentences = self.config.batch_size, None, self.whole(task).sentences
         if self._adapts:
             taught, size = self._taught(task), max(1, len(sentences))  # what adapts does so once
@@ -175,15 +166,15 @@ class ModelTasks:
         output = f"{SENTENCES}/{task_name(task)}"
         return Encoding(self.folder, output, names, wanted, size, self.config.cache_dir, among=among)
 
-    def features(self, task: Task) -> tuple[Encoded, Encoded]:
+    def features(self, task: records.Task) -> tuple[Encoded, Encoded]:
         """Of the pictures and of the sentences of a task."""
         pictures = self.pictures().read(set(task.references), self.config.pooling)
         return pictures, self.sentences(task).read(set(task.sentences))
 
-    def in_blocks(self, task: Task) -> Task:
+    def in_blocks(self, task: records.Task) -> records.Task:
         """With all captions of its blocks, where these are judged as a whole."""
         whole = self.whole(task)
-        if not task.asked or not isinstance(whole, RetrievalTask):
+        if not task.asked or not isinstance(whole, records.RetrievalTask):
             return task
         members = self.blocks(task).all_members()
         return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in members))
@@ -192,20 +183,22 @@ class ModelTasks:
     def _adapts(self) -> bool:
         return bool(self.remedy) and Remedy.parse(self.remedy).adapts
 
-    def _taught(self, task: Task) -> Task:
+    def _taught(self, task: records.Task) -> records.Task:
         """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""
-        found = [one for one in self.data.tasks if isinstance(one, RetrievalTask) and one.negated]
-        if isinstance(task, RetrievalTask) or not found:
+        found = [one for one in self.data.tasks if isinstance(one, records.RetrievalTask) and one.negated]
+        if isinstance(task, records.RetrievalTask) or not found:
             return self.whole(task)
         return next((one for one in found if one.variant == task.variant), found[0])
 
     # answers
 
-    def askings(self, task: Task) -> Iterator[tuple[str, ChoiceTask, Blocks, Distinct | None]]:
+    def askings(
+        self, task: records.Task
+    ) -> Iterator[tuple[str, records.ChoiceTask, Blocks, Distinct | None]]:
         """(output, whole task, blocks, None) of a task's questions; then of each baseline."""
         whole = self.whole(task)
-        assert isinstance(whole, ChoiceTask)
-        assert isinstance(task, ChoiceTask)
+        assert isinstance(whole, records.ChoiceTask)
+        assert isinstance(task, records.ChoiceTask)
         output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task_name(task)}"
         yield output, whole, self.blocks(task), None
         for name in BASELINES if self.config.blind else ():
@@ -215,18 +208,18 @@ class ModelTasks:
 
     # rows
 
-    def rows(self, task: Task) -> Iterator[Row]:
+    def rows(self, task: records.Task) -> Iterator[Row]:
         """Of a task (`scores`), from the blocks."""
         how = {"protocol": self.config.protocol}
         if self.kind != "dual":
-            assert isinstance(task, ChoiceTask)
+            assert isinstance(task, records.ChoiceTask)
             said: list[tuple[Distinct | None, dict[str, Row]]] = []
             for output, asked, blocks, distinct in self.askings(task):
                 rows = self.folder.rows(output, blocks.numbers) if asked.questions else ()
                 said.append((distinct, {row["id"]: row for row in rows}))
             baselines = [(distinct, rows) for distinct, rows in said if distinct is not None]
             yield from scores.asked_rows(task, said[0][1], baselines, seed=self.config.seed, **how)
-        elif isinstance(task, RetrievalTask) and task.asked:
+        elif isinstance(task, records.RetrievalTask) and task.asked:
             names = {query.id for query, _ in judged.unfound(task)}
             found = self.folder.rows(verdicts(task), self.blocks(task).numbers)
             yield from (row for row in found if row["id"] in names)
@@ -234,7 +227,7 @@ class ModelTasks:
             model = self.folder.notes("models")["model"]
             pictures, texts = self.features(task)
             more = {**how, "scale": model["scale"], "bias": model["bias"]}
-            if isinstance(task, RetrievalTask):
+            if isinstance(task, records.RetrievalTask):
                 yield from scores.retrieval_rows(task, pictures, texts, **more)
             else:
                 more |= {"features": self.config.features, "seed": self.config.seed}
@@ -256,7 +249,7 @@ def model_tasks_of(folder: Folder) -> ModelTasks:
     return found
 
 
-def verdicts(task: Task) -> str:
+def verdicts(task: records.Task) -> str:
     return f"{VERDICTS}/{task_name(task)}"
 
 
@@ -295,8 +288,8 @@ def _key(row: Mapping[str, Any]) -> str:
 def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
     """What is lost in retrieval and in multiple choice, by the wording of the captions."""
     parts = {
-        "recall@5": ("gap@5", "kind", (ORIGINAL, NEGATED), {"direction": TEXT_TO_IMAGE}),
-        "choices": ("gap", "type", (AFFIRMATION, NEGATION), {}),
+        "recall@5": ("gap@5", "kind", (records.ORIGINAL, records.NEGATED), {"direction": TEXT_TO_IMAGE}),
+        "choices": ("gap", "type", (records.AFFIRMATION, records.NEGATION), {}),
     }
     tasks = figures.reindex(columns=["task", "variant"]).drop_duplicates()
     for task, variant in tasks.itertuples(index=False):
@@ -317,7 +310,7 @@ def _samples(path: Path) -> Iterator[Sample]:
     for task in run.tasks:
         of_task = {"task": task.name.rpartition("/")[2], "variant": task.variant}
         texts: dict[Any, Any] = {}  # id of a question -> its options; (kind, id of a caption) -> the caption
-        if isinstance(task, ChoiceTask):
+        if isinstance(task, records.ChoiceTask):
             texts = {one.id: tuple(option.text for option in one.options) for one in task.questions}
         else:
             for item in (*task.original, *task.negated):
@@ -338,7 +331,7 @@ def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, An
         )  # fmt: skip
         return
     if "absent" in row:
-        text, shown, method = texts.get((NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
+        text, shown, method = texts.get((records.NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
         values = {f"satisfied@{k}": row["absent"] for k in KS if row["rank"] < k}
         where, end, facts = {"kind": row["kind"]}, row["rank"], ["source", "thing", "gallery"]
     else:

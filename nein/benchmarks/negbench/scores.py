@@ -20,15 +20,8 @@ import numpy as np
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
+from nein.datasets.negbench import records
 from nein.datasets.negbench.polarity import ALL_FOUR, GROUP, NO, YES
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    NEGATION,
-    ChoiceTask,
-    Question,
-    RetrievalTask,
-    Task,
-)
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.loading.errors import choose
@@ -57,7 +50,7 @@ _NO_RANK: dict[str, Any] = dict.fromkeys(("rank", "tied", "score", *RECALLS))
 
 
 def retrieval_rows(
-    task: RetrievalTask,
+    task: records.RetrievalTask,
     pictures: Encoded,
     texts: Encoded,
     *,
@@ -151,7 +144,7 @@ def _row(
 
 
 def choice_rows(
-    task: ChoiceTask,
+    task: records.ChoiceTask,
     pictures: Encoded,
     texts: Encoded,
     *,
@@ -191,7 +184,7 @@ def choice_rows(
 
 
 def asked_rows(
-    task: ChoiceTask,
+    task: records.ChoiceTask,
     said: Mapping[str, Mapping[str, Any]],
     baselines: Baselines = (),
     *,
@@ -233,7 +226,7 @@ def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
 
 
 def _choice(
-    question: Question, shown: list[int], shares: list[float] | None, reason: str = ""
+    question: records.Question, shown: list[int], shares: list[float] | None, reason: str = ""
 ) -> dict[str, Any]:
     return {
         "id": question.id, "source": question.cluster, "type": question.type,
@@ -248,10 +241,10 @@ def table(rows: Iterable[Row]) -> ScoreTable:
     return ScoreTable.of(rows, DETAILS)
 
 
-def of_task(task: Task, rows: Iterable[Row]) -> Iterator[Row]:
+def of_task(task: records.Task, rows: Iterable[Row]) -> Iterator[Row]:
     """The rows of the table from those of a task."""
     what = {"task": task.name.partition("/")[2], "variant": task.variant}
-    if isinstance(task, RetrievalTask):
+    if isinstance(task, records.RetrievalTask):
         made = of_judged(rows) if task.asked else of_retrieval(rows)
     else:
         words = [option.text for question in task.questions[:1] for option in question.options]
@@ -340,7 +333,10 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
         return
     # a minimal pair: a caption that affirms and one that denies, each picture and caption once
     places, choosing = {_place(row) for row in group}, [row for row in group if _chooses(row)]
-    if len(places) == (2 if choosing else 4) and {row["type"] for row in group} == {AFFIRMATION, NEGATION}:
+    if len(places) == (2 if choosing else 4) and {row["type"] for row in group} == {
+        records.AFFIRMATION,
+        records.NEGATION,
+    }:
         answers = all("answer" in row for row in choosing)
         for index, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"
@@ -351,12 +347,12 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
 
 def _chooses(row: Row) -> bool:
     """Whether it is a picture that chooses between the two captions."""
-    return set(row["templates"]) == {AFFIRMATION, NEGATION}
+    return set(row["templates"]) == {records.AFFIRMATION, records.NEGATION}
 
 
 def _place(row: Row) -> tuple[int, int]:
     """(caption, picture) that a question is about, 0 for the affirming caption and what it is true of."""
-    caption = int(row["type"] == NEGATION)
+    caption = int(row["type"] == records.NEGATION)
     true = row["correct"] == 0 if row["templates"][0] is None else True
     return caption, caption if true else 1 - caption
 
@@ -367,7 +363,7 @@ def _cells(four: Sequence[Row]) -> np.ndarray:
     for row in four:
         caption, picture = _place(row)
         if _chooses(row) and row.get("scores") is not None:
-            affirms = row["templates"].index(AFFIRMATION)
+            affirms = row["templates"].index(records.AFFIRMATION)
             cells[:, picture] = row["scores"][affirms], row["scores"][1 - affirms]
         elif row["templates"][0] is None and row["shares"] is not None:
             cells[caption, picture] = row["shares"][0]

@@ -11,19 +11,10 @@ from typing import Any
 import numpy as np
 
 from nein import metrics
+from nein.datasets.negbench import sentences
 from nein.datasets.negbench.concepts import ROW, Concepts
 from nein.datasets.negbench.medical import CONDITIONS
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
-from nein.datasets.negbench.sentences import (
-    Negation,
-    evaluation_questions,
-    medical_questions,
-    questions_as_filed,
-    retrieval_items,
-    training_captions,
-    training_negations,
-    training_question,
-)
 from nein.engine import images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
@@ -78,9 +69,6 @@ class Job(job.Job):
         }  # fmt: skip
         return [stage for stage in STAGES if needed[stage]]
 
-    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
-        return _FUNCTIONS[stage](self, shard, model)
-
     def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
         if stage == "paraphrase":
             return [{"id": image.id, "texts": {}, "refused": [reason]} for image in self.concepts(shard)]
@@ -133,85 +121,86 @@ class Job(job.Job):
         if image.problem:
             return Tasks()
         if config.form == "training":
-            item = training_captions(image, config.seed, order=config.order, **rules)
-            question = training_question(image, config.seed, wording=config.wording, **rules)
+            item = sentences.training_captions(image, config.seed, order=config.order, **rules)
+            question = sentences.training_question(image, config.seed, wording=config.wording, **rules)
             return Tasks(None, item, (question,) if question else ())
-        both = retrieval_items(
+        both = sentences.retrieval_items(
             image, config.seed, captions=config.captions_per_image, order=config.order, **rules
         )
         how: Any = {"count": config.asked, "wording": config.wording}
         if config.mcq == "files":
-            questions = questions_as_filed(image, config.seed, thing=config.thing, **how)
+            questions = sentences.questions_as_filed(image, config.seed, thing=config.thing, **how)
         else:
-            questions = evaluation_questions(image, config.seed, single=config.medical, **how, **rules)
+            questions = sentences.evaluation_questions(
+                image, config.seed, single=config.medical, **how, **rules
+            )
         medical: dict[str, Question] = {}
         if config.medical:
             named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
-            medical = medical_questions(image, config.seed, wording=config.wording, conditions=named)
+            medical = sentences.medical_questions(
+                image, config.seed, wording=config.wording, conditions=named
+            )
         return Tasks(both[0] if both else None, both[1] if both else None, tuple(questions), medical)
 
+    def make_pairs(self, shard: int, tools: PairTools) -> list[Row]:
+        config, members = self.config, self.concepts(shard, "pairs")
+        ids = [image.id for image in members]
+        if tools.client is None:
+            plans = [pairs.plan_edit(image, tools.vocabulary, config.seed) for image in members]
+        else:
+            plans = language.imagine(tools.client, ids, config.seed)
+        paths = {image.id: image.path for image in members}
 
-def _pairs(job: Job, shard: int, tools: PairTools) -> list[Row]:
-    config, members = job.config, job.concepts(shard, "pairs")
-    ids = [image.id for image in members]
-    if tools.client is None:
-        plans = [pairs.plan_edit(image, tools.vocabulary, config.seed) for image in members]
-    else:
-        plans = language.imagine(tools.client, ids, config.seed)
-    paths = {image.id: image.path for image in members}
+        def source(name: str) -> np.ndarray | None:
+            return self.media.frames(paths[name])[0] if config.edits else None
 
-    def source(name: str) -> np.ndarray | None:
-        return job.media.frames(paths[name])[0] if config.edits else None
+        def save(name: str, picture: np.ndarray) -> str:
+            path = f"pictures/{name.replace('/', '_')}.png"
+            images.write_png(self.dataset / path, picture)
+            return path
 
-    def save(name: str, picture: np.ndarray) -> str:
-        path = f"pictures/{name.replace('/', '_')}.png"
-        images.write_png(job.dataset / path, picture)
-        return path
+        made = pairs.make_pairs(
+            plans, ids, source, tools.maker, tools.verifier, save, seed=config.seed, attempts=config.attempts
+        )
+        return [image.row() for image in made]
 
-    made = pairs.make_pairs(
-        plans, ids, source, tools.maker, tools.verifier, save, seed=config.seed, attempts=config.attempts
-    )
-    return [image.row() for image in made]
+    def make_concepts(self, shard: int, client: llm.Client) -> list[Row]:
+        config, members = self.config, self.concepts(shard, "concepts")
+        asked = (members, config.seed, config.absent, config.thing)
+        extracted = language.extract(client, *asked, protocol=config.protocol)
+        return [image.row() for image in extracted]
 
+    def make_validate(self, shard: int, client: llm.Client) -> list[Row]:
+        members = self.concepts(shard, "validate")
+        return [image.row() for image in language.validate(client, members)]
 
-def _concepts(job: Job, shard: int, client: llm.Client) -> list[Row]:
-    config, members = job.config, job.concepts(shard, "concepts")
-    asked = (members, config.seed, config.absent, config.thing)
-    extracted = language.extract(client, *asked, protocol=config.protocol)
-    return [image.row() for image in extracted]
+    def make_verify(self, shard: int, verifier: Verifier) -> list[Row]:
+        members, size = self.concepts(shard, "verify"), int(self.config.batch_size)
+        both = self.config.verify == "both"
+        rows: list[Row] = []
+        for start in range(0, len(members), size):  # memory holds the pictures of a batch, not of a shard
+            batch = members[start : start + size]
+            done = verify(verifier, batch, lambda image: self.media.frames(image.path)[0], positives=both)
+            rows += [image.row() for image in done]
+        return rows
 
-
-def _validate(job: Job, shard: int, client: llm.Client) -> list[Row]:
-    members = job.concepts(shard, "validate")
-    return [image.row() for image in language.validate(client, members)]
-
-
-def _verify(job: Job, shard: int, verifier: Verifier) -> list[Row]:
-    members, size = job.concepts(shard, "verify"), int(job.config.batch_size)
-    both = job.config.verify == "both"
-    rows: list[Row] = []
-    for start in range(0, len(members), size):  # memory holds the pictures of a batch, not of a shard
-        batch = members[start : start + size]
-        done = verify(verifier, batch, lambda image: job.media.frames(image.path)[0], positives=both)
-        rows += [image.row() for image in done]
-    return rows
-
-
-def _paraphrase(job: Job, shard: int, client: llm.Client) -> list[Row]:
-    """Per image: the rephrased captions and options, None where one was refused, and why."""
-    config = job.config
-    members = job.concepts(shard)
-    owned = [(image.id, said) for image in members for said in _sentences(image, job.tasks(image), config)]
-    said = [one for _, one in owned]
-    paraphrases = language.paraphrase(
-        client, said, config.seed, keep_order=config.affneg, protocol=config.protocol
-    )
-    rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in members}
-    for (owner, sentence), (text, why) in zip(owned, paraphrases, strict=True):
-        rows[owner]["texts"][sentence.id] = text
-        if why:
-            rows[owner]["refused"].append(why)
-    return list(rows.values())
+    def make_paraphrase(self, shard: int, client: llm.Client) -> list[Row]:
+        """Per image: the rephrased captions and options, None where one was refused, and why."""
+        config = self.config
+        members = self.concepts(shard)
+        owned = [
+            (image.id, said) for image in members for said in _sentences(image, self.tasks(image), config)
+        ]
+        said = [one for _, one in owned]
+        paraphrases = language.paraphrase(
+            client, said, config.seed, keep_order=config.affneg, protocol=config.protocol
+        )
+        rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in members}
+        for (owner, sentence), (text, why) in zip(owned, paraphrases, strict=True):
+            rows[owner]["texts"][sentence.id] = text
+            if why:
+                rows[owner]["refused"].append(why)
+        return list(rows.values())
 
 
 def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[language.Sentence]:
@@ -220,26 +209,26 @@ def _sentences(image: Concepts, tasks: Tasks, config: BuildConfig) -> list[langu
     def unnamed(text: str) -> tuple[str, ...]:
         return tuple(n for n in (*image.positives, *image.negatives) if not mentions(text, n))
 
-    negations: Sequence[Negation | None] = ()
+    negations: Sequence[sentences.Negation | None] = ()
     if tasks.negated is not None:
         negations = [None] * len(tasks.negated.captions)
         if config.form == "training":
-            negations = training_negations(image, config.seed, order=config.order, protocol=config.protocol)
-    sentences: list[language.Sentence] = []
+            negations = sentences.training_negations(
+                image, config.seed, order=config.order, protocol=config.protocol
+            )
+    found: list[language.Sentence] = []
     captions = tasks.negated.captions if tasks.negated else ()
     for number, (caption, negation) in enumerate(zip(captions, negations, strict=True)):
         denied = [name for name in image.negatives if mentions(caption, name)]
         affirmed = [name for name in image.positives if polarity(caption, name) == "affirmed"]
         name = f"{image.id}/c{number}"
-        sentences.append(
-            language.Sentence(name, caption, affirmed, denied, unnamed(caption), negation=negation)
-        )
+        found.append(language.Sentence(name, caption, affirmed, denied, unnamed(caption), negation=negation))
     for question in tasks.questions:
         for number, option in enumerate(question.options):
             affirmed, denied = language.claims(option.text, config.wording, config.thing)
             name, text = f"{question.id}/o{number}", option.text
-            sentences.append(language.Sentence(name, text, affirmed, denied, unnamed(text)))
-    return sentences
+            found.append(language.Sentence(name, text, affirmed, denied, unnamed(text)))
+    return found
 
 
 def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
@@ -261,12 +250,6 @@ def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
             options = tuple(Option(t, o.template) for t, o in zip(said, question.options, strict=True))
             questions.append(replace(question, options=options))
     return Tasks(tasks.original if negated else None, negated, tuple(questions))
-
-
-_FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
-    "pairs": _pairs, "concepts": _concepts, "verify": _verify, "validate": _validate,
-    "paraphrase": _paraphrase,
-}  # fmt: skip
 
 
 def unanswered(rows: Sequence[Row]) -> bool:

@@ -68,9 +68,6 @@ class Job(job.Job):
         """Where a generated picture lies."""
         return self.folder.path / "work" / "pictures" / name
 
-    def work(self, stage: str, shard: int, model: Any) -> list[Row]:
-        return _FUNCTIONS[stage](self, shard, model)
-
     def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
         if stage == "clauses":
             return [algorithms.unusable(source, reason) for source in self.members(shard)]
@@ -107,81 +104,73 @@ class Job(job.Job):
 
         return Model.one(kind, load, kind=kind)
 
+    def make_clauses(self, shard: int, matcher: Any) -> list[Row]:
+        rules, members = self.rules, self.members(shard)
+        pictures: dict[str, np.ndarray] = {}
+        problems = {source.path: source.problem for source in members}
+        for source in members:
+            if not source.problem:
+                try:
+                    pictures[source.id] = images.decode(source.path)
+                except images.ImageError as error:
+                    problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
 
-def _clauses(job: Job, shard: int, matcher: Any) -> list[Row]:
-    rules, members = job.rules, job.members(shard)
-    pictures: dict[str, np.ndarray] = {}
-    problems = {source.path: source.problem for source in members}
-    for source in members:
-        if not source.problem:
-            try:
-                pictures[source.id] = images.decode(source.path)
-            except images.ImageError as error:
-                problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
+        def match(names: Sequence[str]) -> Any:
+            asked = [algorithms.queried(rules, name) for name in names]
+            return matcher.match([pictures[name] for name in names], asked, head="itc")
 
-    def match(names: Sequence[str]) -> Any:
-        asked = [algorithms.queried(rules, name) for name in names]
-        return matcher.match([pictures[name] for name in names], asked, head="itc")
+        usable = [source.id for source in members if not problems[source.path]]
+        cosines = dict(zip(usable, isolated(match, usable), strict=True))
+        made = []
+        for source in members:
+            values: Any = cosines.get(source.id)
+            failed = f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
+            if problem := problems[source.path] or failed:
+                made.append(algorithms.unusable(source, problem))
+            else:
+                digest = images.pixel_hash(pictures[source.id])
+                made.append({**algorithms.clauses(source, values, rules), "sha256": digest})
+        return made
 
-    usable = [source.id for source in members if not problems[source.path]]
-    cosines = dict(zip(usable, isolated(match, usable), strict=True))
-    made = []
-    for source in members:
-        values: Any = cosines.get(source.id)
-        failed = f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
-        if problem := problems[source.path] or failed:
-            made.append(algorithms.unusable(source, problem))
-        else:
-            digest = images.pixel_hash(pictures[source.id])
-            made.append({**algorithms.clauses(source, values, rules), "sha256": digest})
-    return made
+    def make_generate(self, shard: int, editor: editors.Editor) -> list[Row]:
+        by_id = {source.id: source for source in self.members(shard) if not source.problem}
+        candidates = self.candidates(shard)
+        pictures = {name: images.decode(by_id[name].path) for name in {c["source"] for c in candidates}}
+        requests = [
+            editors.EditRequest(c["id"], pictures[c["source"]], c["generated"], c["seed"]) for c in candidates
+        ]
+        results = editor.edit(requests) if requests else []
+        if [result.id for result in results] != [request.id for request in requests]:
+            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+        rows = []
+        for result in results:
+            if result.image is None:
+                rows.append(_not_made(result.id, result.error or "the editor gave no picture and no reason"))
+                continue
+            name = f"{result.id}.{self.config.image_format}"
+            write = images.write_jpeg if self.config.image_format == "jpg" else images.write_png
+            write(self.picture(name), result.image)
+            height, width = result.image.shape[:2]
+            stored = images.pixel_hash(images.decode(self.picture(name)))
+            rows.append({
+                "id": result.id, "image": name, "width": width, "height": height, "sha256": stored,
+                "verdict": algorithms.ACCEPTED, "note": result.note,
+            })  # fmt: skip
+        return rows
 
+    def make_match(self, shard: int, matcher: Any) -> list[Row]:
+        above, protocol = self.config.match_above, self.config.protocol
+        return algorithms.match(*self._passed("generate", shard), matcher, above=above, protocol=protocol)
 
-def _generate(job: Job, shard: int, editor: editors.Editor) -> list[Row]:
-    by_id = {source.id: source for source in job.members(shard) if not source.problem}
-    candidates = job.candidates(shard)
-    pictures = {name: images.decode(by_id[name].path) for name in {c["source"] for c in candidates}}
-    requests = [
-        editors.EditRequest(c["id"], pictures[c["source"]], c["generated"], c["seed"]) for c in candidates
-    ]
-    results = editor.edit(requests) if requests else []
-    if [result.id for result in results] != [request.id for request in requests]:
-        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    rows = []
-    for result in results:
-        if result.image is None:
-            rows.append(_not_made(result.id, result.error or "the editor gave no picture and no reason"))
-            continue
-        name = f"{result.id}.{job.config.image_format}"
-        write = images.write_jpeg if job.config.image_format == "jpg" else images.write_png
-        write(job.picture(name), result.image)
-        height, width = result.image.shape[:2]
-        stored = images.pixel_hash(images.decode(job.picture(name)))
-        rows.append({
-            "id": result.id, "image": name, "width": width, "height": height, "sha256": stored,
-            "verdict": algorithms.ACCEPTED, "note": result.note,
-        })  # fmt: skip
-    return rows
+    def make_ask(self, shard: int, judge: Any) -> list[Row]:
+        return algorithms.ask(*self._passed("match", shard), judge, protocol=self.config.protocol)
+
+    def _passed(self, stage: str, shard: int) -> tuple[list[Row], list[np.ndarray]]:
+        """The candidates that a stage accepted, and their generated pictures."""
+        files = {row["id"]: row["image"] for row in self.rows("generate", shard)}
+        chosen = self.accepted(shard, stage)
+        return chosen, [images.decode(self.picture(files[c["id"]])) for c in chosen]
 
 
 def _not_made(name: str, error: str) -> Row:
     return {"id": name, "image": None, "verdict": EDITOR_FAILED, "error": error}
-
-
-def _passed(job: Job, shard: int, stage: str) -> tuple[list[Row], list[np.ndarray]]:
-    """The candidates that `stage` accepted, and their generated pictures."""
-    files = {r["id"]: r["image"] for r in job.rows("generate", shard)}
-    chosen = job.accepted(shard, stage)
-    return chosen, [images.decode(job.picture(files[c["id"]])) for c in chosen]
-
-
-_FUNCTIONS: dict[str, Callable[[Job, int, Any], list[Row]]] = {
-    "clauses": _clauses,
-    "generate": _generate,
-    "match": lambda job, shard, matcher: algorithms.match(
-        *_passed(job, shard, "generate"), matcher, above=job.config.match_above, protocol=job.config.protocol
-    ),
-    "ask": lambda job, shard, judge: algorithms.ask(
-        *_passed(job, shard, "match"), judge, protocol=job.config.protocol
-    ),
-}

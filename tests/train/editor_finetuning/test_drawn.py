@@ -9,14 +9,6 @@ from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.nano.scenes import Item, render, rng_for
 from nein.nano.sentences import names, plural
 from nein.train.editor_finetuning import drawn
-from nein.train.editor_finetuning.drawn import (
-    FILLERS,
-    MIXTURES,
-    RESTORE,
-    SCENERY,
-    pair_images,
-    sample_pair,
-)
 from research.nano.data import all_instruction_forms
 from tests.nano.words import negated
 
@@ -35,7 +27,7 @@ KINDS = {
 
 
 def pairs_of(kind, count=300):
-    return [sample_pair(rng_for("train", i, f"test/{kind}"), {kind: 1.0}) for i in range(count)]
+    return [drawn.sample_pair(rng_for("train", i, f"test/{kind}"), {kind: 1.0}) for i in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def pairs():
 
 def plain(instruction):
     """The instruction in lower case without fillers and the final stop."""
-    return " ".join(w for w in instruction.lower().rstrip(".").split(" ") if w not in FILLERS)
+    return " ".join(w for w in instruction.lower().rstrip(".").split(" ") if w not in drawn.FILLERS)
 
 
 def named(category, forms, instruction):
@@ -62,12 +54,12 @@ def named(category, forms, instruction):
 
 def test_no_sentence_is_negated(pairs):
     lines = [pair.instruction for kind in KINDS for pair in pairs[kind]]
-    for name, (weights, _) in MIXTURES.items():
+    for name, (weights, _) in drawn.MIXTURES.items():
         assert set(weights) <= set(KINDS)
-        lines += [sample_pair(rng_for("train", i, name), weights).instruction for i in range(600)]
+        lines += [drawn.sample_pair(rng_for("train", i, name), weights).instruction for i in range(600)]
     forms = [line for c in CATEGORIES for line in all_instruction_forms(random.Random(0), c)]
     assert negated([*lines, *forms]) == []
-    assert {*FILLERS, *RESTORE} <= {*forms}
+    assert {*drawn.FILLERS, *drawn.RESTORE} <= {*forms}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +92,7 @@ def test_an_edit_is_what_its_sentence_says(kind, pairs):
                 assert new.colour in plain(pair.instruction)
         elif kind == "scenery":
             assert target.items == source.items
-            assert pair.instruction in SCENERY[target.background]
+            assert pair.instruction in drawn.SCENERY[target.background]
             assert target.background != source.background
         else:
             assert target == source
@@ -112,6 +104,6 @@ def test_an_edit_is_what_its_sentence_says(kind, pairs):
 @pytest.mark.parametrize("kind", ["remove", "add", "double", "keep"])
 def test_clean_pairs_show_their_two_scenes(kind, pairs):
     for pair in pairs[kind][:25]:
-        source, target = pair_images(pair, rng_for("train", 0, "images"), "clean")
+        source, target = drawn.pair_images(pair, rng_for("train", 0, "images"), "clean")
         assert np.array_equal(source, render(pair.source))
         assert np.array_equal(target, render(pair.target))
