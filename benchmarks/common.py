@@ -22,7 +22,6 @@ import torch
 from PIL import Image
 
 from nein.engine import environment
-from nein.engine.executors import memory
 from nein.nano import data
 
 Result = TypeVar("Result")
@@ -141,7 +140,7 @@ class Measured:
     seconds     On a GPU of the clock; on a CPU of the processor divided by the threads, so that other work on
                 the machine does not count. clock: of the clock in any case.
     operations  Floating-point operations; a multiply-add is two. None: not counted.
-    peak        As `memory.peak` gives it, of this side alone where the system can begin anew.
+    peak        Bytes, of this side alone where the system can begin anew.
     profile     The operators that took longest: name, share of the time in operators, calls.
     """
 
@@ -149,7 +148,7 @@ class Measured:
     seconds: float
     clock: float
     operations: float | None = None
-    peak: dict[str, Any] | None = None
+    peak: int | None = None
     profile: tuple[tuple[str, float, int], ...] = ()
 
     def rate(self) -> float | None:
@@ -198,7 +197,9 @@ def measure(
         taken.append((time.perf_counter() - clock, time.process_time() - start))
     seconds, processor = (statistics.median(column) for column in zip(*taken, strict=True))
     own = processor / (threads or torch.get_num_threads()) if device == "cpu" else seconds
-    return Measured(result, own, seconds, operations, memory.peak(device), longest)
+    peaks = environment.peak_memory(device)
+    peak = peaks.get("device", peaks.get("host"))
+    return Measured(result, own, seconds, operations, peak, longest)
 
 
 def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple[str, float, int], ...]:
@@ -278,7 +279,8 @@ def synchronize(device: str) -> None:
 def reset_peak(device: str) -> None:
     """Peak memory counts from here on; on a CPU where the system can forget it (Linux with glibc)."""
     gc.collect()
-    memory.reset(device)
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
     if device == "cpu" and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

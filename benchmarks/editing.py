@@ -131,7 +131,7 @@ def show(sides: Sides, options: argparse.Namespace) -> None:
     for name, one in (("diffusers, one at a time", sides.theirs), ("editors, batched", sides.ours)):
         print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{arithmetic(one, limit)}")
         if one.peak is not None:
-            print(f"{'':<26}peak memory {one.peak['bytes'] / 2**30:.1f} GiB")
+            print(f"{'':<26}peak memory {one.peak / 2**30:.1f} GiB")
     print(f"{'ratio':<26}{sides.theirs.seconds / sides.ours.seconds:8.2f}")
     print(operators("editors, batched", sides.ours))
     agreement = "noise drawn in another type"

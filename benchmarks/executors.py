@@ -54,7 +54,7 @@ from nein.engine.executors.worker import Worker
 from nein.engine.folder import Folder
 from nein.engine.images import encode_png
 from nein.engine.scheduler import Scheduler
-from nein.engine.stages import Planned, Stage, Step
+from nein.engine.stages import Stage, Step
 
 RECORDS = 16  # per block
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,11 +87,11 @@ def executors() -> dict[str, Callable[[], Executor]]:
     import torch  # noqa: F401
 
     from nein.engine.executors.ray import Ray
-    from nein.engine.executors.threads import Debug, Threads
+    from nein.engine.executors.threads import Threads
 
     actors = functools.partial(Ray, "cpu", address=None, workers=2, gpus_per_worker=1.0)
     return {
-        "debug": functools.partial(Debug, "cpu"),
+        "debug": functools.partial(Threads, "cpu", debug=True),
         "threads, 2": functools.partial(Threads, "cpu", at_once=2),
         "ray, 2 workers": actors,
     }
@@ -111,7 +111,8 @@ def timed(begin: Callable[[], Executor], path: Path, blocks: int) -> tuple[float
     folder.open({"blocks": blocks}, {}, overwrite=False)
     start = time.perf_counter()
     executor = begin()
-    executor.compute(Planned(steps, (str(path), blocks)))
+    plan = functools.partial(steps, (str(path), blocks))
+    executor.compute(plan("cpu"), plan)
     executor.close()
     seconds = time.perf_counter() - start
     assert len(folder.done("rows")) == blocks
@@ -184,7 +185,7 @@ def share(path: str, blocks: str, rank: str, size: str, seconds: str, containers
     folder = Folder(Path(path))
     stage = dataclasses.replace(idle(folder, int(blocks)), work=work)
     one = Threads("cpu", at_once=1, share=(int(rank), int(size)))
-    one.compute(lambda device: [Step(folder, stage)])
+    one.compute([Step(folder, stage)])
 
 
 # --- millions ----------------------------------------------------------------------------------
@@ -217,17 +218,17 @@ def measured(path: str, size: int) -> dict[str, float]:
     start = time.perf_counter()
     job = steps((str(folder.path), size), "cpu")
     progress.announce(job)
-    worker = Worker(job, "cpu")
+    worker = Worker("cpu")
     scheduler = Scheduler(job, in_order=bool(folder.done("rows", [0])))
     plan = time.perf_counter() - start
     start = time.perf_counter()
     while not scheduler.over():
         task = scheduler.next()
         if task is not None:
-            worker.make(task, worker.read(task))
+            worker.make(task, task.step.stage.read(task.number))
             scheduler.finished(task)
     work = time.perf_counter() - start
-    worker.close()
+    worker.note()
     start = time.perf_counter()
     [state] = progress.states(folder)
     assert state.done == size

@@ -22,9 +22,10 @@ from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks, spans
 from nein.engine.errors import UNSCORED, UserError, shortlist
-from nein.engine.executors import Executor, memory
+from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
-from nein.engine.stages import Planned, Step, open_blocks
+from nein.engine.stages import Step, open_blocks
+from nein.loading import service
 from nein.loading.spending import sentences
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
@@ -123,9 +124,9 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
                 folder.update(status=COMPLETE)
     executor.barrier()  # no process reads a folder that another is about to refuse or to remove
     steps = by_model(runs, folders)
-    made = executor.compute(
-        Planned(functools.partial(planned, benchmark.runs, benchmark.folder), config, steps)
-    )
+    service.keep(config)
+    elsewhere = functools.partial(planned, benchmark.runs, benchmark.folder, config)
+    made = executor.compute(steps, elsewhere)
     if not executor.is_main:
         return None
     if made and not any(made):
@@ -137,7 +138,11 @@ def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int
             if (peak := step.folder.notes("peak_memory").get(step.stage.name)) is not None:
                 peaks[step.stage.model.name] = peak
     for name, peak in peaks.items():
-        print(f"Peak memory, {memory.sentence(name, peak)}.", file=sys.stderr, flush=True)
+        print(
+            f"Peak memory, {name}: {peak['bytes'] / 2**30:.1f} GiB ({peak['what']}).",
+            file=sys.stderr,
+            flush=True,
+        )
     lacking, finished = False, []
     for run, folder in zip(runs, folders, strict=True):
         folder.update(**_facts(config, run))  # another command may have begun on it with another --limit
@@ -305,6 +310,7 @@ def planned(
     runs: Callable[[Any, str], Sequence[Run]], folder: Callable[[Path], Folder], config: Any, device: str
 ) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
+    service.keep(config)
     made = runs(config, device)
     return by_model(made, [folder(config.out_dir / run.folder) for run in made])
 

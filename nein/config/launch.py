@@ -42,7 +42,7 @@ def launch(
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
-    from nein.engine import environment, errors, executors
+    from nein.engine import environment, errors, executors, scheduler
     from nein.loading import service
 
     environment.look_for_garbage_seldom()
@@ -54,7 +54,7 @@ def launch(
     if command.shared:
         with contextlib.closing(executors.start(config)) as executor:
             answer = work(config, executor)
-            aside = executor.set_aside() if executor.is_main else {}
+            aside = scheduler.all_set_aside(executor.steps) if executor.is_main else {}
     else:
         answer = work(config)
     if isinstance(answer, str):

@@ -8,7 +8,7 @@ import json
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +123,20 @@ class AnswerCache:
 
 
 class BlockStore:
-    """Entries about a block as a whole, by space and key; `flush` keeps all of a changed space at once.
+    """Entries about a block as a whole, whose last bits depend on what else was in the batch; `flush` keeps
+    all of a changed space at once. Every thread has its own.
 
-    Every thread has its own. `read` and `write`: the entries of a space, from disk and to it.
+    cache  `get(space, scope)` and `put(space, scope, entries)`: an `AnswerCache`, a `FeatureCache`.
     """
 
-    def __init__(
-        self, read: Callable[[str], dict[str, Any] | None], write: Callable[[str, dict[str, Any]], None]
-    ) -> None:
-        self._read, self._write = read, write
+    def __init__(self, cache: Any, scope: str) -> None:
+        self._cache, self._scope = cache, scope
         self._spaces: dict[str, dict[str, Any]] = {}
         self._changed: set[str] = set()
 
     def get(self, space: str, key: str) -> Any:
         if space not in self._spaces:
-            self._spaces[space] = self._read(space) or {}
+            self._spaces[space] = self._cache.get(space, self._scope) or {}
         return self._spaces[space].get(key)
 
     def put(self, space: str, key: str, value: Any) -> None:
@@ -147,15 +146,10 @@ class BlockStore:
 
     def flush(self) -> None:
         """Returns when everything that was put is on disk."""
-        atomic.parallel_map(lambda space: self._write(space, self._spaces[space]), sorted(self._changed))
+        atomic.parallel_map(
+            lambda space: self._cache.put(space, self._scope, self._spaces[space]), sorted(self._changed)
+        )
         self._changed.clear()
-
-
-def answers_of(cache: AnswerCache, scope: str) -> BlockStore:
-    """Answers about a block: their last bits depend on what else was in the batch."""
-    return BlockStore(
-        lambda space: cache.get(space, scope), lambda space, rows: cache.put(space, scope, rows)
-    )
 
 
 def _has_locks(folder: Path) -> bool:

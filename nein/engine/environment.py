@@ -80,16 +80,16 @@ def keep_freed_memory() -> bool:
 
 def look_for_garbage_seldom() -> None:
     """Raises the garbage collector's threshold and skips the final collection: a third of the CPU seconds of
-    importing the libraries of models. Models in cycles are collected by `memory.release`."""
+    importing the libraries of models. Models in cycles are collected by `nein.engine.executors.worker`."""
     first, *later = gc.get_threshold()
     gc.set_threshold(max(first, 10_000), *later)
     atexit.unregister(gc.freeze)  # commands may follow each other in one process
     atexit.register(gc.freeze)
 
 
-def peak_memory() -> dict[str, int]:
-    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated)
-    once CUDA is in use. Empty where the system does not say (Windows).
+def peak_memory(device: str = "cuda") -> dict[str, int]:
+    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated on a
+    device of CUDA that is in use). Empty where the system does not say (Windows).
     """
     try:
         import resource
@@ -98,8 +98,8 @@ def peak_memory() -> dict[str, int]:
     unit = 1 if sys.platform == "darwin" else 1024
     peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        peaks["device"] = int(torch.cuda.max_memory_allocated())
+    if torch is not None and torch.cuda.is_initialized() and device.startswith("cuda"):
+        peaks["device"] = int(torch.cuda.max_memory_allocated(device))
     return peaks
 
 

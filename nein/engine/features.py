@@ -18,7 +18,6 @@ import safetensors
 import safetensors.numpy
 
 from nein.engine import atomic
-from nein.engine.answers import BlockStore
 
 log = logging.getLogger(__name__)
 
@@ -28,30 +27,27 @@ def scope_of(ids: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
 
 
-def read(root: Path, space: str, scope: str) -> dict[str, np.ndarray]:
-    """Key -> float32 array; {} where nothing is kept, or where the file is damaged."""
-    path = _path(root, space, scope)
-    if not path.is_file():
-        return {}
-    try:
-        return safetensors.numpy.load(path.read_bytes())
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
-        log.warning("cache file %s is damaged and is made again (%s)", path, error)
-        return {}
+class FeatureCache:
+    """The features of blocks, in files below `root`: key -> float32 array, by space and scope."""
 
+    def __init__(self, root: Path) -> None:
+        self._root = root
 
-def write(root: Path, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
-    """Keeps the entries of a block in place of what was kept of it."""
-    whole = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
-    atomic.write_bytes(_path(root, space, scope), safetensors.numpy.save(whole))
+    def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
+        """{} where nothing is kept, or where the file is damaged."""
+        path = self._path(space, scope)
+        if not path.is_file():
+            return {}
+        try:
+            return safetensors.numpy.load(path.read_bytes())
+        except (OSError, ValueError, safetensors.SafetensorError) as error:
+            log.warning("cache file %s is damaged and is made again (%s)", path, error)
+            return {}
 
+    def put(self, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
+        """Keeps the entries of a block in place of what was kept of it."""
+        whole = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
+        atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(whole))
 
-def _path(root: Path, space: str, scope: str) -> Path:
-    return root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"
-
-
-def features_of(root: Path, scope: str) -> BlockStore:
-    """Features of a block."""
-    return BlockStore(
-        lambda space: read(root, space, scope), lambda space, entries: write(root, space, scope, entries)
-    )
+    def _path(self, space: str, scope: str) -> Path:
+        return self._root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"

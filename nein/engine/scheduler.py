@@ -18,7 +18,7 @@ from nein.engine.attempts import DEATHS, FOLDER, Attempts, forget, name_of
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.stages import Step, Task, made_elsewhere, open_task, put
+from nein.engine.stages import Step, Task, open_task
 
 OPEN, TAKEN, OVER = 0, 1, 2
 ASIDE = "aside"
@@ -101,7 +101,7 @@ class Scheduler:
         if task is not None:
             self._taken += 1
             self._pause = LOOK[0]
-            self._set(task.step, task.number, TAKEN)
+            self._set(task.index, task.number, TAKEN)
         return task
 
     def finished(self, task: Task) -> None:
@@ -109,7 +109,7 @@ class Scheduler:
         self._taken -= 1
         self._lonely = None
         self._pause = LOOK[0]
-        self._set(task.step, task.number, OVER)
+        self._set(task.index, task.number, OVER)
         self._leave(task, done=True)
 
     def close(self) -> None:
@@ -238,37 +238,35 @@ class Scheduler:
 
     def _take(self, task: Task) -> int | None:
         """How many workers died at a block that is now ours; None where another is at it, or has made it."""
-        step = self.steps[task.step]
-        deaths = self._attempts[step.folder.path].take(name_of(step.stage.name, task.number))
+        deaths = self._attempts[task.step.folder.path].take(task.name)
         if deaths is None:
-            self._busy[task.step, task.number] = time.monotonic() + self._pause
-        elif made_elsewhere(step.folder, task):
-            self._set(task.step, task.number, OVER)
+            self._busy[task.index, task.number] = time.monotonic() + self._pause
+        elif task.made_elsewhere():
+            self._set(task.index, task.number, OVER)
             self._leave(task, done=True)
             return None
         return deaths
 
     def _leave(self, task: Task, *, done: bool) -> None:
-        step = self.steps[task.step]
-        self._attempts[step.folder.path].leave(name_of(step.stage.name, task.number), done=done)
+        self._attempts[task.step.folder.path].leave(task.name, done=done)
 
     def _put_aside(self, task: Task, deaths: int) -> None:
         """Rows that say why there are no results, and a note for `nein status` and `nein retry`."""
-        step = self.steps[task.step]
+        step = task.step
         reason = f"set aside: {deaths} workers died of its block, one after the other"
         rows = step.stage.on_quarantine(task.number, reason, task.missing)
         cut = (step.folder.path, step.stage.blocks.count, step.stage.blocks.size)
         later = [
             output
-            for other in self.steps[task.step :]
+            for other in self.steps[task.index :]
             if (other.folder.path, other.stage.blocks.count, other.stage.blocks.size) == cut
             for output in other.stage.outputs
         ]
         note = {"stage": step.stage.name, "block": task.number, "reason": reason, "outputs": later}
         step.folder.note(ASIDE, f"{step.stage.name}-{task.number:06d}", note)
-        put(step, task.number, rows, task.missing)
+        task.put(rows)
         self._aside[step.folder.path].add((step.stage.name, task.number))
-        self._set(task.step, task.number, OVER)
+        self._set(task.index, task.number, OVER)
         self._leave(task, done=True)
 
 

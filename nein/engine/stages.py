@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nein.engine import atomic
+from nein.engine.attempts import name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.loading import batches, service, spending
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -117,37 +117,36 @@ class Step:
 Plan = Callable[[str], Sequence[Step]]
 
 
-class Planned:
-    """A `Plan`: `make(config, device)`. Steps at hand already are not made again in this process."""
-
-    def __init__(
-        self, make: Callable[[Any, str], Sequence[Step]], config: Any, steps: Sequence[Step] | None = None
-    ) -> None:
-        self._make, self._config, self._steps = make, config, steps
-        if out := getattr(config, "out_dir", None):  # also where a worker elsewhere makes the steps again
-            spending.keep(out, getattr(config, "budget", None))
-            batches.keep(out if getattr(config, "batch_api", False) else None)
-        service.use(config)
-
-    def __call__(self, device: str) -> Sequence[Step]:
-        return self._steps if self._steps is not None else self._make(self._config, device)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Planned, (self._make, self._config)
-
-
 @dataclass(frozen=True)
 class Task:
     """A block of a step to make.
 
-    step     Index of the step.
+    index    Of the step.
     missing  The outputs that it lacks; `stamps`: when each was written that is there all the same.
     """
 
-    step: int
+    step: Step
+    index: int
     number: int
     missing: tuple[str, ...]
     stamps: Mapping[str, int | None]
+
+    @property
+    def name(self) -> str:
+        """Of the attempt at it."""
+        return name_of(self.step.stage.name, self.number)
+
+    def made_elsewhere(self) -> bool:
+        """Whether another process has made the block since it was seen to be open."""
+        now = {output: self.step.folder.stamp(output, self.number) for output in self.missing}
+        return all(now[output] is not None and now[output] != self.stamps[output] for output in self.missing)
+
+    def put(self, rows: Mapping[str, Rows]) -> None:
+        """Writes the missing outputs. What was made of the block before is removed first."""
+        folder = self.step.folder
+        for output in self.step.stage.invalidates:
+            folder.forget(output, self.number)
+        atomic.parallel_map(lambda output: folder.write(output, self.number, rows[output]), self.missing)
 
 
 def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]) -> Task | None:
@@ -155,24 +154,28 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
 
     there  Output -> the blocks whose files exist.
     """
-    folder, stage = step.folder, step.stage
-
-    def counts(output: str) -> bool:
-        try:
-            rows = folder.read(output, number) if stage.is_valid or stage.ids else []
-        except UserError:
-            if folder.stamp(output, number) is not None:
-                raise
-            return False  # a block that this one is made of was made again since the files were listed
-        if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
-            return False
-        return stage.is_valid is None or stage.is_valid(output, number, rows)
-
-    missing = tuple(name for name in stage.outputs if number not in there[name] or not counts(name))
+    stamp = step.folder.stamp
+    missing = tuple(
+        name for name in step.stage.outputs if number not in there[name] or not _counts(step, name, number)
+    )
     if not missing:
         return None
-    stamps = {name: folder.stamp(name, number) if number in there[name] else None for name in missing}
-    return Task(index, number, missing, stamps)
+    stamps = {name: stamp(name, number) if number in there[name] else None for name in missing}
+    return Task(step, index, number, missing, stamps)
+
+
+def _counts(step: Step, output: str, number: int) -> bool:
+    """Whether a block that is there still counts."""
+    folder, stage = step.folder, step.stage
+    try:
+        rows = folder.read(output, number) if stage.is_valid or stage.ids else []
+    except UserError:
+        if folder.stamp(output, number) is not None:
+            raise
+        return False  # a block that this one is made of was made again since the files were listed
+    if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
+        return False
+    return stage.is_valid is None or stage.is_valid(output, number, rows)
 
 
 def open_blocks(step: Step) -> list[Task]:
@@ -180,17 +183,3 @@ def open_blocks(step: Step) -> list[Task]:
     there = {output: step.folder.done(output) for output in step.stage.outputs}
     tasks = (open_task(step, 0, number, there) for number in step.stage.blocks.numbers)
     return [task for task in tasks if task is not None]
-
-
-def made_elsewhere(folder: Folder, task: Task) -> bool:
-    """Whether another process has made the block since it was seen to be open."""
-    now = {output: folder.stamp(output, task.number) for output in task.missing}
-    return all(now[output] is not None and now[output] != task.stamps[output] for output in task.missing)
-
-
-def put(step: Step, number: int, rows: Mapping[str, Rows], outputs: Sequence[str]) -> None:
-    """Writes outputs of a block. What was made of it before is removed first."""
-    folder = step.folder
-    for output in step.stage.invalidates:
-        folder.forget(output, number)
-    atomic.parallel_map(lambda output: folder.write(output, number, rows[output]), outputs)

@@ -12,7 +12,8 @@ from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder, Row
 from nein.engine.shapes import Shape
-from nein.engine.stages import Model, Planned, Stage, Step
+from nein.engine.stages import Model, Stage, Step
+from nein.loading import service
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,8 @@ class Job:
         asked = [stage for stage in self.stages if stage in self.config.stages]
         before = self.stages[: self.stages.index(asked[-1])] if asked else ()
         self.require(stage for stage in before if stage not in asked)
-        steps = functools.partial(_steps, make)
-        executor.compute(Planned(steps, self.config, self.steps(executor.device)))
+        service.keep(self.config)
+        executor.compute(self.steps(executor.device), functools.partial(_steps, make, self.config))
 
     def _stage(self, place: int, device: str) -> Stage:
         name, outputs = self.stages[place], [_output(stage) for stage in self.stages]
@@ -92,6 +93,7 @@ class Job:
 
 
 def _steps(make: Callable[[Any], Job], config: Any, device: str) -> list[Step]:
+    service.keep(config)
     return make(config).steps(device)
 
 

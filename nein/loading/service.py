@@ -91,6 +91,14 @@ def use(options: object) -> None:
     _command.update({name: getattr(options, name, None) for name in USUAL})
 
 
+def keep(options: Any) -> None:
+    """The same in every process that works for a command, in whose OUT requests and their cost are kept."""
+    use(options)
+    if out := getattr(options, "out_dir", None):
+        spending.keep(out, getattr(options, "budget", None))
+        batches.keep(out if getattr(options, "batch_api", False) else None)
+
+
 def setting(name: str, given: Any = None, usual: Any = None) -> Any:
     """One of `USUAL`: as given, else as the command says, else as usual."""
     said = given if given is not None else _command.get(name)

@@ -49,8 +49,8 @@ def test_table_csv_page_and_resumable_folder_come_by_themselves(whole):
 
 def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
     class Joined(Threads):
-        def compute(self, plan):
-            made = super().compute(plan)
+        def compute(self, steps, plan):
+            made = super().compute(steps, plan)
             [manifest] = tmp_path.glob("*/manifest.json")
             facts = json.loads(manifest.read_text())
             facts["selected"]["answers"]["records"] = [[0, 48]]
@@ -67,9 +67,9 @@ def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(wh
     seen = []
 
     class Watching(Threads):
-        def compute(self, plan):
+        def compute(self, steps, plan):
             seen.extend(json.loads(path.read_text())["status"] for path in whole.glob("*/manifest.json"))
-            return super().compute(plan)
+            return super().compute(steps, plan)
 
     config = counting.CountingConfig.of(out=whole, device="cpu")
     counting.COUNTING(config, Watching("cpu"))

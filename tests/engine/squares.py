@@ -70,7 +70,7 @@ def results(path):
 
 
 def compute(path, rank=0, size=1, **changed):
-    Threads("cpu", Processes(rank, size)).compute(lambda device: two_stages(Folder(path), **changed))
+    Threads("cpu", Processes(rank, size)).compute(two_stages(Folder(path), **changed))
 
 
 def start(path, *of, **changed):

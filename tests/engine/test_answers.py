@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from nein.engine import answers
-from nein.engine.answers import AnswerCache, Unique, answers_of
+from nein.engine.answers import AnswerCache, BlockStore, Unique
 from nein.engine.errors import UserError
-from nein.engine.features import features_of, scope_of
+from nein.engine.features import FeatureCache, scope_of
 from nein.models.cached import Questions
 from tests.helpers.commands import exit_code
 
@@ -114,14 +114,14 @@ def test_a_file_system_without_locks_keeps_a_file_per_answer(tmp_path, monkeypat
         one.put("model", "question", {"text": "Yes"})
         assert other.get("model", "question") == {"text": "Yes"}
         assert other.get("model", "other") is None
-        block = answers_of(other, "block")
+        block = BlockStore(other, "block")
         block.put("judge", "key", {"answer": "No"})
         block.flush()
     assert not path.exists()
     monkeypatch.undo()
     with AnswerCache(path) as moved:  # to a disk with locks
         assert moved.get("model", "question") == {"text": "Yes"}
-        assert answers_of(moved, "block").get("judge", "key") == {"answer": "No"}
+        assert BlockStore(moved, "block").get("judge", "key") == {"answer": "No"}
         moved.put("model", "later", {"text": "No"})
 
 
@@ -185,17 +185,17 @@ def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tm
 
 def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path):
     with AnswerCache(tmp_path / "a") as cache:
-        block = answers_of(cache, "one")
+        block = BlockStore(cache, "one")
         block.put("judge", "key", {"answer": "No"})
         assert block.get("judge", "key") == {"answer": "No"}
-        assert answers_of(cache, "one").get("judge", "key") is None, "what was not flushed is not kept"
+        assert BlockStore(cache, "one").get("judge", "key") is None, "what was not flushed is not kept"
         block.flush()
-        assert answers_of(cache, "one").get("judge", "key") == {"answer": "No"}
-        assert answers_of(cache, "two").get("judge", "key") is None
-        again = answers_of(cache, "one")
+        assert BlockStore(cache, "one").get("judge", "key") == {"answer": "No"}
+        assert BlockStore(cache, "two").get("judge", "key") is None
+        again = BlockStore(cache, "one")
         again.put("judge", "other", {"answer": "Yes"})
         again.flush()
-        assert answers_of(cache, "one").get("judge", "key") == {"answer": "No"}
+        assert BlockStore(cache, "one").get("judge", "key") == {"answer": "No"}
 
 
 def test_a_name_is_new_once_whatever_its_characters():
@@ -210,12 +210,12 @@ def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_one
     value = np.random.default_rng(0).normal(size=7).astype(np.float32)
 
     def keep():
-        cache = features_of(tmp_path, scope_of(["a", "b"]))
+        cache = BlockStore(FeatureCache(tmp_path), scope_of(["a", "b"]))
         cache.put("clip@1", "key", value)
         cache.flush()
 
     def found(space="clip@1", key="key", ids="ab"):
-        return features_of(tmp_path, scope_of(ids)).get(space, key)
+        return BlockStore(FeatureCache(tmp_path), scope_of(ids)).get(space, key)
 
     keep()
     assert found().dtype == np.float32

@@ -14,7 +14,7 @@ from nein.engine.attempts import Attempts, name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors import progress
-from nein.engine.executors.threads import Debug, Threads
+from nein.engine.executors.threads import Threads
 from nein.engine.executors.worker import Worker
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
@@ -35,7 +35,7 @@ def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(folder
         return dataclasses.replace(stage, work=work)
 
     steps = [Step(folder, watched(step.stage)) for step in two_stages(folder)]
-    assert Debug("cpu").compute(lambda device: steps) == [BLOCKS, BLOCKS]
+    assert Threads("cpu", debug=True).compute(steps) == [BLOCKS, BLOCKS]
     assert made == [(output, number) for output in ("squares", "halves") for number in range(BLOCKS)]
     assert results(folder.path) == whole
 
@@ -82,7 +82,7 @@ def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(fold
     steps = two_stages(folder)
     steps = [Step(folder, squares(folder, outputs=("squares",))), steps[1]]
     order = []
-    blocks, worker = Scheduler(steps), Worker(steps, "cpu")
+    blocks, worker = Scheduler(steps), Worker("cpu")
     assert other.take(name_of("square", 3)) == 0
     while not blocks.over():
         task = blocks.next()
@@ -90,10 +90,9 @@ def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(fold
             assert len(order) == 2 * BLOCKS - 2
             other.close()
             continue
-        order.append((task.step, task.number))
-        worker.make(task, worker.read(task))
+        order.append((task.index, task.number))
+        worker.make(task, task.step.stage.read(task.number))
         blocks.finished(task)
-    worker.close()
     assert set(order[:-2]) == {(s, n) for s in (0, 1) for n in range(BLOCKS) if n != 3}
     assert order[-2:] == [(0, 3), (1, 3)]
 
@@ -159,7 +158,7 @@ def test_a_damaged_attempt_is_one_of_somebody(folder, content):
     path.write_text(content.replace("{", f'{{"machine": {json.dumps(attempts._machine())}, ', 1)
                     if "pid" in content else content)  # fmt: skip
     os.utime(path, (0, 0))
-    Threads("cpu").compute(lambda device: two_stages(folder))
+    Threads("cpu").compute(two_stages(folder))
     assert not list(path.parent.iterdir())
 
 
@@ -177,7 +176,7 @@ def test_an_exception_or_a_signal_is_no_death(folder):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Threads("cpu", at_once=1).compute(lambda device: [Step(folder, squares(folder, work=work))])
+        Threads("cpu", at_once=1).compute([Step(folder, squares(folder, work=work))])
     assert attempts.attempts(folder.path) == []
 
 

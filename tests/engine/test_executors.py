@@ -11,7 +11,7 @@ from nein.engine import attempts, stages
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
-from nein.engine.executors.worker import Loaded
+from nein.engine.executors.worker import Worker
 from nein.engine.processes import read_ahead
 from nein.engine.stages import Model, Stage, Step
 from nein.loading.weights import ALIGNMENT, aligned
@@ -21,7 +21,7 @@ from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results
 
 def compute(folder, world=None, **changed):
     steps = [Step(folder, squares.squares(folder, **changed))]
-    return Threads("cpu", world).compute(lambda device: steps)[0]
+    return Threads("cpu", world).compute(steps)[0]
 
 
 def test_every_block_is_a_file_of_rows_in_order(folder):
@@ -37,7 +37,7 @@ def test_a_finished_stage_loads_nothing_and_waits_for_nobody(folder, monkeypatch
     compute(folder)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
     stage = squares.squares(folder, model=Model("squarer", lambda: pytest.fail("loaded"), lambda made: {}))
-    assert Threads("cpu", at_once=at_once).compute(lambda device: [Step(folder, stage)]) == [0]
+    assert Threads("cpu", at_once=at_once).compute([Step(folder, stage)]) == [0]
 
 
 def test_a_limit_may_grow_and_an_output_be_added(folder):
@@ -76,7 +76,7 @@ def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_er
     step = Step(folder, squares.squares(folder, ids=Blocks.first(COUNT, SIZE).members))
     there = {"squares": folder.done("squares")}
     folder.forget("squares", 1)  # as another thread does whose block this one is made of
-    assert stages.open_task(step, 0, 1, there) == stages.Task(0, 1, ("squares",), {"squares": None})
+    assert stages.open_task(step, 0, 1, there) == stages.Task(step, 0, 1, ("squares",), {"squares": None})
     folder.block_path("squares", 2).write_text("{")
     with pytest.raises(UserError, match="000002"):
         stages.open_task(step, 0, 2, there)
@@ -95,7 +95,7 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder):
     blocks = Blocks.first(3, 1)
     whole = Stage("total", ("totals",), blocks, total, work, lost, depends_on_all=("squares",))
     steps = [Step(folder, whole), Step(folder, squares.squares(folder, pause=0.01))]
-    assert Threads("cpu", at_once=3).compute(lambda device: steps) == [3, BLOCKS]
+    assert Threads("cpu", at_once=3).compute(steps) == [3, BLOCKS]
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
 
 
@@ -131,7 +131,7 @@ def test_what_another_process_has_made_in_the_meantime_is_passed_over(folder, mo
         return {"squares": []}
 
     stage = squares.squares(folder, work=work)
-    Threads("mps").compute(lambda device: [Step(folder, stage)])  # as on a GPU: one block after the other
+    Threads("mps").compute([Step(folder, stage)])  # as on a GPU: one block after the other
     assert len(made) <= 3  # the first, and what had been read ahead of it
     assert folder.done("squares") == set(range(BLOCKS))
 
@@ -186,20 +186,21 @@ def test_reading_ahead_keeps_order_and_raises_in_its_place():
         next(numbers)
 
 
-def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_free():
+def test_on_a_gpu_one_model_is_kept_at_a_time_and_what_nobody_needs_is_given_free(folder):
     made = []
 
-    def model(name):
-        return Model(name, lambda: made.append(name) or object(), lambda loaded: {})
+    def step(name):
+        model = Model(name, lambda: made.append(name) or object(), lambda loaded: {})
+        return Step(folder, squares.squares(folder, model=model))
 
     for device, expected in (("mps", ["a", "b", "a"]), ("cpu", ["a", "b"])):
         made.clear()
-        loaded = Loaded(device)
+        worker = Worker(device)
         for name in ("a", "a", "b", "a"):
-            loaded.get(model(name))
+            worker.model(step(name))
         assert made == expected
-    loaded.keep({"b", "c"})
-    loaded.get(model("a"))
+    worker.keep({"b", "c"})
+    worker.model(step("a"))
     assert made == ["a", "b", "a"]
 
 

@@ -1,6 +1,7 @@
 """Ray: the same bytes as threads, whoever dies and whoever joins."""
 
 import errno
+import functools
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from nein.engine.executors import progress
 from nein.engine.executors import ray as executors
 from nein.engine.executors.ray import Ray
 from nein.engine.folder import Folder
-from nein.engine.stages import Planned, Step
+from nein.engine.stages import Step
 from tests.engine.squares import results, squares, two_stages
 from tests.helpers import commands
 
@@ -45,6 +46,10 @@ def executor(cluster, **changed):
     return Ray("cpu", cluster.address, **changed)
 
 
+def compute(one, make, given):
+    return one.compute(make(given, "cpu"), functools.partial(make, given))
+
+
 def steps(given, device):
     """Of a folder; with a pause in every block, and one that kills."""
     path, pause, deadly = given
@@ -55,8 +60,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
     one, made = executor(cluster), []  # while the head is the only one
     doomed = cluster.add_node(num_cpus=1)
-    plan = Planned(steps, (str(folder.path), 0.3, -1))
-    computing = threading.Thread(target=lambda: made.extend(one.compute(plan)))
+    computing = threading.Thread(target=lambda: made.extend(compute(one, steps, (str(folder.path), 0.3, -1))))
     computing.start()
     while len(list(folder.path.glob("squares/*/*.jsonl"))) < 2:
         time.sleep(0.05)
@@ -71,7 +75,7 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
 
 def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(cluster, folder, whole):
     one = executor(cluster)
-    one.compute(Planned(steps, (str(folder.path), 0.0, 2)))
+    compute(one, steps, (str(folder.path), 0.0, 2))
     one.close()
     assert all("set aside: 3 workers died" in row["reason"] for row in folder.read("squares", 2))
     intact = [name for name in whole if "000002" not in name]
@@ -82,7 +86,7 @@ def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(cluster,
 def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, folder):
     one = executor(cluster, workers=1)
     with pytest.raises(UserError, match="The disk is full"):
-        one.compute(Planned(full, str(folder.path)))
+        compute(one, full, str(folder.path))
     one.close()
     assert not list(attempts.attempts(folder.path))
 
@@ -115,7 +119,7 @@ def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_
     one = executor(cluster, workers=1)
     shown = str(one._ray.get_runtime_context().runtime_env)
     with pytest.raises(UserError, match="this node has the key"):
-        one.compute(Planned(keyed, str(folder.path)))
+        compute(one, keyed, str(folder.path))
     one.close()
     assert "sk-SECRETKEY123" not in shown
     assert not list(attempts.attempts(folder.path))

@@ -10,7 +10,7 @@ from nein.benchmarks.nein.evaluate import evaluate
 from nein.benchmarks.nein.runs import EDIT, of_folder, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
-from nein.engine.executors.threads import Debug
+from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
@@ -45,7 +45,7 @@ def finish(run):
 
 
 def report(out):
-    text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Debug("cpu"))
+    text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Threads("cpu", debug=True))
     assert isinstance(text, str)
     return text
 

@@ -31,7 +31,7 @@ def ask(model, folder, task=TASK, **manner):
     )
     blocks = Blocks.first(len(task.questions), 3)
     stage = asking.asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
-    Threads("cpu").compute(lambda device: [Step(run, stage)])
+    Threads("cpu").compute([Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 

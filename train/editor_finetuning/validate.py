@@ -90,7 +90,7 @@ def assess(
         scoring(run, plan, names, scorer_model(config, executor.device, lambda: names)),
     )
     with quiet():
-        executor.compute(lambda _: [Step(run, stage, run.label) for stage in stages])
+        executor.compute([Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
     results = frames.records(frames.select(estimates(scores(run), run), task="results"))

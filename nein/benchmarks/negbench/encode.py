@@ -122,7 +122,7 @@ class Encoding:
 
     def _work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
         rows = [row for row, _ in inputs]
-        cached = features.read(self.cache, self._space(model.fingerprint), _scope(rows))
+        cached = features.FeatureCache(self.cache).get(self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in cached for row, _ in todo):
             made = isolated(functools.partial(self.encode, model), [content for _, content in todo])
@@ -135,7 +135,7 @@ class Encoding:
                 else:
                     entries[row["key"]] = feature
             # By what could be encoded: what a failing picture left to the others is no whole block's.
-            features.write(self.cache, self._space(model.fingerprint), _scope(rows), entries)
+            features.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
 
     def _lost(self, number: int, reason: str, missing: tuple[str, ...]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Encoding:
 
     def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         fingerprint = self.folder.notes("models")["model"]["fingerprint"]
-        return features.read(self.cache, self._space(fingerprint), _scope(rows))
+        return features.FeatureCache(self.cache).get(self._space(fingerprint), _scope(rows))
 
     def _space(self, fingerprint: str) -> str:
         space = f"negbench/{self.output.partition('/')[0]}/{fingerprint}"

@@ -21,9 +21,9 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
 from nein.datasets.nein.samples import Sample, SamplePlan
 from nein.engine import atomic, images
-from nein.engine.answers import AnswerCache, answers_of
+from nein.engine.answers import AnswerCache, BlockStore
 from nein.engine.errors import UserError
-from nein.engine.features import features_of, scope_of
+from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
@@ -47,7 +47,7 @@ class Scorer:
     ) -> None:  # fmt: skip
         self.loaded, self._load, self._settings = load(names), load, settings
         self._loading = threading.Lock()
-        self._features = cache / "features"
+        self._features = FeatureCache(cache / "features")
         self._answers = AnswerCache(cache / "answers.sqlite")
 
     def score(
@@ -59,7 +59,7 @@ class Scorer:
             if any(kind not in self.loaded for kind in model_kinds(names)):
                 self.loaded = {**self._load(names), **self.loaded}
         scope = scope_of(item.id for item in items)
-        features, answers = features_of(self._features, scope), answers_of(self._answers, scope)
+        features, answers = BlockStore(self._features, scope), BlockStore(self._answers, scope)
         batch = metrics.Batch(
             items, self.loaded, self._settings, tuple(among), features=features, records=answers
         )

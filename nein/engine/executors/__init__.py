@@ -3,9 +3,10 @@
 device       Kind of device that the models get: it is part of what decides a row.
 is_main      Whether this process opens the folders and writes what follows from the blocks.
 barrier()    Returns when every process that was started together has come here; once, before `compute`.
-compute(plan)  Makes what the folders lack; per step, how many blocks were made for this command. Nothing is
-             loaded if nothing is missing. Raises UserError, EditorError or MetricError; what is done stays.
-set_aside()  Folder -> its blocks that are set aside because workers died of them, where there are some.
+compute(steps, plan)  Makes what the folders lack; per step, how many blocks were made for this command.
+             Nothing is loaded if nothing is missing. Raises UserError, EditorError or MetricError; what is
+             done stays. plan: how a worker elsewhere makes the steps again.
+steps        What it computed last.
 describe()   Which executor and how large, for the manifest's account of the command: never in a result.
 close()
 """
@@ -34,12 +35,10 @@ def start(options: Any) -> Executor:
         from nein.engine.executors.ray import Ray
 
         return Ray(options.device, options.address, options.workers, options.gpus_per_worker)
-    from nein.engine.executors.threads import Debug, Threads
+    from nein.engine.executors.threads import Threads
 
-    if on == "debug":
-        return Debug(options.device)
-    if on == "threads":
-        return Threads(options.device)
+    if on != "ranks":
+        return Threads(options.device, debug=on == "debug")
     if not processes.launched():
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
     return Threads(options.device, processes.from_environment())

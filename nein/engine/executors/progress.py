@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,29 +24,29 @@ TAIL = 2**16  # bytes of a worker's costs that are read for it
 
 
 class Bars:
-    """One per step while it has open blocks; and how many blocks were made of each for this command."""
+    """One per step from its first block on; and how many blocks of each were made for this command."""
 
-    def __init__(self, steps: Sequence[Step], scheduler: Scheduler, *, quiet: bool) -> None:
-        self.made = [0] * len(steps)
-        self._steps, self._scheduler = steps, scheduler
+    def __init__(self, scheduler: Scheduler, *, quiet: bool) -> None:
+        self.made = [0] * len(scheduler.steps)
+        self._scheduler = scheduler
         # Seen as it comes in a terminal, or in a notebook.
         self._quiet = quiet or not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         self._bars: dict[int, tqdm[Any]] = {}
-        self.look([index for index in range(len(steps)) if scheduler.unfinished(index)][:1])
+        self.show()
 
-    def one(self, index: int, *, made: bool) -> None:
-        """A block of a step is there; `made` for this command."""
-        self.made[index] += made
-        self.look([index])
-
-    def look(self, indices: Iterable[int] | None = None) -> None:
-        """Shows what the scheduler has seen of these steps, or of all, whoever made it."""
-        for index in range(len(self._steps)) if indices is None else indices:
-            step, total = self._steps[index], self._scheduler.totals[index]
+    def show(self) -> None:
+        """What the scheduler has seen, whoever made it."""
+        if self._quiet:
+            return
+        for index, (step, total) in enumerate(
+            zip(self._scheduler.steps, self._scheduler.totals, strict=True)
+        ):
             left = self._scheduler.unfinished(index)
             if index not in self._bars:
+                if left == total and self._bars:
+                    continue
                 title = f"{step.stage.name} {step.label}".strip()
-                self._bars[index] = tqdm(total=total, desc=title, unit="block", disable=self._quiet)
+                self._bars[index] = tqdm(total=total, desc=title, unit="block")
             bar = self._bars[index]
             bar.update(total - left - bar.n)
             if not left:

@@ -14,14 +14,13 @@ import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nein.engine import attempts, environment, processes, store
 from nein.engine.errors import UserError, sentence
 from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
-from nein.engine.scheduler import Scheduler, all_set_aside
+from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Plan, Step
 from nein.loading import credentials
 
@@ -39,7 +38,8 @@ def work(
     """What runs on a node. Raises UserError for what this node lacks."""
     os.environ.update(secrets)
     environment.look_for_garbage_seldom()
-    return Threads(device, at_once=1, share=share, group=group).compute(plan)
+    threads = Threads(device, at_once=1, share=share, group=group)
+    return threads.compute(plan(threads.device))
 
 
 class Ray:
@@ -50,7 +50,7 @@ class Ray:
     gpus_per_worker  0.25: four workers to a GPU.
     """
 
-    name, is_main = "ray", True
+    is_main = True
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Ray:
         gpus_per_worker: float = 1.0,
     ) -> None:
         self._ray, self._limit, self._share = _connect(address), workers or 2**31, gpus_per_worker
-        self._steps: Sequence[Step] = ()
+        self.steps: Sequence[Step] = ()
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
@@ -70,21 +70,18 @@ class Ray:
     def barrier(self) -> None:
         """There is one process that opens folders."""
 
-    def set_aside(self) -> dict[Path, int]:
-        return all_set_aside(self._steps)
-
     def describe(self) -> dict[str, Any]:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
-        return {"executor": self.name, "nodes": nodes, "gpus_per_worker": self._share}
+        return {"executor": "ray", "nodes": nodes, "gpus_per_worker": self._share}
 
     def close(self) -> None:
         self._ray.shutdown()
 
-    def compute(self, plan: Plan) -> list[int]:
-        steps = self._steps = plan(self.device)
+    def compute(self, steps: Sequence[Step], plan: Plan) -> list[int]:
+        self.steps = steps
         announce(steps)
         scheduler = Scheduler(steps)  # only looks on
-        bars = Bars(steps, scheduler, quiet=False)
+        bars = Bars(scheduler, quiet=False)
         on_gpu = self.device == "cuda" and any(step.stage.place == "device" for step in steps)
         # An object of the cluster, which no log and no page shows; a runtime environment is in both.
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
@@ -102,7 +99,7 @@ class Ray:
                 for reference in self._ray.wait(running, timeout=TICK)[0]:
                     running.remove(reference)
                     said = self._collect(reference, bars) or said
-                bars.look()
+                bars.show()
                 if not running and not scheduler.look():
                     raise UserError(said or "The workers of the Ray cluster ended before the work did.")
             for reference in (

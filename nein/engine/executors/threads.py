@@ -14,17 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 from nein.engine.executors.progress import Bars, announce
-from nein.engine.executors.worker import Loaded, Worker
+from nein.engine.executors.worker import Worker
 from nein.engine.processes import Processes, one_thread, share
-from nein.engine.scheduler import Scheduler, all_set_aside
+from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Plan, Step, Task
 from nein.loading import batches
 
 PATIENCE = 0.05  # seconds between two questions for a block
+AHEAD = 2  # blocks that are read before they are asked for
 
 
 class Threads:
@@ -34,10 +34,8 @@ class Threads:
     at_once    Blocks in work side by side; None: as many as the device allows.
     share      (rank, size): which worker this is, of how many; None: as processes and Slurm's array say.
     group      As of `nein.engine.attempts.Attempts`.
+    debug      One block after the other, in order and in this thread: a debugger stops anywhere.
     """
-
-    name = "threads"
-    ahead = 2  # blocks that are read before they are asked for
 
     def __init__(
         self,
@@ -47,12 +45,13 @@ class Threads:
         *,
         share: tuple[int, int] | None = None,
         group: str = "",
+        debug: bool = False,
     ) -> None:
         self.processes = processes or Processes()
         self.device = self.processes.device(device)
-        self.at_once, self._share, self._group = at_once, share, group
-        self._steps: Sequence[Step] = ()
-        self.loaded = Loaded(self.device)  # kept from one call of `compute` to the next
+        self.steps: Sequence[Step] = ()
+        self._at_once, self._share, self._group, self._debug = at_once, share, group, debug
+        self._worker = Worker(self.device)  # its models are kept from one call of `compute` to the next
         self._on_device = threading.Lock() if self.device != "cpu" else contextlib.nullcontext()
 
     @property
@@ -62,105 +61,87 @@ class Threads:
     def barrier(self) -> None:
         self.processes.barrier()
 
-    def set_aside(self) -> dict[Path, int]:
-        return all_set_aside(self._steps)
-
     def describe(self) -> dict[str, Any]:
-        several = self.processes.size > 1
-        return {"executor": "ranks" if several else self.name, "processes": self.processes.size}
+        name = "debug" if self._debug else "ranks" if self.processes.size > 1 else "threads"
+        return {"executor": name, "processes": self.processes.size}
 
     def close(self) -> None:
         batches.keep(None)
         self.processes.close()
 
-    def compute(self, plan: Plan) -> list[int]:
-        made = self._compute(plan)
-        while batches.collect():  # rows that waited are made again
-            made = [one + more for one, more in zip(made, self._compute(plan), strict=True)]
-        return made
-
-    def _compute(self, plan: Plan) -> list[int]:
-        steps = self._steps = plan(self.device)
+    def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
+        self.steps = steps
         if self.is_main:
             announce(steps)
-        worker = Worker(steps, self.device, self.loaded)
-        at_once = self.at_once or self.processes.workers(self.device)
-        if any(step.stage.place == "remote" for step in steps) and self.at_once is None:
+        made = self._round()
+        while batches.collect():  # rows that waited are made again
+            made = [one + more for one, more in zip(made, self._round(), strict=True)]
+        return made
+
+    def _round(self) -> list[int]:
+        at_once = 1 if self._debug else self._at_once or self.processes.workers(self.device)
+        if self._at_once is None and not self._debug and "remote" in [s.stage.place for s in self.steps]:
             at_once = max(2, at_once)
-        scheduler = self._scheduler(steps)
-        bars = Bars(steps, scheduler, quiet=not self.is_main)
-        run = self._one_by_one if at_once == 1 else self._side_by_side
+        mine = (0, 1) if self._debug else self._share or share(self.processes)
+        scheduler = Scheduler(self.steps, mine, in_order=self._debug, group=self._group)
+        bars = Bars(scheduler, quiet=not self.is_main)
         try:
-            run(scheduler, worker, at_once, bars)
+            if at_once == 1:
+                self._one_by_one(scheduler, bars)
+            else:
+                self._side_by_side(scheduler, bars, at_once)
         except BaseException:
-            self.loaded.stop()
+            self._worker.stop()
             raise
         finally:
             scheduler.close()
-            worker.close()
+            self._worker.note()
             bars.close()
         return bars.made
 
-    def _scheduler(self, steps: Any) -> Scheduler:
-        return Scheduler(steps, self._share or share(self.processes), group=self._group)
-
-    def _one_by_one(self, scheduler: Scheduler, worker: Worker, at_once: int, bars: Bars) -> None:
+    def _one_by_one(self, scheduler: Scheduler, bars: Bars) -> None:
         """In this thread; others read ahead."""
         if self.device == "cpu":
             one_thread()
         waiting: deque[tuple[Task, Callable[[], Any]]] = deque()
-        with ThreadPoolExecutor(max(1, self.ahead), thread_name_prefix="ahead") as pool:
+        with ThreadPoolExecutor(AHEAD, thread_name_prefix="ahead") as pool:
             while waiting or not scheduler.over():
-                ahead = min(self.ahead, scheduler.own_left() // 4)  # at the end others may be free to make it
-                task = scheduler.next() if len(waiting) <= ahead else None
+                ahead = min(AHEAD, scheduler.own_left() // 4)  # at the end others may be free to make it
+                task = scheduler.next() if len(waiting) <= (0 if self._debug else ahead) else None
                 if task is not None:
-                    read = functools.partial(worker.read, task)
-                    waiting.append((task, pool.submit(read).result if self.ahead else read))
+                    read = functools.partial(task.step.stage.read, task.number)
+                    waiting.append((task, read if self._debug else pool.submit(read).result))
                 elif waiting:
                     task, inputs = waiting.popleft()
-                    made = worker.make(task, inputs())
-                    self._finish(scheduler, task, bars, made=made)
+                    self._finish(scheduler, task, bars, made=self._worker.make(task, inputs()))
                 elif not scheduler.over():  # it may have seen only now that everything is there
                     time.sleep(PATIENCE)
 
-    def _side_by_side(self, scheduler: Scheduler, worker: Worker, at_once: int, bars: Bars) -> None:
+    def _side_by_side(self, scheduler: Scheduler, bars: Bars, at_once: int) -> None:
         start = one_thread if self.device == "cpu" else None
         running: dict[Future[bool], Task] = {}
         with ThreadPoolExecutor(at_once, thread_name_prefix="block", initializer=start) as pool:
             try:
                 while running or not scheduler.over():
                     while len(running) < at_once and (task := scheduler.next()) is not None:
-                        on_device = scheduler.steps[task.step].stage.place == "device"
-                        running[pool.submit(self._read_and_make, worker, task, on_device)] = task
+                        running[pool.submit(self._read_and_make, task)] = task
                     if not running and not scheduler.over():  # as above
                         time.sleep(PATIENCE)
                     for future in wait(running, 4 * PATIENCE, FIRST_COMPLETED).done:
                         self._finish(scheduler, running.pop(future), bars, made=future.result())
             except BaseException:
-                self.loaded.stop()
+                self._worker.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _read_and_make(self, worker: Worker, task: Task, on_device: bool) -> bool:
-        inputs = worker.read(task)
-        with self._on_device if on_device else contextlib.nullcontext():
-            return worker.make(task, inputs)
+    def _read_and_make(self, task: Task) -> bool:
+        inputs = task.step.stage.read(task.number)
+        with self._on_device if task.step.stage.place == "device" else contextlib.nullcontext():
+            return self._worker.make(task, inputs)
 
     def _finish(self, scheduler: Scheduler, task: Task, bars: Bars, *, made: bool) -> None:
         scheduler.finished(task)
-        bars.one(task.step, made=made)
+        bars.made[task.index] += made
+        bars.show()
         models = [step.stage.model for step in scheduler.steps]
-        self.loaded.keep({m.name for k, m in enumerate(models) if m is not None and scheduler.unfinished(k)})
-
-
-class Debug(Threads):
-    """`--on debug`: one block after the other, in order; a debugger stops anywhere."""
-
-    name = "debug"
-    ahead = 0
-
-    def __init__(self, device: str) -> None:
-        super().__init__(device, at_once=1)
-
-    def _scheduler(self, steps: Any) -> Scheduler:
-        return Scheduler(steps, in_order=True)
+        self._worker.keep({m.name for k, m in enumerate(models) if m is not None and scheduler.unfinished(k)})

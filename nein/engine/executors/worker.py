@@ -1,137 +1,133 @@
-"""Worker: reads a block, runs the stage, writes rows, records the cost. Every executor has one or many."""
+"""Worker: runs the stage on a block, writes rows, records the cost. Every executor has one or many."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nein.engine.attempts import new_name
 from nein.engine.environment import peak_memory
-from nein.engine.executors import memory
-from nein.engine.stages import Model, Step, Task, made_elsewhere, put
+from nein.engine.folder import Folder
+from nein.engine.stages import Model, Step, Task
+
+CUDA = "largest amount allocated on the device during the stage"
+PROCESS = "peak of the process"
+SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the third of a second that it takes
 
 
-class Loaded:
-    """Models by name, made when first needed and kept; threads may share it.
+@dataclass
+class _Loaded:
+    """A model in memory. name: that no other has; folders: for which it worked."""
 
-    On a GPU with less than half of its memory free, the others are dropped before the next is loaded.
+    model: Model
+    thing: Any
+    name: str = field(default_factory=new_name)
+    folders: dict[Path, Folder] = field(default_factory=dict)
 
-    leaving  Called with every model that `tell` names, and with each before it is dropped.
+
+class Worker:
+    """Makes blocks with models of one device, which are loaded when first needed and kept; threads may share
+    it. On a GPU with less than half of its memory free, the others are dropped before the next is loaded.
+
+    device  Of the models: see `nein.engine.processes.Processes.device`.
     """
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._models: dict[str, Any] = {}
-        self._kinds: dict[str, Model] = {}
-        self.leaving: Callable[[Model, Any], None] = lambda model, loaded: None
         self._mutex = threading.Lock()
+        self._loaded: dict[str, _Loaded] = {}
+        self._measured = ""
+        self._peaks: dict[tuple[Path, str], tuple[Folder, dict[str, Any]]] = {}
 
-    def get(self, model: Model) -> Any:
+    def make(self, task: Task, inputs: Any) -> bool:
+        """The block's files are there when this returns; whether they were made here, and not by another
+        worker that took this one for dead since the inputs were read."""
+        folder, stage = task.step.folder, task.step.stage
+        if task.made_elsewhere():
+            return False
+        model = self.model(task.step)
+        start = time.perf_counter()
+        task.put(stage.work(model, inputs, task.missing))
+        seconds, peaks = time.perf_counter() - start, peak_memory(self._device)
+        cost = {"seconds": round(seconds, 3), "at": round(time.time(), 1), "peak_memory": peaks}
+        folder.cost(stage.name, task.number, cost)
+        if peaks:  # a CPU has no counter that could be reset: what was needed before is in its figure
+            kind, what = ("device", CUDA) if "device" in peaks else ("host", PROCESS)
+            self._peaks[folder.path, stage.name] = folder, {"bytes": peaks[kind], "what": what}
+        return True
+
+    def model(self, step: Step) -> Any:
+        """What a step needs, noted in its folder."""
+        model, folder = step.stage.model, step.folder
+        if model is None:
+            return None
         with self._mutex:
-            if model.name not in self._models:
-                if model.place == "device" and memory.free_share(self._device) < 0.5:
+            if self._device.startswith("cuda") and self._measured != model.name:
+                import torch
+
+                self._measured = model.name
+                torch.cuda.reset_peak_memory_stats(self._device)
+            if model.name not in self._loaded:
+                if model.place == "device" and _free_share(self._device) < 0.5:
                     self._keep(())
-                self._models[model.name] = model.load()
-                self._kinds[model.name] = model
-            return self._models[model.name]
+                self._loaded[model.name] = _Loaded(model, model.load())
+            loaded = self._loaded[model.name]
+            if folder.path not in loaded.folders:
+                folder.note_models(model.describe(loaded.thing))
+                loaded.folders[folder.path] = folder
+            return loaded.thing
 
     def keep(self, names: Collection[str]) -> None:
         """Gives the memory of all other models back."""
         with self._mutex:
             self._keep(names)
 
-    def tell(self, names: Collection[str] | None = None) -> None:
-        """Calls `leaving` with these models, or with all that are loaded."""
-        for name in list(self._models):
-            if names is None or name in names:
-                self.leaving(self._kinds[name], self._models[name])
-
     def stop(self) -> None:
-        """Ends waiting for answers in all of them."""
-        for model in list(self._models.values()):
-            if (stop := getattr(model, "stop", None)) is not None:
+        """Ends waiting for answers in all models."""
+        for loaded in list(self._loaded.values()):
+            if (stop := getattr(loaded.thing, "stop", None)) is not None:
                 stop()
 
-    def _keep(self, names: Collection[str]) -> None:
-        if self._models.keys() <= set(names):
-            return
-        self.tell(set(self._models) - set(names))
-        self._models = {name: model for name, model in self._models.items() if name in names}
-        memory.release(self._device)
-
-
-class Worker:
-    """Makes blocks of `steps` with the models of one device; threads may share it.
-
-    device  Of the models: see `nein.engine.processes.Processes.device`.
-    """
-
-    def __init__(self, steps: Sequence[Step], device: str, loaded: Loaded | None = None) -> None:
-        self._name = new_name()
-        self.loaded = loaded or Loaded(device)
-        self._steps, self._device = steps, device
-        self._mutex = threading.Lock()
-        self._noted: set[tuple[Any, str]] = set()
-        self._measured: str | None = None
-        self._said: Counter[str] = Counter()
-        self.loaded.leaving = self._note_usage
-        self.peaks: dict[int, dict[str, Any]] = {}
-
-    def read(self, task: Task) -> Any:
-        """The inputs of a block."""
-        return self._steps[task.step].stage.read(task.number)
-
-    def make(self, task: Task, inputs: Any) -> bool:
-        """The block's files are there when this returns; whether they were made here, and not by another
-        worker that took this one for dead since the inputs were read."""
-        step = self._steps[task.step]
-        folder, stage = step.folder, step.stage
-        if made_elsewhere(folder, task):
-            return False
-        model = self._model(step)
-        start = time.perf_counter()
-        put(step, task.number, stage.work(model, inputs, task.missing), task.missing)
-        seconds = round(time.perf_counter() - start, 3)
-        cost = {"seconds": seconds, "at": round(time.time(), 1), "peak_memory": peak_memory()}
-        folder.cost(stage.name, task.number, cost)
-        if (peak := memory.peak(self._device)) is not None:
-            self.peaks[task.step] = peak
-        return True
-
-    def close(self) -> None:
+    def note(self) -> None:
         """Notes the peaks of memory and what models say of their work."""
-        for index, peak in self.peaks.items():
-            self._steps[index].folder.note("peak_memory", self._steps[index].stage.name, peak)
-        self.loaded.tell()
-        self.loaded.leaving = lambda model, loaded: None
+        for (_, stage), (folder, peak) in self._peaks.items():
+            folder.note("peak_memory", stage, peak)
+        self._peaks.clear()
+        _note_usage(self._loaded.values())
 
-    def _note_usage(self, model: Model, loaded: Any) -> None:
-        """In every folder that the model worked for here, under a name of its own each time it was loaded."""
-        folders = {
-            step.folder.path: step.folder
-            for step in self._steps
-            if (step.folder.path, model.name) in self._noted
-        }
-        for kind, usage in model.usage(loaded).items() if folders else ():
-            self._said[kind] += 1
-            for folder in folders.values():
-                folder.note("usage", f"{kind}-{self._name}-{self._said[kind]}", usage)
+    def _keep(self, names: Collection[str]) -> None:
+        if self._loaded.keys() <= set(names):
+            return
+        _note_usage(one for name, one in self._loaded.items() if name not in names)
+        self._loaded = {name: one for name, one in self._loaded.items() if name in names}
+        if self._device == "cpu" and 0 < peak_memory().get("host", 0) < SMALL:
+            return
+        gc.collect()
+        torch = sys.modules.get("torch")  # never the reason to import it
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
-    def _model(self, step: Step) -> Any:
-        model = step.stage.model
-        if model is None:
-            return None
-        with self._mutex:
-            if self._measured != model.name:
-                self._measured = model.name
-                memory.reset(self._device)
-        loaded = self.loaded.get(model)
-        place = (step.folder.path, model.name)
-        with self._mutex:
-            if place not in self._noted:
-                step.folder.note_models(model.describe(loaded))
-                self._noted.add(place)
-        return loaded
+
+def _note_usage(models: Iterable[_Loaded]) -> None:
+    """In every folder that a model worked for, under a name of its own each time it was loaded."""
+    for loaded in models:
+        for kind, usage in loaded.model.usage(loaded.thing).items():
+            for folder in loaded.folders.values():
+                folder.note("usage", f"{kind}-{loaded.name}", usage)
+
+
+def _free_share(device: str) -> float:
+    """How much of a device's memory is free, 0 to 1; 0 where it does not tell, 1 for a CPU."""
+    if not device.startswith("cuda"):
+        return float(device == "cpu")
+    import torch
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return free / total
