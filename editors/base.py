@@ -116,6 +116,15 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise EditorError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
+def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:
+    """Raise EditorError unless the UNet takes what an instruction editor's does."""
+    if channels not in allowed:
+        raise EditorError(
+            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
+            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
+        )
+
+
 _NAMES = ("editor", "checkpoint", "revision", "published", "lora")
 
 

@@ -27,7 +27,7 @@ from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
 
 from nein.editors import ldm, lora
-from nein.editors.base import EditorError
+from nein.editors.base import EditorError, check_channels
 from nein.loading.references import expanded, is_local, parse_reference
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
@@ -100,7 +100,7 @@ def load_pipeline(
                 _check_folder(path, checkpoint)
             # Before gigabytes are read or fetched.
             unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
-            ldm.check_channels(unet.get("in_channels", 4), checkpoint, channels)
+            check_channels(unet.get("in_channels", 4), checkpoint, channels)
             pipeline, weights_format = _read(source, revision, checkpoint)
             published = _declared(source, revision, pipeline)
         pipeline.to(torch.float32)
@@ -112,7 +112,7 @@ def load_pipeline(
 
 def in_memory(pipeline: Any) -> LoadedPipeline:
     """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is. Raises EditorError."""
-    ldm.check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
+    check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
     return _checked(pipeline, "the pipeline in memory", "memory", {})
 
 
@@ -277,8 +277,11 @@ def explained(checkpoint: str) -> Iterator[None]:
 def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
     """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
     sha = hashlib.sha256()
+    volatile = ("transformers_version", "torch_dtype", "dtype")  # by which version it was saved, and how
     for part, module in modules.items():
-        sha.update(json.dumps([part, public_config(module.config)], sort_keys=True, default=str).encode())
+        items = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
+        config = {k: value for k, value in items.items() if not k.startswith("_") and k not in volatile}
+        sha.update(json.dumps([part, config], sort_keys=True, default=str).encode())
         for name, tensor in sorted(module.state_dict().items()):
             sha.update(f"{name}{tuple(tensor.shape)}".encode())
             plain = tensor.detach().cpu().contiguous().reshape(-1)
@@ -288,13 +291,6 @@ def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> 
         rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
         sha.update(json.dumps([rules, tokenizer.model_max_length]).encode())
     return sha.hexdigest()
-
-
-def public_config(config: Any) -> dict[str, Any]:
-    """A configuration without what says where and by which version it was saved."""
-    items: Mapping[str, Any] = config if isinstance(config, Mapping) else config.to_dict()
-    volatile = ("transformers_version", "torch_dtype", "dtype")
-    return {key: value for key, value in items.items() if not key.startswith("_") and key not in volatile}
 
 
 @contextmanager

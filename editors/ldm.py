@@ -22,7 +22,7 @@ from diffusers.loaders.single_file_utils import (
 )
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from nein.editors.base import EditorError
+from nein.editors.base import EditorError, check_channels
 from nein.editors.presets import DEFAULT_CONFIG
 from nein.editors.sampling import euler_ancestral
 from nein.loading.references import parse_reference
@@ -75,15 +75,6 @@ def read_pipeline(
     pipeline = _assemble({**others, **unet}, reference, path)
     origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
     return pipeline, {**origin, "left_out": left_out}
-
-
-def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:
-    """Raise EditorError unless the UNet takes what an instruction editor's does."""
-    if channels not in allowed:
-        raise EditorError(
-            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
-            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
-        )
 
 
 def choose_unet(tensors: Tensors, ema: bool | str | None, path: Path) -> tuple[Tensors, bool | None]:

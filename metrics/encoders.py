@@ -55,12 +55,11 @@ class PixelEncoder(Described):
 
     def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
-        device = next(self.model.parameters()).device
-
-        def run(crops: Images) -> torch.Tensor:
-            return self.features(torch.from_numpy(np.stack(crops)).to(device))  # N S S 3
-
-        return in_batches(run, map_images(self.preprocess, images), self.batch_size, self.width)
+        device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
+        return in_batches(
+            lambda some: self.features(torch.from_numpy(np.stack(some)).to(device)),  # N S S 3 => N D
+            crops, self.batch_size, self.width,
+        )  # fmt: skip
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, S, S, 3), 0 to 255 -> (N, width)."""

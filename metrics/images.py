@@ -28,7 +28,7 @@ def l2(image: np.ndarray, target: np.ndarray) -> float:
 
 def each_pair(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Batch], list[Score]]:
     """`Metric.score` of a function of an edited picture, at its target's size, and the target."""
-    return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs()]
+    return lambda batch: [Score(function(edited, target)) for edited, target in batch.pairs]
 
 
 def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
 
 
 def lpips(batch: Batch) -> list[Score]:
-    targets, pairs = batch.targets(), batch.pairs()
+    targets, pairs = batch.targets, batch.pairs
     keys = list(targets)
     place = [keys.index(item.target_key) for item in batch.items]
 

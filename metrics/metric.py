@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -158,38 +158,34 @@ class Batch:
             self._made[key] = make()
         return self._made[key]
 
-    def targets(self) -> dict[str, np.ndarray]:
+    @cached_property
+    def targets(self) -> dict[str, Any]:
         """Target key -> the target as it is compared, in the order of the items."""
+        targets: dict[str, Any] = {}
+        for item in self.items:
+            targets.setdefault(item.target_key, item.target)
+        if self.settings.align == "stretch":
+            return targets
+        from nein.metrics.preprocess import r64_fit
 
-        def aligned() -> dict[str, np.ndarray]:
-            targets: dict[str, Any] = {}
-            for item in self.items:
-                targets.setdefault(item.target_key, item.target)
-            if self.settings.align == "stretch":
-                return targets
-            from nein.metrics.preprocess import r64_fit
+        return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
 
-            return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
-
-        return self.once("targets", aligned)
-
+    @cached_property
     def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per item the edited picture at its target's size, and the target."""
+        """Per item the edited picture at its target's size, and the target, each (H, W, 3) uint8."""
+        from nein.metrics.preprocess import map_images, stretch
 
-        def fitted() -> list[tuple[np.ndarray, np.ndarray]]:
-            from nein.metrics.preprocess import map_images, stretch
-
-            targets = [self.targets()[item.target_key] for item in self.items]
-            jobs: list[Any] = [
-                (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
-            ]
-            edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
-            return list(zip(edited, targets, strict=True))
-
-        return self.once("pairs", fitted)
+        targets = [self.targets[item.target_key] for item in self.items]
+        jobs: list[Any] = [
+            (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
+        ]
+        edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+        return list(zip(edited, targets, strict=True))
 
     def edited_features(self, kind: str) -> list[Feature]:
-        return self.once((kind, "edited"), lambda: self._encoded(kind, [item.edited for item in self.items]))
+        """Of every item's edited picture."""
+        pictures = [item.edited for item in self.items]
+        return self.once((kind, "edited"), lambda: self._encoded(self.models[kind].encode, pictures))
 
     def target_features(self, kind: str) -> list[Feature]:
         """Of every item's target, from the cache where it can be."""
@@ -199,36 +195,37 @@ class Batch:
     def caption_features(self, kind: str) -> list[Feature]:
         def encoded() -> dict[str, Feature]:
             captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
-            rows = _encode(self.models[kind].encode_text, captions, self.settings.batch_size)
+            rows = self._encoded(self.models[kind].encode_text, captions)
             return dict(zip(captions, rows, strict=True))
 
         by_caption = self.once((kind, "caption"), encoded)
         return [by_caption.get(item.caption, "no caption") for item in self.items]
 
-    def _encoded(self, kind: str, pictures: Sequence[Any]) -> list[Feature]:
-        return _encode(self.models[kind].encode, pictures, self.settings.batch_size)
+    def _encoded(self, encode: Callable[[Any], np.ndarray], inputs: Sequence[Any]) -> list[Feature]:
+        """A row per input; a sentence for one that cannot be encoded."""
+        parts = [
+            isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
+            for part in chunks(inputs, self.settings.batch_size)
+        ]
+        wild = "the features are not finite"
+        rows = [row for part in parts for row in part]
+        return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]
 
     def _encoded_targets(self, kind: str) -> dict[str, Feature]:
         """From the store only with every target: a feature's last bits can depend on its batch."""
-        targets, space = self.targets(), self.models[kind].fingerprint
+        targets, model = self.targets, self.models[kind]
         alignment = "stretch" if self.settings.align == "stretch" else f"r64-{self.settings.resolution}"
         company = hashlib.sha256("\n".join(targets).encode()).hexdigest()[:16]
         names = {key: f"{key}-{alignment}-{company}" for key in targets}
-        cached = {key: self.features.get(space, name) for key, name in names.items()}
+        cached = {key: self.features.get(model.fingerprint, name) for key, name in names.items()}
         if all(row is not None and row.ndim == 1 and np.isfinite(row).all() for row in cached.values()):
             return cached
-        rows = dict(zip(targets, self._encoded(kind, list(targets.values())), strict=True))
+        rows = dict(zip(targets, self._encoded(model.encode, list(targets.values())), strict=True))
         if any(isinstance(row, str) for row in rows.values()):
             return {key: f"the target: {row}" if isinstance(row, str) else row for key, row in rows.items()}
         for key, row in rows.items():
-            self.features.put(space, names[key], row)
+            self.features.put(model.fingerprint, names[key], row)
         return rows
-
-
-def _encode(encode: Callable[[Any], np.ndarray], inputs: Sequence[Any], size: int) -> list[Feature]:
-    parts = [isolated(lambda chunk: list(encode(chunk)), part) for part in chunks(inputs, size)]
-    wild = "the features are not finite"
-    return [row if isinstance(row, str) or np.isfinite(row).all() else wild for part in parts for row in part]
 
 
 @dataclass(frozen=True)
@@ -319,11 +316,7 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
             parts[metric.pictures] = lacking, batch.of(usable, list(dict.fromkeys(names)))
         lacking, part = parts[metric.pictures]
-        found = isolated(partial(_scored, metric, part), part.items)
+        found = isolated(lambda items, by=metric, part=part: by.score(part.of(items)), part.items)
         scores = (Score(None, one) if isinstance(one, str) else one for one in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows
-
-
-def _scored(metric: Metric, batch: Batch, items: Sequence[EditPair]) -> Sequence[Score]:
-    return metric.score(batch.of(items))

@@ -53,16 +53,15 @@ REMOVAL: dict[str, tuple[str, ...]] = {"vqa": ("removal_vqa",), "ovd": ("removal
 # Removal does not look at the sample. It needs it all the same: where the sample is not the one that was
 # edited, the edit says nothing, and both metrics are then asked for in one pass over the same edits.
 def _metric(name: str, title: str, kind: Any, judge: Kind, score: Callable[[_Judged, int], Score]) -> Metric:
+    def scored(batch: Batch) -> list[Score]:
+        judged = batch.once(("presence", judge), lambda: _Judged(batch, judge))
+        return [score(judged, i) for i in range(len(batch.items))]
+
     return Metric(
-        name, title, "per cent", "higher", (0.0, 1.0), kind, ("edited", "sample", judge),
-        partial(_scored, judge, score), source="NeIn (CVPRW 2025), Table 3; section 4",
+        name, title, "per cent", "higher", (0.0, 1.0), kind, ("edited", "sample", judge), scored,
+        source="NeIn (CVPRW 2025), Table 3; section 4",
         settings=("protocol", "article" if judge == "vqa" else "threshold"),
     )  # fmt: skip
-
-
-def _scored(judge: Kind, score: Callable[[_Judged, int], Score], batch: Batch) -> list[Score]:
-    judged = batch.once(("presence", judge), lambda: _Judged(batch, judge))
-    return [score(judged, i) for i in range(len(batch.items))]
 
 
 class _Judged:
@@ -139,7 +138,7 @@ class _Judged:
     def _ask(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         if self.kind == "vqa":
             answers = self.judge.ask(pictures, [[self._question(word) for word in row] for row in words])
-            said = [[_said(answer) for answer in row] for row in answers]
+            said = [[_reply(answer) for answer in row] for row in answers]
         else:
             found = self.judge.detect(pictures, words, self.settings.threshold)
             said = [
@@ -244,7 +243,7 @@ class _Judged:
         return Score(still / len(in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
 
 
-def _said(a: Any) -> dict[str, Any]:
+def _reply(a: Any) -> dict[str, Any]:
     version = {"version": a.version} if getattr(a, "version", "") else {}
     return {"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no, **version}
 

@@ -38,6 +38,7 @@ class EditorChoice:
     made        An editor in memory: a caller's in Python, or pictures made elsewhere, on one track.
     remedy      The remedy around it (`nein.models.remedies`); "" for the editor as it is.
     plain       With a remedy: the editor without it.
+    edits       How many edits a sample takes; asks_the_run: whether the run's judge chooses one of them.
     """
 
     asked: str
@@ -49,6 +50,8 @@ class EditorChoice:
     made: Any = None  # an editor in memory, or ExternalEdits
     remedy: str = ""
     plain: EditorChoice | None = None
+    edits: int = 1
+    asks_the_run: bool = False
 
     @property
     def external(self) -> ExternalEdits | None:
@@ -144,11 +147,12 @@ def resolve_editors(
         plain = choose_editor(name, preset, overrides)
         choices.append(plain)
         for remedy in mend:
-            from nein.models.remedies import editors as remedies
+            from nein.models.remedies import editors as remedies  # language models and rewards come with it
 
             remedies.check(remedy, plain.row)
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
-            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain))
+            facts = {"edits": remedies.edits_of(remedy), "asks_the_run": remedies.asks_the_run(remedy)}
+            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain, **facts))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
             raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")

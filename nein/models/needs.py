@@ -15,9 +15,8 @@ from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
 from nein.loading.references import Need, is_local
 from nein.metrics.presence import ENGLISH
-from nein.models import references, rewards
+from nein.models import references
 from nein.models.editor_choice import choose_editor
-from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of
 
 
 def of_model(kind: str, reference: str | None) -> list[Need]:
@@ -60,13 +59,18 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
 
 def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
     """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
+    if not names:
+        return []
+    from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of
+    from nein.models.rewards import REMOVAL
+
     needs: list[Need] = []
     for name in names:
         if name.startswith(LLM):
             needs += of_model("llm", name.removeprefix(LLM))
         elif name.startswith(BEST_OF):
             _, judge = parse_best_of(name)
-            needs += [*of_model("vqa", vqa), *english()] if judge == rewards.REMOVAL else of_reward(judge)
+            needs += [*of_model("vqa", vqa), *english()] if judge == REMOVAL else of_reward(judge)
     return needs
 
 

@@ -104,7 +104,7 @@ def test_a_candidate_without_a_picture_is_not_judged():
     [result] = remedies.Best(Half(), Brightest(), 2, "arm").edit(requests(1))
     assert shades([result]) == [remedies.seed_of(requests(1)[0], 1) % 251]
     [plain, arm] = editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=["best-of:4:removal"])
-    assert [remedies.asks_the_run(choice.remedy) for choice in (plain, arm)] == [False, True]
+    assert [choice.asks_the_run for choice in (plain, arm)] == [False, True]
 
 
 def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it():

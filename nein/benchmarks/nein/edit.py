@@ -18,7 +18,6 @@ from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
-from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
 log = logging.getLogger(__name__)
 #: Pixels of a map in its sheet.
@@ -42,6 +41,8 @@ class Member:
 def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
     """How many pictures of a remedy that changed requests equal those of the editor without it; 0 where any
     picture differs."""
+    from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
+
     changed = [row for row in mended if not (row.get("note") or "").startswith((AFFIRMED, AS_IT_IS))]
     before = {row["id"]: row.get("sha256") for row in plain}
     same = [

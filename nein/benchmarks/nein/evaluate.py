@@ -38,8 +38,6 @@ from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import identity as identity_of
 from nein.models.references import resolve
-from nein.models.remedies import editors as remedies
-from nein.models.rewards import RemovalReward
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, public
@@ -136,8 +134,8 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             folder = RunDir(config.out_dir, choice.slug, track)
             stages = _stages(config, folder, plan, choice, editor, scorer)
             scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
-            asks = remedies.asks_the_run(choice.remedy)
-            identity = choice.identity() | ({"mend.judge": identity_of(config.models.vqa)} if asks else {})
+            identity = choice.identity()
+            identity |= {"mend.judge": identity_of(config.models.vqa)} if choice.asks_the_run else {}
             identity |= {"track": track, "seed": config.seed, "data": plan.dataset.records_sha256}
             identity |= runner.machine_identity(config, device)
             wanted = config.metrics if "score" in config.stages else []
@@ -154,13 +152,17 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
 
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
-    cache = AnswerCache(config.cache_dir / "answers.sqlite") if choice.remedy else None
+    if not choice.remedy:
+        return plain()
+    from nein.models.remedies.editors import with_remedy
+    from nein.models.rewards import RemovalReward
 
     def removal() -> RemovalReward:
         return RemovalReward(score.load_models(["removal_vqa"], config, device)["vqa"], config.article)
 
+    cache = AnswerCache(config.cache_dir / "answers.sqlite")
     how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return remedies.with_remedy(plain(), choice.remedy, cache=cache, removal=removal, **how)
+    return with_remedy(plain(), choice.remedy, cache=cache, removal=removal, **how)
 
 
 def _stages(
@@ -173,7 +175,7 @@ def _stages(
             run, plan, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
             without=RunDir(config.out_dir, choice.plain.slug, run.track) if choice.plain else None,
         )  # fmt: skip
-        asks = {choice.row: remedies.edits_of(choice.remedy)} if is_served(choice.row) else {}
+        asks = {choice.row: choice.edits} if is_served(choice.row) else {}
         stages.append(dataclasses.replace(stage, asks=asks))
     elif missing := sum(index // plan.batch_size not in done for index in plan.selected):
         raise UserError(

@@ -160,13 +160,11 @@ def check(arm: str, row: str) -> None:
 def with_remedy(
     editor: editors.Editor, name: str, *, cache: Store | None, device: str, **judge: Any
 ) -> editors.Editor:
-    """`editor` with a remedy before it or, of `best-of`, behind it; "": as it is.
+    """`editor` with a remedy before it or, of `best-of`, behind it.
 
     cache  Where answers of a language model, or of a judge behind an endpoint, are kept.
     judge  Of the one that chooses: see `nein.models.rewards.load`.
     """
-    if not name:
-        return editor
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
         return Best(editor, rewards.load(reference, cache=cache, device=device, **judge), count, name)
