@@ -377,17 +377,18 @@ def make_parser(
 def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Mapping[str, Any]) -> None:
     parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
     parser.add_argument("--config", action="append", help="YAML file with any of these options")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved configuration and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the configuration and what would be done"
+    )
     nested, types = _nested(cls), _types(cls)
-    groups: dict[str, Any] = {"": parser}
-    for item in fields(cls):
-        if item.name not in nested:
-            title = metadata(cls, item).get("group", "")
-            if title not in groups:
-                groups[title] = parser.add_argument_group(title)
-            _add(groups[title], cls, key(cls, item), item, types[item.name], preset)
+    items = [(item, metadata(cls, item).get("group", "")) for item in fields(cls) if item.name not in nested]
+    titles = dict.fromkeys(sorted((title for _, title in items if title), key=lambda title: title != "Main"))
+    groups = {"": parser, **{title: parser.add_argument_group(title) for title in titles}}
+    for item, title in items:
+        _add(groups[title], cls, key(cls, item), item, types[item.name], preset)
     for name, kind in nested.items():
-        group = parser.add_argument_group(name.capitalize(), " ".join((kind.__doc__ or "").split()))
+        title = "Language model" if name == "llm" else name.capitalize()
+        group = parser.add_argument_group(title, " ".join((kind.__doc__ or "").split()))
         for item in dataclasses.fields(kind):
             _add(group, kind, f"{name}.{item.name}", item, _types(kind)[item.name], preset.get(name, {}))
 
@@ -415,7 +416,7 @@ def _add(
     factory = item.default_factory
     default = item.default if factory is dataclasses.MISSING else factory()
     default = preset.get(name.rpartition(".")[2], default)
-    if default not in (None, False, [], {}, ""):
+    if default not in (None, False, [], {}, "") and "(default: " not in text:
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         shown = shown if len(shown) <= 40 else f"{shown[:36]}..."
         text += f" (default: {shown.replace('%', '%%')})"

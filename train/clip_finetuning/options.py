@@ -32,7 +32,7 @@ class ContrastConfig(Learning):
     preset_names = ("nano", "varied", "paper")
 
     preset: Literal["nano", "varied", "paper"] = setting(
-        "nano", "which configs/train/clip-<preset>.yaml fills what is not given", "Main"
+        "nano", "defaults: configs/train/clip-PRESET.yaml", "Main"
     )
     base: str = option(
         "nano:clip",

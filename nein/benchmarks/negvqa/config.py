@@ -68,9 +68,11 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
         "fixed", "reading and averaging: as published, or corrected", "Method"
     )
     letters: Edition = option(EDITIONS[0], "paper protocol: VLMEvalKit's letter rule, then or now", "Method")
-    matcher: str = option(EXACT, "read answers without a letter: exact (wrong), or llm:MODEL", "Method")
+    matcher: str = option(
+        EXACT, "read answers without a letter: exact (counts as wrong), or llm:MODEL", "Method"
+    )
     max_new_tokens: PositiveInt | None = option(
-        None, "answer length (default: VLMEvalKit's per model, 200 to 4,096)", "Method"
+        None, "max tokens per answer (paper: VLMEvalKit's per model, 200 to 4,096)", "Method"
     )
     model_options: dict[str, Any] = option(
         {}, "of the model: --model-options.reasoning_effort none, .device_map auto", "Method"

@@ -24,14 +24,14 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, BatchApi, Output):
     counted = "questions"
     seed: NonNegativeInt = 1234
     source: str = option(
-        "nano", "multiple-choice VQA: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Source"
+        "nano", "multiple-choice VQA: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Main"
     )
-    images: str | None = option(None, "image folder (default: beside the file)", "Source")
+    images: str | None = option(None, "image folder (default: beside the file)", "Main")
     split: str = option("dev", "split of a hub data set", "Source")
     columns: dict[str, str] = option(
         {}, "map field names: --columns.question prompt --columns.A option_a", "Source"
     )
-    questions: PositiveInt = option(200, "number of questions to draw for --source nano", "Source")
+    questions: PositiveInt = option(200, "number of questions to draw for --source nano", "Main")
     negator: Literal["rules", "llm"] = option(
         "rules", "negate by rules (offline), or ask --llm.model", "Method"
     )

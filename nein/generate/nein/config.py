@@ -38,10 +38,10 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     counted = "source images"
 
     source: str | None = option(
-        None, "captioned images: nano, a COCO .json, a .jsonl file, or its folder", "Source"
+        None, "captioned images: nano, a COCO .json, a .jsonl file, or its folder", "Main"
     )
-    images: str | None = option(None, "image folder (default: beside SOURCE)", "Source")
-    scenes: PositiveInt = option(160, "number of scenes to draw for --source nano", "Source")
+    images: str | None = option(None, "image folder (default: beside SOURCE)", "Main")
+    scenes: PositiveInt = option(160, "number of scenes to draw for --source nano", "Main")
     objects: str = option("coco", "object vocabulary: coco, nano, or a file", "Clauses")
     queried: PositiveInt = option(15, "categories to sample per image", "Clauses")
     kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
