@@ -113,7 +113,7 @@ class ReproduceConfig(OnDevice):
 
     def check(self) -> None:
         if (self.table is None) == (self.file is None):
-            raise UserError(f"nein reproduce takes one of {', '.join(TABLES)}, or --check FILE.")
+            raise UserError(f"Give a table ({', '.join(TABLES)}), or --check FILE, and not both.")
         if self.table is not None:
             self.table = chosen("table", self.table, TABLES)
 

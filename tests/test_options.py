@@ -131,6 +131,7 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("usage: nein lay PLACE [OPTIONS] Lay eggs.")
     assert "only the first N eggs (default: 5)" in text
+    assert text.index("Main:") < text.index("What:")  # which the class declares first
     assert "Inner: Words about the inner ones." in text
 
 
@@ -139,6 +140,7 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
     [
         ([], "nein lay needs PLACE; see nein lay --help."),
         (["a", "--colors", "bleu"], "Unknown color 'bleu'; did you mean 'blue'? Allowed: red, blue."),
+        (["a", "--colors", "red,red"], "--colors names 'red' twice."),
         (["a", "--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
         (["a", "--size", "larg"], "--size is 'larg'; it must be one of small, large (did you mean 'large'?)"),
         (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),

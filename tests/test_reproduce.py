@@ -163,9 +163,9 @@ def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "takes one of"),
+        ((), "Give a table (nein-table3"),
         (("nein-tabel3",), "did you mean 'nein-table3'"),
-        (("nein-table3", "--check", "x"), "takes one of"),
+        (("nein-table3", "--check", "x"), "Give a table (nein-table3"),
         (("nein-table3", "--preset=nano", "--run.foo", "3"), "Unknown option --foo"),
         (("nein-table3", "--samples=0"), "above 0"),
         (("negvqa-table1", "--preset=nano", "--model=foo"), "no model folder 'foo'"),

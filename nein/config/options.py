@@ -139,7 +139,7 @@ def names(value: Any) -> Names:
     # ["a", "b"] from "a,b" or from a list; "none" and "" are the empty list.
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
     words = [str(item).strip() for item in items if str(item).strip()]
-    return [] if words == ["none"] else list(dict.fromkeys(words))
+    return [] if words == ["none"] else words
 
 
 LISTS: dict[Any, Callable[[Any], Any]] = {Names: names, Paths: lambda value: [*map(Path, names(value))]}
@@ -245,7 +245,8 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         item for item in fields(cls) if "metavar" in item.metadata and item.default is dataclasses.MISSING
     ]
     if missing := [item.metadata["metavar"] for item in needed if not made.get(item.name)]:
-        raise UserError(f"{prog} needs {' and '.join(missing)}; see {prog} --help.")
+        words = [f": {', '.join(choices)}" for one in needed[:1] if (choices := literals(types[one.name]))]
+        raise UserError(f"{prog} needs {' and '.join(missing)}{(words or [f'; see {prog} --help'])[0]}.")
     given = cls(**made)
     for item in fields(cls):  # words of a list as they are written in `among`
         if "among" in (facts := metadata(cls, item)):
@@ -272,7 +273,10 @@ def _check_keys(values: Mapping[str, Any], allowed: Mapping[str, Any], prog: str
 def _checked(hint: Any, value: Any, name: str) -> Any:
     """The value as its type has it: numbers and switches may be given as text. Raises UserError."""
     if hint in LISTS:
-        return LISTS[hint](value)
+        given = LISTS[hint](value)
+        if twice := [word for word in given if given.count(word) > 1]:
+            raise UserError(f"{_flag(name)} names '{twice[0]}' twice.")
+        return given
     if value in (None, "null") and type(None) in typing.get_args(hint):
         return None
     try:

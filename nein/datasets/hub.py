@@ -49,15 +49,12 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
         table = datasets.load_dataset(folder, configuration, split=split)
     except (OSError, ValueError, DatasetsError) as error:
         first = first_line(error).rstrip(".")
-        offline = (
-            " The machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
-            "cache; fetch it beforehand (nein fetch), or name a file or folder instead."
-        )
-        if not isinstance(error, ConnectionError | LocalEntryNotFoundError):
-            offline = ""
-        raise UserError(
-            f"The data set '{data.name}' could not be loaded from the hub: {first}.{offline}"
-        ) from None
+        if isinstance(error, ConnectionError | LocalEntryNotFoundError):
+            first = (
+                "the machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
+                "cache; fetch it beforehand (nein fetch), or name a file or folder instead"
+            )
+        raise UserError(f"The data set '{data.name}' could not be loaded from the hub: {first}.") from None
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(column, datasets.Image(decode=False))

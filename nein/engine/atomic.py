@@ -166,13 +166,13 @@ def read_json(path: Path, shape: Shape = object) -> Any:
 
 def read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[tuple[int, dict[str, str]]]:
     """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+    with _readable(path), path.open(newline="", encoding="utf-8-sig") as file:
+        try:
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
             there = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"'{path}' cannot be read: {error}.") from None
+        except csv.Error as error:
+            raise UserError(f"'{path}' is not a CSV file: {error}.") from None
     lacking = [f"column {name}" for name in columns if name not in there]
     if lacking or not rows:
         raise UserError(f"'{path}' has no {(lacking or ['line'])[0]}; expected {', '.join(columns)}.")
@@ -182,12 +182,20 @@ def read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[t
     return rows
 
 
+def read_text_lines(path: Path) -> list[str]:
+    """The lines of a text file. Raises UserError."""
+    with _readable(path):
+        return path.read_text(encoding="utf-8").splitlines()
+
+
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"'{path}' is not a text file in UTF-8.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 

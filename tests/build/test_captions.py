@@ -114,7 +114,7 @@ def test_lists_of_objects(tmp_path):
     mine = tmp_path / "o.txt"
     mine.write_text("cat\n\n  hot   dog \ncat\n")
     assert sources.categories(str(mine), 2) == ("cat", "hot dog")
-    for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "takes coco, nano or a")):
+    for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "must be coco, nano or a")):
         with pytest.raises(UserError, match=said):
             sources.categories(name, 3)
     mine.write_text("cat; dog")
@@ -177,4 +177,4 @@ def test_a_file_that_holds_no_captions_is_one_sentence(tmp_path, capsys, name, c
     assert run(tmp_path / name) == 2
     assert sentence in capsys.readouterr().err
     assert run(tmp_path / "missing.txt") == 2
-    assert "cannot be read" in capsys.readouterr().err
+    assert "There is no file" in capsys.readouterr().err

@@ -137,7 +137,9 @@ BAD_ANSWERS = [
         (["--matcher", "llm:gpt"], "There is no language model 'gpt'"),
         *(
             (["--answers-from", f"{number}.csv"], sentence)
-            for number, sentence in enumerate((*(sentence for _, sentence in BAD_ANSWERS), "cannot be read"))
+            for number, sentence in enumerate(
+                (*(sentence for _, sentence in BAD_ANSWERS), "There is no file")
+            )
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_all_faults_of_the_records_are_said_at_once(make_data):
 
 
 def test_missing_parts_of_the_layout_name_the_option_that_helps(tmp_path, make_data, monkeypatch):
-    with pytest.raises(UserError, match="There is no data folder"):
+    with pytest.raises(UserError, match="is not a folder; the data are a folder in NeIn's"):
         load_folder(tmp_path / "nowhere")
     root = make_data(1, 1)
     (root / "nein_val").rename(root / "edited")

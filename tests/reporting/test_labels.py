@@ -26,7 +26,7 @@ MARKUP = '</script><img src=x onerror=\'document.title="broken"\'> "cat", & co'
         (["id,label\n1,2\n"], "has no column sheet; expected sheet, items"),
         ([""], "has no column sheet"),
         ([HEAD], "has no line"),
-        ([HEAD + 's,2,Ada,a,gone,kept,1,"half'], "cannot be read"),
+        ([HEAD + 's,2,Ada,a,gone,kept,1,"half'], "is not a CSV file"),
         ([HEAD + "s,2,Ada,a,gone,kept,1,\ns,2,Ada,b,go"], "line 3: the line is cut off"),
         ([HEAD + "s,2,Ada,a,gone,kept,1,\n"], "has 1 of 2 items: it was cut off"),
         ([HEAD + 2 * "s,2,Ada,a,gone,kept,1,\n"], "has 2 of 2 items: it was cut off or changed"),

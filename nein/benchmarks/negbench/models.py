@@ -190,10 +190,10 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
     form = parse_reference(reference).kind
     if kind == "dual" and not (form in ("embedded", "hub") or is_local(reference)):
         near = near_match(reference, MODELS)
-        hint = f"did you mean '{near}'? " if near else ""
+        hint = f"; did you mean '{near}'?" if near else "."
         raise UserError(
-            f"There is no model '{reference}'; {hint}Names: {', '.join(MODELS)}; else give a folder, a hub "
-            "id owner/name, open_clip:ARCHITECTURE/TAG, nano:clip, or random."
+            f"Unknown model '{reference}'{hint} Allowed: {', '.join(MODELS)}, a folder, a hub id owner/name, "
+            "open_clip:ARCHITECTURE/TAG, nano:clip, random."
         )
     if kind == "vlm" and reference.startswith(JUDGE):
         where, revision = references.resolve(reference.removeprefix(JUDGE))

@@ -63,6 +63,8 @@ def _drawn(data: str, split: str) -> Path:
         return scope.ensure(split, scope.DATA[data])
     from nein.nano import data as nano_data
 
+    if split not in nano_data.SPLITS:
+        raise unknown("split", split, nano_data.SPLITS)
     return nano_data.ensure(split, world=world(data))
 
 

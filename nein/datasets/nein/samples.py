@@ -166,8 +166,8 @@ def load_folder(
     """
     if root is not None and not root.is_dir():
         raise UserError(
-            f"There is no data folder '{root}'; --data takes a folder in NeIn's official layout, "
-            "'hub:OWNER/NAME' or 'nano'."
+            f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
+            "nano."
         )
     file = annotations or _guess(root, "annotations", split)
     coco = source_images or _guess(root, "source_images", split)

@@ -95,11 +95,7 @@ def _voc(config: BuildConfig) -> Iterator[Concepts]:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
         if not listing.is_file():
             raise UserError(f"There is no list '{listing}'; see --image-set.")
-        try:
-            lines = listing.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"The list '{listing}' cannot be read ({error}).") from None
-        stems = [line.split()[0] for line in lines if line.strip()]
+        stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
     else:
         stems = sorted(path.stem for path in annotations.glob("*.xml"))
     yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)

@@ -177,12 +177,9 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
 
         names = CATEGORIES
     else:
-        try:
-            lines = Path(name).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"--objects takes coco, nano or a text file; '{name}' cannot be read ({error})."
-            ) from None
+        if not Path(name).exists():
+            raise UserError(f"--objects is '{name}'; it must be coco, nano or a text file.")
+        lines = atomic.read_text_lines(Path(name))
         names = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
         if strange := [repr(text) for text in names if not re.fullmatch(r"(?:[^\W_]|[-' ])+", text)]:
             raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(strange, 3)}.")

@@ -136,14 +136,16 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
             image = coco.image_of(row) or str(number)
             yield from ((image, text) for text in coco.captions_of(row, f"'{path}', line {number},"))
         return
-    yield from ((str(number), line) for number, line in enumerate(_lines(path, ""), 1) if line.strip())
+    yield from (
+        (str(number), line) for number, line in enumerate(atomic.read_text_lines(path), 1) if line.strip()
+    )
 
 
 def run(options: StatsConfig) -> None:
     """Prints the table and examples. Raises UserError."""
     lists = {"core": CORE, "wide": WIDE}
     for path in options.words:
-        given = (line.strip().lower() for line in _lines(path, "--words "))
+        given = (line.strip().lower() for line in atomic.read_text_lines(path))
         words = tuple(dict.fromkeys(filter(None, given)))
         if not words:
             raise UserError(f"--words '{path}' holds no word; give one per line.")
@@ -174,11 +176,3 @@ def _cells(counts: Counts) -> list[str]:
     commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
     left = f"{100 * (counts.negative - counts.idiomatic) / total:.2f}"
     return [str(total), str(counts.negative), share, str(counts.idiomatic), left, commonest]
-
-
-def _lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file. Raises UserError."""
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{what}'{path}' cannot be read ({error}).") from None

@@ -288,7 +288,7 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"base": "./nowhere/unet"}, "'./nowhere/unet'"),
         ({"base": "nowhere.ckpt"}, "There is no checkpoint 'nowhere.ckpt'"),
         ({"base": "nano:ip3p"}, "There is no embedded model 'nano:ip3p'"),
-        ({"data": "nowhere"}, "There is no data folder 'nowhere'"),
+        ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"split": "trian"}, "has no annotation file (trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
         ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
@@ -298,7 +298,7 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"precision": "fp16"}, "--precision fp16 needs a GPU"),
         ({"threads": 10**20}, "at most 4096 can be had"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
-        ({"validate_every": 2, "validation_data": "nowhere"}, "There is no data folder 'nowhere'"),
+        ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"resolution": 66}, "--resolution 66 is not a multiple of 4"),
     ],
 )

@@ -99,7 +99,10 @@ def choose(
             if value is not None:
                 values.setdefault(name, []).append(value)
     if not values:
-        raise UserError(f"These runs have no scores of {metric}; score it with nein eval --metrics {metric}.")
+        raise UserError(
+            f"No sample has a value of {metric} here (fid is a value of a run, not of a sample); choose "
+            f"another --metric, or score it: nein eval --metrics {metric}."
+        )
     means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
     scored = [sample for sample in ranked if sample.id in means]
     ascending = METRICS[metric].higher_is_better == (select == "worst")
