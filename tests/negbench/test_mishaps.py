@@ -84,7 +84,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
         ("--data DATA --datasets voc2007", "(VOC2007_mcq.csv, VOC2007_mcq_llama3.1_rephrased.csv)"),
         ("--data DATA --datasets voc2007", "pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar"),
         ("--data EMPTY", "has none of NegBench's files"),
-        ("--vlm openai:a#m,openai:b#m --model none", "have one name, 'openai-m'"),
+        ("--vlm openai:http://a/v1#m,openai:http://b/v1#m --model none", "have one name, 'openai-m'"),
         ("--vlm tests.rehearsal:no --tasks retrieval --model none", "about one picture only"),
         ("--vlm tests.rehearsal:no --model none --datasets negrefcocog", "about one picture only"),
         ("--model constant --datasets beaf --tasks yes-no", "and every task asks questions instead"),
