@@ -9,16 +9,12 @@ from PIL import Image
 
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import validate_images
+from nein.engine import atomic
 from nein.engine.images import decode
 from nein.generate.nein import config as configuration
 from nein.reporting import figures as frames
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
 
 MORE = ("--families", "all", "--kept", "4", "--evaluation-share", "0.5")
 
@@ -31,7 +27,7 @@ def built(captioned, models, tmp_path_factory):
 
 
 def test_every_candidate_has_a_verdict_and_the_counts_agree(built):
-    rows = [row for row in lines(built / "candidates.jsonl") if "id" in row]
+    rows = [row for row in atomic.read_lines(built / "candidates.jsonl") if "id" in row]
     facts, text = json.loads((built / "card.json").read_text()), (built / "dataset/README.md").read_text()
     verdicts = Counter(row["verdict"] for row in rows)
     assert verdicts["accepted"] == facts["stages"]["accepted"] == sum(facts["samples"].values())
@@ -45,7 +41,9 @@ def test_every_candidate_has_a_verdict_and_the_counts_agree(built):
         low = row["match"] is not None and row["match"]["cosine"] <= 0.25
         assert (row["verdict"] == "match at or below the threshold") == low
         assert (row["ask"] is None) == (low or row["generated_picture"]["image"] is None)
-    asked = [q for row in lines(built / "candidates.jsonl") if "queried" in row for q in row["queried"]]
+    asked = [
+        q for row in atomic.read_lines(built / "candidates.jsonl") if "queried" in row for q in row["queried"]
+    ]
     assert sum(facts["queried"].values()) == len(asked) == 7 * 8
     assert json.loads((built / "manifest.json").read_text())["status"] == "complete"
     for part in ("rejected", "families", "objects", "templates"):  # and the card names all of them
@@ -130,7 +128,7 @@ def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(captioned, 
     name = f"{records[0]['NeIn']}.jpg"
     with Image.open(tmp_path / "dataset" / "nein_val" / name) as picture:
         assert picture.format == "JPEG"
-    rows = {row["id"]: row for row in lines(tmp_path / "candidates.jsonl") if "id" in row}
+    rows = {row["id"]: row for row in atomic.read_lines(tmp_path / "candidates.jsonl") if "id" in row}
     assert len({row["seed"] for row in rows.values() if row["source"] == records[0]["COCO"]}) == 1
 
 
@@ -157,7 +155,7 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     assert 0 < facts["stages"]["accepted"] < 5  # fewer than five of the objects are that far from the picture
     assert facts["slots_without_candidate"] == {"no absent object left": 5 - facts["stages"]["candidates"]}
     assert "3 images unusable: unreadable image" in done.stdout
-    rows = [row for row in lines(tmp_path / "out" / "candidates.jsonl") if "image" in row]
+    rows = [row for row in atomic.read_lines(tmp_path / "out" / "candidates.jsonl") if "image" in row]
     [missing] = [row["problem"] for row in rows if row["image"] == "COCO_000000000003"]
     assert "the file is missing" in missing
     assert str(tmp_path) not in missing

@@ -128,7 +128,8 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
 
 
-def test_a_question_in_another_order_has_the_answer_by_its_words():
+def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like_it():
+    # without the picture: a question in another order has the answer by its words
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
     distinct = asking.Distinct.of_task(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
@@ -137,9 +138,7 @@ def test_a_question_in_another_order_has_the_answer_by_its_words():
     assert one.image == asking.GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
     assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
-
-
-def test_captions_without_words_are_all_alike_and_nobody_is_asked():
+    # without the words: captions are all alike, and nobody is asked
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
     distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
@@ -147,22 +146,20 @@ def test_captions_without_words_are_all_alike_and_nobody_is_asked():
         answers = {question.id: {**said, "reason": ""} for question in task.questions}
         rows = scores.asked_rows(task, answers, [(distinct, {})])
         assert {row["picture only"] for row in rows} == {1 / 4}
-
-
-def test_without_its_words_a_question_has_one_answer_for_every_picture():
-    options = (Option("yes"), Option("no"))
+    # and all questions about a picture have one answer
     asked = tuple(
-        Question(f"{image} {what}", image, options, k, asked=f"Is there {what}?")
+        Question(f"{image} {what}", image, (Option("yes"), Option("no")), k, asked=f"Is there {what}?")
         for image in ("a.png", "b.png")
         for k, what in enumerate(("a dog", "no dog"))
     )
-    distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, ChoiceTask("x/asked", asked, NOTHING))
-    assert [(one.image, one.asked) for one in distinct.task.questions] == [
-        ("a.png", asking.ASKED), ("b.png", asking.ASKED),
-    ]  # fmt: skip
-    stands = [distinct.standing[one.id] for one in asked]
-    assert stands[0] == stands[1] != stands[2]
+    task = ChoiceTask("x/asked", asked, NOTHING)
+    distinct = asking.Distinct.of_task(baselines.PICTURE_ONLY, task)
+    found = [(one.image, one.asked) for one in distinct.task.questions]
+    assert found == [("a.png", asking.ASKED), ("b.png", asking.ASKED)]
+    first, second, third = (distinct.standing[one.id] for one in asked[:3])
+    assert first == second != third
     yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
-    told, blind = {one.id: yes for one in asked}, [(distinct, {"a.png a dog": yes})]
-    rows = scores.asked_rows(ChoiceTask("x/asked", asked, NOTHING), told, blind)
+    rows = scores.asked_rows(
+        task, dict.fromkeys((one.id for one in asked), yes), [(distinct, {first.id: yes})]
+    )
     assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]

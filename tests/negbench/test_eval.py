@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import json
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +11,6 @@ from nein import metrics
 from nein.benchmarks.negbench import models, report, run, sections
 from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
-from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
@@ -296,34 +292,28 @@ def test_a_model_of_the_users_has_the_users_name(tmp_path, clip_folder):
     assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
 
 
-@dataclass
-class CardRun:
+def card_run(data, **changes):
     """A model that takes the last caption shown of every question; `changes` of the first row."""
+    shares = [0.0, 0.0, 1.0, 0.0]
 
-    data: DataSet
-    changes: dict[str, Any] = field(default_factory=dict)
-    folder: ClassVar[Any] = SimpleNamespace(path=Path("run"))
+    def rows(task):
+        made = [
+            {"id": question.id, "shown": [3, 1, 0, 2], "shares": shares, "reason": "",
+             "credit": shares[question.correct]}
+            for question in task.questions
+        ]  # fmt: skip
+        made[0] |= changes
+        return made
 
-    @property
-    def tasks(self):
-        return [task for task in self.data.tasks if task.name.endswith("/mcq")]
-
-    def rows(self, task):
-        rows = []
-        for question in task.questions:
-            shown = [3, 1, 0, 2]
-            shares = [float(k == shown[-1]) for k in range(4)]
-            credit = shares[question.correct]
-            rows.append({"id": question.id, "shown": shown, "shares": shares, "credit": credit, "reason": ""})
-        rows[0] |= self.changes
-        return rows
+    tasks = [task for task in data.tasks if task.name.endswith("/mcq")]
+    return SimpleNamespace(data=data, tasks=tasks, rows=rows, folder=SimpleNamespace(path=Path("run")))
 
 
 def test_a_card_says_what_was_offered_chosen_and_right():
     (data,) = loading.load("nano", scenes=8)
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
-    runs = {"sure": [CardRun(data)], "tied": [CardRun(data, tied)], "mute": [CardRun(data, mute)]}
+    runs = {"sure": [card_run(data)], "tied": [card_run(data, **tied)], "mute": [card_run(data, **mute)]}
     described, details = report.questions(runs)
     first = next(task for task in data.tasks if isinstance(task, ChoiceTask)).questions[0]
     assert described.ids[0] == f"nano/mcq.templated/{first.id}"
@@ -348,8 +338,8 @@ def test_a_card_says_what_was_offered_chosen_and_right():
 
 def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empty():
     (data,) = loading.load("nano", scenes=8)
-    other = CardRun(data)
+    other = card_run(data)
     other.rows = lambda task: []
-    described, _ = report.questions({"a": [CardRun(data)], "b": [other]}, limit=3)
+    described, _ = report.questions({"a": [card_run(data)], "b": [other]}, limit=3)
     assert len(described.ids) == 3
     assert all(described.values[1][0][k] is None for k in range(3))

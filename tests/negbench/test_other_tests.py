@@ -3,7 +3,6 @@ import functools
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -143,9 +142,6 @@ PUBLISHED = {
     "beaf-pairs": as_json(BEAF),
     "beaf-asked": as_json(BEAF),
 }  # fmt: skip
-
-
-Read = Callable[..., tuple[Question, ...]]
 
 
 @pytest.fixture

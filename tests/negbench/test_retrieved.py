@@ -113,19 +113,6 @@ def triples(tmp_path, *rows):
 
 
 DESK = ["a desk with no lamp", "is there a lamp on the desk?", "is there a desk in the image?"]
-ROOM = ["a room without a cat", "is there a cat in the room?", "is this a room?"]
-
-
-def test_simpleneg_is_captions_with_two_questions_and_any_pictures(tmp_path):
-    (data,) = loading.load(str(triples(tmp_path, DESK, ROOM).parent), names=["simpleneg"])
-    (task,) = data.tasks
-    assert isinstance(task, RetrievalTask)
-    assert [(item.captions, item.image, item.asked) for item in task.negated] == [
-        (("a desk with no lamp",), "", ("is there a lamp on the desk?", "is there a desk in the image?")),
-        (("a room without a cat",), "", ("is there a cat in the room?", "is this a room?")),
-    ]  # fmt: skip
-    assert task.references == [f"val2014/COCO_val2014_{k:012d}.png" for k in range(6)]
-    loading.check_pictures(data)
 
 
 def test_another_form_of_simpleneg_or_no_picture_is_one_sentence(tmp_path):

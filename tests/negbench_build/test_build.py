@@ -1,15 +1,11 @@
 import json
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from nein.datasets.negbench import official
 from nein.engine import atomic
 from nein.train.clip_finetuning import table
-
-Build = Callable[..., Any]
 
 
 def coco_arguments(coco, out, *more):

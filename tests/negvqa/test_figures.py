@@ -7,9 +7,8 @@ import pytest
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa import report as own
 from nein.datasets.negvqa.questions import AVERAGE
-from nein.reporting import cards, plots, report
 from nein.reporting import figures as frames
-from nein.reporting.page import Page
+from nein.reporting import plots
 from nein.statistics import Estimate
 
 OPTIONS = ["cat", "dog"]
@@ -157,11 +156,11 @@ def frame(said, asking=None):
     return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *beside])
 
 
-def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path):
-    markup = '</script><script>document.title="broken"</script><img src=x> & "co"'
-    good = [{**row, "question": markup} if row["id"] == "1" else row for row in PERFECT]
-    said = {"good": good, "flat": FLAT, "mute": MUTE}
-    asked = {name: (partial(iter, rows), BOTH) for name, rows in said.items()}
+def test_the_page_shows_pairs_by_outcome():
+    asked = {
+        name: (partial(iter, rows), BOTH)
+        for name, rows in {"good": PERFECT, "flat": FLAT, "mute": MUTE}.items()
+    }
     shown, details = own.questions(asked, None, 100, {})
     assert len(shown.ids) == 9
     assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
@@ -175,13 +174,6 @@ def test_the_page_shows_pairs_by_outcome_and_text_stays_text(tmp_path):
     some = own.questions(asked, None, 4, {})[0].ids
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
-    parts = [cards.browser(lambda: own.questions(asked, None, 100, {}))]
-    report.write(tmp_path / "x.html", frame(said), Page("t", sections=sections.SECTIONS[-1:], parts=parts))
-    html = (tmp_path / "x.html").read_text()
-    assert html.count("<script>") == 1
-    assert "\\u003c/script\\u003e\\u003cscript\\u003e" in html
-    assert "<img src=x>" not in html
-    assert "default-src &#39;none&#39;" in html
 
 
 def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():

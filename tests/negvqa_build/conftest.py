@@ -35,7 +35,3 @@ def write(folder, records):
 @pytest.fixture
 def choices(tmp_path):
     return write(tmp_path / "source", rows())
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]

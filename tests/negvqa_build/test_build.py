@@ -6,11 +6,12 @@ import pytest
 
 from nein import cli
 from nein.datasets.negvqa import questions
+from nein.engine import atomic
 from nein.engine.folder import Folder
 from nein.loading import batches
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, say
-from tests.negvqa_build.conftest import lines, rows
+from tests.negvqa_build.conftest import rows
 from tests.served.batch_api import BatchApi
 
 
@@ -54,7 +55,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
         assert texts[item.answers["original"]] == right != texts[item.answers["negated"]]
         assert item.load().mean() == 40 * (row["index"] % 6)
     asked = {facts(body) for body in server.requests}
-    records = lines(out / "records.jsonl")
+    records = atomic.read_lines(out / "records.jsonl")
     assert asked == {(r["question"], r["right"], r["wrong"]) for r in records}
     split = questions.load(
         str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl")
@@ -82,7 +83,7 @@ def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(arguments,
 
     server.rule = rule
     run(*arguments, "--instruction", "paper", "--letters", "notebook")
-    found = lines(tmp_path / "out" / "questions.jsonl")
+    found = atomic.read_lines(tmp_path / "out" / "questions.jsonl")
     assert [row["negated_question"] for row in found] == [negation(row["question"]) for row in rows()]
     random.seed(1234)
     for row, made in zip(rows(), found, strict=True):
@@ -108,7 +109,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     run(*arguments)
     said = capsys.readouterr().out
     assert "3 got no answer; retry them with the same command" in said
-    records = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
+    records = {r["index"]: r for r in atomic.read_lines(tmp_path / "out" / "records.jsonl")}
     states = [(records[str(k)]["state"], records[str(k)]["kind"]) for k in range(8)]
     assert states == [
         ("failed", "server error"), ("failed", "connection"), ("failed", "refused"), ("failed", "nonsense"),
@@ -165,7 +166,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(choices, tmp_
     choices.write_text("".join(json.dumps(record) + "\n" for record in records))
     run("generate", "--source", choices, "--out", tmp_path / "out")
     assert "21 of 24 questions negated" in capsys.readouterr().out
-    found = {r["index"]: r for r in lines(tmp_path / "out" / "records.jsonl")}
+    found = {r["index"]: r for r in atomic.read_lines(tmp_path / "out" / "records.jsonl")}
     assert [found[k]["state"] for k in ("2", "3", "4", "5")] == ["negated", "refused", "refused", "unusable"]
     assert found["2"]["negated_question"] == "What is not on table 2?"
     assert "no wh-question" in found["3"]["reason"]

@@ -11,6 +11,16 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def words(defaults, options):
+    """The arguments of a run; options by keyword, None leaves one out."""
+    chosen = {**defaults, **{key.replace("_", "-"): value for key, value in options.items()}}
+    return [
+        f"--{'' if value else 'no-'}{key}" if isinstance(value, bool) else f"--{key}={value}"
+        for key, value in chosen.items()
+        if value is not None
+    ]
+
+
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 

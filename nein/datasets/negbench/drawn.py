@@ -179,18 +179,12 @@ def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
 
 
 def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:
-    """Writes a split's pictures, if they are not there, and its files in the official layout; the files:
-    `negcap.csv` and `negmcq.csv` of "train", else `retrieval.csv`, `negated_retrieval.csv` and `mcq.csv`."""
+    """Writes a split's pictures, if not there yet, and its files in the official layout: `retrieval.csv`,
+    `negated_retrieval.csv` and `mcq.csv`."""
     scenes = scenes or SCENES[split]
     for image in concepts(split, scenes):
         if not (folder / image.path).exists():
             write_png(folder / image.path, picture(image.path))
-    if split == "train":
-        items = negcap(split, scenes, seed)
-        official.write_retrieval(folder / "negcap.csv", items, official.TRAINING_CAPTIONS)
-        asked = negmcq(split, scenes, seed)
-        official.write_questions(folder / "negmcq.csv", asked, single=official.MODIFIED)
-        return [folder / "negcap.csv", folder / "negmcq.csv"]
     task = retrieval(split, scenes, seed)
     official.write_retrieval(folder / "retrieval.csv", task.original)
     official.write_retrieval(folder / "negated_retrieval.csv", task.negated)

@@ -12,6 +12,7 @@ from nein.train.clip_finetuning.options import ContrastConfig
 from tests.metrics import tiny
 from tests.negbench.conftest import open_clip_checkpoint, open_clip_folder  # noqa: F401 - fixtures
 from tests.negbench.test_dual import fixed_folder as siglip_folder  # noqa: F401 - a fixture
+from tests.train import runs
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +30,12 @@ def half_clip_folder(clip_folder, tmp_path_factory):
 
 
 def words(base, place, /, **options):
-    """The arguments of a short run in a folder; keywords are options."""
-    chosen = {
+    """The arguments of a short run in a folder."""
+    return runs.words({
         "base": base, "nano-scenes": 24, "steps": 5, "batch-size": 6, "questions-per-step": 4,
         "learning-rate": 1e-3, "warmup": 0, "device": "cpu", "workers": 2, "save-every": 2, "alpha": 0.5,
         "trainable": "all", "log-every": 1, "out": place / "run", "features": place / "features",
-    }  # fmt: skip
-    chosen |= {name.replace("_", "-"): value for name, value in options.items()}
-    return [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+    }, options)  # fmt: skip
 
 
 @pytest.fixture

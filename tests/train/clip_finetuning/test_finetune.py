@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from nein import metrics
-from nein.datasets.negbench import drawn
+from nein.datasets.negbench import drawn, official
 from nein.engine.errors import UserError
+from nein.engine.images import write_png
 from nein.train import finetune_clip
 from nein.train.clip_finetuning import table, towers
 from nein.train.clip_finetuning.data import Reader
@@ -164,8 +165,13 @@ def test_a_sweep_is_evaluated_by_alpha_with_the_base_first(clip_folder, tmp_path
 
 
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_path):
-    captions, questions = drawn.write(tmp_path / "data", "train", 12)
-    broken = tmp_path / "data" / table.Captions(captions)[3].image
+    captions, questions = tmp_path / "negcap.csv", tmp_path / "negmcq.csv"
+    items = drawn.negcap("train", 12)
+    official.write_retrieval(captions, items, official.TRAINING_CAPTIONS)
+    official.write_questions(questions, drawn.negmcq("train", 12))
+    for item in items:
+        write_png(tmp_path / item.image, drawn.picture(item.image))
+    broken = tmp_path / table.Captions(captions)[3].image
     broken.write_bytes(b"no picture")
     given = {"captions": captions, "questions": questions, "steps": 4}
     for trainable in ("all", "text"):

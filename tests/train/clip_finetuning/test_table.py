@@ -100,7 +100,7 @@ def as_csv_dataset_reads(path, column):
 
 def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path):
     items = drawn.negcap("train", 20)
-    drawn.write(tmp_path, "train", 20)
+    official.write_retrieval(tmp_path / "negcap.csv", items, official.TRAINING_CAPTIONS)
     texts = [text for item in items for text in item.captions]
     assert as_csv_dataset_reads(tmp_path / "negcap.csv", "caption") == texts
     images = pd.read_csv(tmp_path / "negcap.csv", sep=",")["filepath"].tolist()

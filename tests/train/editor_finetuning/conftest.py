@@ -11,6 +11,7 @@ from nein.nano import data as nano_data
 from nein.train import finetune_ip2p
 from nein.train.editor_finetuning.options import parse
 from tests.editors.tiny import build_pipeline
+from tests.train import runs
 
 
 @pytest.fixture(scope="session")
@@ -31,18 +32,12 @@ def data(world, tmp_path):
 
 
 def words(base, world, place, /, **options):
-    """The arguments of a short run in a folder; keywords are options, None leaves one out."""
-    chosen = {
+    """The arguments of a short run in a folder."""
+    return runs.words({
         "base": base, "data": world, "resolution": 64, "align-resolution": 64, "steps": 6, "batch-size": 4,
         "learning-rate": 1e-3, "ema": 0.9, "trackers": "none", "device": "cpu", "workers": 2, "log-every": 1,
         "out": place / "run", "features": place / "features",
-    }  # fmt: skip
-    chosen.update({key.replace("_", "-"): value for key, value in options.items()})
-    return [
-        f"--{'' if value else 'no-'}{key}" if isinstance(value, bool) else f"--{key}={value}"
-        for key, value in chosen.items()
-        if value is not None
-    ]
+    }, options)  # fmt: skip
 
 
 @pytest.fixture

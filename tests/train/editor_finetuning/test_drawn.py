@@ -12,18 +12,12 @@ from nein.train.editor_finetuning import drawn
 from research.nano.data import all_instruction_forms
 from tests.nano.words import negated
 
-#: Kind -> its forms, and by how much it changes the number of things.
+#: Kind -> its sentences, and by how much it changes the number of things.
 KINDS = {
-    "add": ((*drawn.ADD, *drawn.DESCRIBE), 1),
-    "double": ((*drawn.ADD, *drawn.DESCRIBE), 1),
-    "keep": ((*drawn.ADD, *drawn.DESCRIBE), 0),
-    "remove": (drawn.REMOVE, -1),
-    "replace": (drawn.REPLACE, 0),
-    "recolour": (drawn.RECOLOUR, 0),
-    "scenery": ((), 0),
-    "mark": (drawn.MARK, 0),
-    "restore": ((), 0),
-}
+    "add": ((*drawn.ADD, *drawn.DESCRIBE), 1), "double": ((*drawn.ADD, *drawn.DESCRIBE), 1),
+    "keep": ((*drawn.ADD, *drawn.DESCRIBE), 0), "remove": (drawn.REMOVE, -1), "replace": (drawn.REPLACE, 0),
+    "recolour": (drawn.RECOLOUR, 0), "scenery": ((), 0), "mark": (drawn.MARK, 0), "restore": ((), 0),
+}  # fmt: skip
 
 
 def pairs_of(kind, count=300):
