@@ -82,7 +82,7 @@ def resolve(reference: str) -> tuple[str, str | None]:
             return str(zoo.path(reference.removeprefix("nano:"))), None
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if given.kind == "local":
+    if given.kind == "local" and is_local(reference):  # of none there, "./" tells it from a hub id
         return str(expanded(reference)), None
     return (given.name, given.revision) if given.kind in ("hub", "name") else (reference, None)
 
