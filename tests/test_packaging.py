@@ -23,6 +23,7 @@ else:
 WHEEL_MB = 45
 NAMES = ("editors", "metrics", "train", "configs", "research")
 SCRIPT = """
+import gc
 import metrics, train, editors
 import nein.metrics, nein.editors, nein.train.options
 from nein.metrics.base import MetricError
@@ -30,7 +31,10 @@ from nein import cli
 assert metrics.MINE and train.MINE and editors.MINE
 assert nein.metrics.MetricError is MetricError
 print(nein.metrics.__file__, nein.editors.__file__, nein.train.__file__)
-cli.main(["list", "editors"])
+try:
+    cli.main(["list", "editors"])
+finally:
+    print(gc.get_threshold()[0])
 """
 #: Not in the list of tested versions: they need a GPU, or an interpreter that is not the one of the list.
 UNTESTED = {"bitsandbytes", "tomli"}
@@ -145,6 +149,7 @@ def test_a_users_files_beside_a_script_shadow_nothing(installed, unpacked, tmp_p
     parent = home / "nein" if installed else ROOT
     assert places == [str(parent / name / "__init__.py") for name in ("metrics", "editors", "train")]
     assert "magicbrush" in done.stdout
+    assert done.stdout.splitlines()[-1] == "10000"  # a command looks for garbage seldom
 
 
 def test_the_wheel_puts_one_package_into_site_packages(unpacked):

@@ -22,7 +22,7 @@ from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
 from nein.wording.languages.base import CONSTRUCTIONS
 from nein.wording.languages.table import LANGUAGES
-from tests.helpers import commands, forks, packages
+from tests.helpers import commands, forks
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -131,16 +131,6 @@ def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):
     lacking = [name for name in names if not re.search(rf"(`|## |### ){re.escape(name)}(?!\w)", text)]
     assert names
     assert lacking == []
-
-
-def test_a_metric_of_another_package_comes_onto_the_page_by_itself(tmp_path):
-    packages.install(tmp_path, {"nein.metrics": {"sharp": "sharp_one:SHARP"}})
-    (tmp_path / "sharp_one.py").write_text(
-        "import dataclasses, metrics\nSHARP = dataclasses.replace(metrics.METRICS['l1'], name='sharp')\n"
-    )
-    code = "import pages; print(pages.filled('<!-- table: metrics -->\\n'))"
-    done = commands.in_a_process(script=("-c", code), path=(DOCS / "site", tmp_path))
-    assert "`sharp`" in done.stdout, done.stderr
 
 
 def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():

@@ -48,19 +48,3 @@ def ending(call):
 )  # fmt: skip
 def test_what_needs_no_model_loads_nothing_heavy(code, heavy):
     assert loaded_by(code) == heavy
-
-
-def test_a_command_looks_for_garbage_seldom_and_not_at_its_end():
-    code = (
-        "import gc\n"
-        "from nein.cli import main\n"
-        "class Cycle:\n"
-        "    def __init__(self): self.itself = self\n"
-        "    def __del__(self): print('looked for')\n"
-        "try: main(['list', 'data'])\n"
-        "except SystemExit: pass\n"
-        "print(gc.get_threshold()[0])\n"
-        "Cycle()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "10000"

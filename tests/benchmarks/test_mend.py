@@ -43,6 +43,11 @@ def test_what_is_not_known_to_be_anything_is_a_sentence(model):
         mend.kind_of(MendConfig(model=model))
 
 
+TITLES = {
+    "removal_vqa": "Removal (VQA)",
+    "removal_ovd": "Removal (OVD)",
+    "retention_vqa": "Retention (VQA)",
+}
 CASES = [  # remedy, change of the gap by each judge, its p, Retention where told and denied; what is said
     ("good", (-0.5, -0.4), 0.01, 0.0, 0.1, "closes the gap"),
     ("better but harmful", (-0.9, -0.9), 0.01, -0.3, 0.0, "closes the gap; worse: Retention (VQA), told"),
@@ -59,20 +64,11 @@ def test_the_widest_gain_that_makes_nothing_worse_is_recommended():
         changes = [("removal_vqa", "gap", gaps[0]), ("removal_ovd", "gap", gaps[1]),
                    ("retention_vqa", "remove", told), ("retention_vqa", "negative", denied)]  # fmt: skip
         for metric, variant, value in changes:
-            title = {"removal_vqa": "Removal (VQA)", "removal_ovd": "Removal (OVD)"}.get(
-                metric, "Retention (VQA)"
-            )
-            what = f"{title}, {'told' if variant == 'remove' else variant}"
-            row = {
-                "model": arm,
-                "metric": metric,
-                "variant": variant,
-                "what": what,
-                "unit": "points",
-                "n": 48,
-            }
-            rows.append({**row, "statistic": "difference", "value": value, "low": value - 0.1,
-                         "high": value + 0.1, "p_holm": p if variant == "gap" else 0.01})  # fmt: skip
+            row = {"model": arm, "metric": metric, "variant": variant, "unit": "points", "n": 48,
+                   "what": f"{TITLES[metric]}, {'told' if variant == 'remove' else variant}",
+                   "statistic": "difference", "value": value, "low": value - 0.1, "high": value + 0.1,
+                   "p_holm": p if variant == "gap" else 0.01}  # fmt: skip
+            rows.append(row)
     rows.append({**rows[0], "statistic": "second", "value": 0.8})
     judged = mend.verdicts(mend.KINDS["editor"], rows, [case[0] for case in CASES])
     assert [row["verdict"] for row in judged] == [case[-1] for case in CASES]

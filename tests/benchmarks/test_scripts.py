@@ -8,7 +8,7 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import MistralConfig, MistralModel
 
-from benchmarks import common, published, report, scope_tokens, true_size
+from benchmarks import common, published, report, true_size
 from nein import statistics
 from nein.benchmarks import export
 from nein.benchmarks.nein import runs as of_runs
@@ -104,6 +104,7 @@ def test_true_sizes_are_the_published_ones():
         ("negbench --scenes 8 --width 64 --layers 1 --out {out}", "6 figures equal"),
         ("reward --scenes 2", "| objects and wording | 100.0 ["),
         ("rewriting --objects 2", "| other sentences"),
+        ("scope_tokens --model nano:clip", "| nano:clip |"),
         ("true_size --tiny --dtypes float32 --stages edit,ovd --out {out}", "0 of 4 decisions differ"),
     ],
 )
@@ -116,23 +117,3 @@ def test_a_benchmark_runs_and_both_sides_agree(line, printed, tmp_path):
         sides = [stage["ours"] for stage in json.loads((tmp_path / "out.json").read_text())["stages"]]
         assert sides[0]["profile"]
         assert all(side["share"] is not None for side in sides)
-
-
-def test_sentences_that_do_not_fit_into_a_model_are_counted_and_twins_that_are_cut_alike():
-    from nein.nano import scope
-    from nein.wording.languages.table import LANGUAGES
-
-    class Letters:
-        """A token for every character, and no more than 20 of a text."""
-
-        model_max_length = 20
-
-        def __call__(self, text, **options):
-            return {"input_ids": list(text)[: options.get("max_length")]}
-
-    pairs = list(scope.pairs("val", 6))
-    tokens, cut, alike = scope_tokens.measured(Letters(), LANGUAGES["en"], pairs)
-    said = [text for pair in pairs for text in LANGUAGES["en"].pair(pair.construction, pair.named)]
-    assert tokens == sum(map(len, said)) / 12
-    assert cut == sum(len(text) > 20 for text in said) / 12
-    assert alike == sum(a[:20] == b[:20] for a, b in zip(said[::2], said[1::2], strict=True)) / 6 > 0

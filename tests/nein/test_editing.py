@@ -11,9 +11,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from nein.benchmarks.nein import runs, score
-from nein.benchmarks.nein.edit import CELL, write_sheet
+from nein.benchmarks.nein.edit import CELL
 from nein.benchmarks.nein.runs import RunDir
-from nein.editors import EditResult
 from nein.editors.basic import Identity
 from nein.engine import images
 from nein.engine.images import decode, write_png
@@ -57,33 +56,6 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(of_zone, evaluate, t
     assert set(files(run, "maps")) == set(before[0])
     assert len(before[0]) == 4
     assert images.decode(next((run / "maps").glob("*.png"))).shape[1] > 13 * CELL
-
-
-def test_an_editor_without_maps_and_a_missing_classifier_are_said_before_any_work(
-    of_zone, evaluate, tmp_path
-):
-    other = ["identity" if part == "zone" else part for part in of_zone[:6]]
-    for line, said in (
-        ([*other, "--metrics", "l1", "--debug-zone"], "no editor here has any; add --editor zone"),
-        ([*of_zone[:-1], str(tmp_path / "nowhere.pth")], "nowhere.pth'; fetch ckpts/action_classifier.pth"),
-    ):
-        done = evaluate(*line, "--out", tmp_path / "out")
-        assert done.code == 2
-        assert said in done.stderr
-        assert not (tmp_path / "out").exists()
-
-
-def test_a_sheet_shows_every_map_its_note_and_a_failure(tmp_path):
-    maps = {"cells": np.zeros((2, 2), np.uint8), "picture": np.full((4, 4, 3), 200, np.uint8)}
-    whole = EditResult("a", np.zeros((4, 4, 3), np.uint8), note="fine", maps=maps)
-    failed = EditResult("a", None, "no segment", "fine", maps)
-    for name, result in (("whole", whole), ("failed", failed), ("none", EditResult("a", None, "bad"))):
-        write_sheet(tmp_path / f"{name}.png", "Remove the cat.", result)
-    one, other = images.decode(tmp_path / "whole.png"), images.decode(tmp_path / "failed.png")
-    assert other.shape[1] - one.shape[1] >= CELL  # one cell more, for the reason
-    assert (one == 0).all(-1).sum() >= CELL * CELL  # the cells, enlarged without blur
-    assert (one == 200).all(-1).sum() >= CELL * CELL
-    assert not (tmp_path / "none.png").exists()
 
 
 @pytest.fixture

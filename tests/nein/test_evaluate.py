@@ -161,6 +161,7 @@ def test_changed_annotations_or_options_of_a_metric_are_refused_until_told_to_ov
     ("--editor ./nowhere", "nowhere"),
     ("--editor identity --metrics clip_i --models.clip HERE/clip", "pytorch_model.bin"),  # a pickle
     ("--editor identity --stages score", "lacks the edits of 1 of 1 samples"),
+    ("--editor identity --debug-zone", "no editor here has any; add --editor zone"),
     ("--editor identity --device cuda", "sees no GPU of NVIDIA or AMD; use --device cpu"),
     ("--editor identity --out HERE/file/out",
      "cannot be created (Not a directory); choose a writable folder with --out"),

@@ -407,31 +407,3 @@ def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lack
         taken, kept = ((source != edit).any(-1) for edit in (wrong, right))
         assert (kept <= taken).all()  # what is to go is gone from both, and from one another thing as well
         assert taken.sum() > kept.sum()
-
-
-def test_a_report_shows_judges_of_edits_on_known_truth_and_the_arms_that_they_chose_for(
-    six, tmp_path, evaluate, capsys
-):
-    out, target = tmp_path / "out", tmp_path / "report.html"
-    done = evaluate(
-        "--editor", "identity", "--mend", "best-of:2:removal", "--data", six, "--control", "none",
-        "--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--device", "cpu", "--limit", 4,
-        "--out", out,
-    )  # fmt: skip
-    assert done.code == 0
-    [alone] = judge_tables.rewarded(of_runs.load([out])[0], {})
-    assert (alone["model"], alone["statistic"], alone["value"]) == ("identity+best-of-2-removal", "gain", 0)
-    given = ["--judges", "reward", "--device", "cpu", "--limit", "4", "--data", str(six)]
-    assert commands.exit_code("calibrate", out, *given) == 0
-    assert "removal, unedited: affirmed 50.0 %" in capsys.readouterr().out  # by the run's own judge
-    assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
-    rows = frames.records(frames.read(target.with_suffix(".csv")))
-    shares = {(r["group"], r["metric"]): r for r in rows if r["task"] == "rewards"}
-    assert {family for family, _ in shares} == set(FAMILIES)
-    negated = shares["other", "negated"]
-    assert (negated["value"], negated["judge"]) == (0.5, "removal")  # it says "No" to everything
-    assert 0 < negated["low"] < shares["other", "gap"]["high"]
-    chosen = {(r["metric"], r["group"]): r["value"] for r in rows if r["task"] == "best-of"}
-    assert chosen == {("removal_vqa", ""): 0, **{("preferred", name): 0.5 for name in FAMILIES}}
-    for title in ("Judges of edits on known truth", "The best of several edits, and the judge that chose"):
-        assert title in target.read_text()

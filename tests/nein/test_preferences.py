@@ -12,6 +12,7 @@ from nein.judges import known
 from nein.judges import preferences as asked
 from nein.metrics import Score
 from nein.models import rewards
+from nein.nano import data as nano_data
 from nein.reporting import figures as frames
 from tests.helpers import commands
 
@@ -158,10 +159,14 @@ def test_accuracy_is_split_by_negation_and_a_liking_for_the_first_place_is_no_me
     assert (rates["all"]["n"], rates["all"]["clusters"]) == (60, 2)
 
 
-def test_the_command_measures_the_run_s_own_judge_and_the_report_shows_it(folder, tmp_path, evaluate, capsys):
+def test_the_command_measures_the_judge_that_chose_and_the_report_shows_it_on_people_and_on_known_truth(
+    folder, tmp_path, evaluate, capsys
+):
     out, target = tmp_path / "run", tmp_path / "report.html"
-    words = ("--editor", "identity", "--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no")
-    assert evaluate(*words, "--device", "cpu", "--limit", 4, "--out", out).code == 0
+    data = nano_data.ensure("val", 6, tmp_path / "six")
+    words = ("--metrics", "removal_vqa", "--models.vqa", "tests.rehearsal:no", "--control", "none")
+    chosen = ("--editor", "identity", "--mend", "best-of:2:removal", "--data", data, "--limit", 4)
+    assert evaluate(*chosen, *words, "--device", "cpu", "--out", out).code == 0
     file = folder / "set.jsonl"
     rows = [
         row("genai", key, True, told) for key in "xyz" for told in ("Remove the cat.", "There is no cat.")
@@ -173,13 +178,22 @@ def test_the_command_measures_the_run_s_own_judge_and_the_report_shows_it(folder
     assert commands.exit_code("calibrate", out, *given, "--judges", "reward") == 0
     said = capsys.readouterr()
     assert "6 preferences, 1 ties" in said.err
-    assert "removal, GenAI-Bench: all 50.0 %" in said.out  # it says "No" to everything
-    given = ("--judges", "reward", "--sets", "sources", "--limit", "2", "--device", "cpu")
-    assert commands.exit_code("calibrate", out, *given) == 0  # another set: the first stays
+    assert (
+        "removal, GenAI-Bench: all 50.0 %" in said.out
+    )  # the run's own judge, which says "No" to everything
+    given = ("--judges", "reward", "--limit", "4", "--device", "cpu", "--data", data)
+    assert commands.exit_code("calibrate", out, *given) == 0  # other sets: the first stays
+    assert "removal, unedited: affirmed 50.0 %" in capsys.readouterr().out
     assert commands.exit_code("report", out, "-o", target, "--formats", "html,csv") == 0
-    figures = frames.read(target.with_suffix(".csv"))
-    shares = {one["metric"]: one for one in frames.records(frames.select(figures, task="preferences"))}
-    assert shares["all"]["value"] == shares["negated"]["value"] == 0.5
-    assert (shares["all"]["n"], shares["negated"]["n"]) == (6, 3)
-    for title in ("Judges of edits against human preferences", "Judges of edits on known truth"):
+    figures = frames.records(frames.read(target.with_suffix(".csv")))
+    people = {one["metric"]: one for one in figures if one["task"] == "preferences"}
+    assert people["all"]["value"] == people["negated"]["value"] == 0.5
+    assert (people["all"]["n"], people["negated"]["n"]) == (6, 3)
+    truth = {(one["group"], one["metric"]): one for one in figures if one["task"] == "rewards"}
+    assert {family for family, _ in truth} == {"unedited", "other", "along"}
+    assert truth["other", "negated"]["value"] == 0.5
+    best = {(one["metric"], one["group"]): one["value"] for one in figures if one["task"] == "best-of"}
+    sets = ("unedited", "other", "along", "GenAI-Bench")
+    assert best == {("removal_vqa", ""): 0, **{("preferred", name): 0.5 for name in sets}}
+    for title in ("against human preferences", "on known truth", "The best of several edits, and the judge"):
         assert title in target.read_text()

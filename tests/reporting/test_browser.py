@@ -2,10 +2,11 @@
 
 from urllib.parse import parse_qs, urlsplit
 
+import numpy as np
 import pytest
 
 from nein.benchmarks.nein.runs import EDIT, scores_of
-from nein.reporting import cards
+from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
 from nein.reporting.report import write
@@ -205,39 +206,49 @@ def test_pictures_are_enlarged_and_walked_through_from_the_keyboard_and_by_link(
     found.until(lambda: found.find("zoom-caption").text == "sample of NeIn_000000000001_2")
 
 
-def test_a_dark_scheme_turns_the_page_and_its_figures_dark(browser, page):
+@pytest.fixture(params=["report", "labels"])
+def any_page(request, page, tmp_path_factory):
+    if request.param == "report":
+        return page
+    path = tmp_path_factory.mktemp("labels") / "page.html"
+    picture = cards.of_picture(np.full((30, 40, 3), 99, np.uint8), 64)
+    items = [labels.Item("i", "To be removed: cat", [("before", picture)], ("", "A"), [])]
+    question = labels.Question("gone", "Is it gone?", {"gone": "gone", "partly": "partly"})
+    labels.write_page(path, "Labels", "How.", [question], items)
+    return path
+
+
+@pytest.mark.parametrize(("scheme", "level"), [("light", 255), ("dark", 19)])
+def test_a_page_follows_the_scheme_and_fits_a_telephone(browser, any_page, scheme, level):
     shade = (
         "const [image, done] = [document.querySelector('figure img'), arguments[0]];"
-        "const canvas = Object.assign(document.createElement('canvas'), {width: 9, height: 9});"
-        "const pen = canvas.getContext('2d'); pen.drawImage(image, 0, 0);"
-        "done([getComputedStyle(document.body).backgroundColor, ...pen.getImageData(4, 4, 1, 1).data])"
+        "const pen = document.createElement('canvas').getContext('2d');"
+        "pen.drawImage(image, 0, 0); done([...pen.getImageData(4, 4, 1, 1).data])"
     )
-    ground = {}
-    for scheme in ("light", "dark"):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        try:
-            found = Page(browser, page).open()
-            ground[scheme] = found.driver.execute_async_script(shade)
-        finally:
-            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert ground["light"] == ["rgb(255, 255, 255)", 255, 255, 255, 255]
-    assert ground["dark"] == ["rgb(19, 19, 19)", 19, 19, 19, 255]
-
-
-def test_on_a_telephone_the_page_is_not_too_wide_and_letters_of_plots_can_be_read(browser, page):
-    metrics = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    screen = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     try:
-        found = Page(browser, page).open()
-        found.drawn()
+        found = Page(browser, any_page).open()
+        assert found.script("return getComputedStyle(document.body).backgroundColor") == (
+            f"rgb({level}, {level}, {level})"
+        )
         assert found.script("return document.documentElement.scrollWidth") <= 390
-        figure = "const i = document.querySelector('figure img'); return [i.naturalWidth, i.clientWidth]"
-        natural, shown = found.script(figure)
-        assert 343 <= shown <= 390  # nothing scrolls
-        assert 12 * shown / natural > 10  # pixels of the smallest letters, 9 points
+        if heights := found.script(
+            "return [...document.querySelectorAll('#item button')].map((b) => b.offsetHeight)"
+        ):
+            assert min(heights) >= 44  # wide enough for a thumb
+        else:
+            found.drawn()
+            assert browser.execute_async_script(shade) == [level, level, level, 255]
+            figure = "const i = document.querySelector('figure img'); return [i.naturalWidth, i.clientWidth]"
+            natural, shown = found.script(figure)
+            assert 343 <= shown <= 390  # nothing scrolls
+            assert 12 * shown / natural > 10  # pixels of the smallest letters, 9 points
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_a_head_sorts_its_table_and_turns_the_order(opened):

@@ -141,21 +141,3 @@ def test_labels_are_given_from_the_keyboard_survive_a_reload_and_leave_as_a_file
     page.find("load").send_keys(str(file))
     page.until(lambda: page.find("progress").text == "2 of 3 labelled")
     assert page.script("return document.getElementById('who').value") == "Ada"
-
-
-@pytest.mark.parametrize("width", [390, 1300])
-def test_the_page_fits_its_screen_and_follows_the_scheme(page, width):
-    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    try:
-        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        for scheme, ground in {"light": "rgb(255, 255, 255)", "dark": "rgb(19, 19, 19)"}.items():
-            features = [{"name": "prefers-color-scheme", "value": scheme}]
-            page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            page.open()
-            assert page.script("return document.documentElement.scrollWidth") <= width
-            assert page.script("return getComputedStyle(document.body).backgroundColor") == ground
-            heights = "return [...document.querySelectorAll('#item button')].map((b) => b.offsetHeight)"
-            assert min(page.script(heights)) >= 44  # wide enough for a thumb
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
