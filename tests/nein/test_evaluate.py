@@ -49,12 +49,12 @@ def test_edit_records_say_what_was_done(make_data, evaluate, tmp_path):
     data, out = make_data(1, 2), tmp_path / "out"
     evaluate("--editor", "identity", *base(data, out, "--seed", "5", "--control", "remove,add"))
     tracks = {
-        "negative": "No apple present in the image.", "remove": "Remove the apple.", "add": "Add an apple.",
+        "negative": "The image doesn't have any cat.", "remove": "Remove the cat.", "add": "Add a cat.",
     }  # fmt: skip
     rows = {track: edits_of(out / "identity" / track)[0] for track in tracks}
     first = rows["negative"]
     assert {track: row["instruction"] for track, row in rows.items()} == tracks
-    assert {row["object"] for row in rows.values()} == {"apple"}
+    assert {row["object"] for row in rows.values()} == {"cat"}
     assert {row["seed"] for row in rows.values()} == {sample_seed(5, first["id"])}  # twins share their noise
     assert first["sha256"] == images.pixel_hash(images.decode(out / "identity" / "negative" / first["image"]))
     manifest = RunDir(out, "identity", "negative").manifest()

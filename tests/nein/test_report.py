@@ -6,7 +6,7 @@ import pytest
 from nein import metrics, statistics
 from nein.benchmarks.nein import figures, paper_numbers
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.reporting import protocols, report, sections
+from nein.benchmarks.nein.reporting import protocols, report
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
@@ -119,22 +119,6 @@ def test_a_small_fid_carries_a_warning(tmp_path):
     text = table(tmp_path)
     assert "12.50 ± 2.50" in text
     assert "FID from 2 images is biased upwards" in text
-
-
-ENDS = {"value": 0.13, "low": 0.1, "high": 0.16}
-
-
-@pytest.mark.parametrize(("metric", "entry", "said"), [
-    ("l1", ENDS, "13.0 ± 3.0"),
-    ("lpips", ENDS, "0.13 ± 0.03"),
-    ("removal_vqa", ENDS, "13.0 [10.0, 16.0]"),
-    ("fid", {"value": 0.06, "low": 0.0, "high": 0.17}, "0.06 [0.00, 0.17]"),  # cut off at 0: no ±
-    ("l1", {"value": 0.5}, "50.0"),
-    ("l1", {"value": None}, "–"),
-])  # fmt: skip
-def test_figures_are_scaled_as_the_paper_prints_them(metric, entry, said):
-    figure = {"metric": metric, "unit": figures.unit(metric), "low": None, "high": None, **entry}
-    assert sections.shown([figure]) == said
 
 
 def test_published_figures_are_those_of_table_3():

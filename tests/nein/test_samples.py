@@ -30,14 +30,14 @@ def rewrite(root, change):
 def test_records_become_samples_in_file_order(make_data):
     found = load_folder(make_data(2, 2))
     assert [s.id for s in found.samples] == [f"NeIn_{s:012d}_{k}" for s in (1, 2) for k in (1, 2)]
-    first = found.samples[0]
-    assert (first.source_id, first.object, first.template) == ("COCO_000000000001", "apple", 3)
-    assert (first.generated, first.negative) == ("Add an apple.", "No apple present in the image.")
-    assert (first.source_path.name, first.sample_path.name) == (
-        "COCO_000000000001.png", "NeIn_000000000001_1.png",
+    third = found.samples[2]
+    assert (third.source_id, third.object, third.template) == ("COCO_000000000002", "apple", 2)
+    assert (third.generated, third.negative) == ("Add an apple.", "The image cannot have any apple.")
+    assert (third.source_path.name, third.sample_path.name) == (
+        "COCO_000000000002.png", "NeIn_000000000002_1.png",
     )  # fmt: skip
-    told = [first.instruction(track) for track in ("negative", "remove", "add")]
-    assert told == [first.negative, "Remove the apple.", first.generated]
+    told = [third.instruction(track) for track in ("negative", "remove", "add")]
+    assert told == [third.negative, "Remove the apple.", third.generated]
     assert loading.reload(loading.load(str(found.samples[0].source_path.parents[1])).origin).samples == (
         found.samples
     )

@@ -41,7 +41,7 @@ def write_data(root, rows, side=24):
 
 
 def picture(number, side, striped):
-    image = np.full((side, side + 8, 3), (number * 53 % 256, number * 97 % 256, 128), np.uint8)
+    image = np.random.default_rng(number).integers(0, 256, (side, side + 8, 3), dtype=np.uint8)
     if striped:
         image[:, number % side] = 255
     return image
