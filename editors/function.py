@@ -193,8 +193,8 @@ def as_editor(
         return DiffusersPipeline(thing, name=label, **machine, **{**values, **options})
     if not callable(thing):
         raise EditorError(
-            f"{label!r} is a {type(thing).__name__}, no editor; expected a function (image, instruction) -> "
-            f"image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
+            f"{label!r} is of type {type(thing).__name__}, which is not an editor; expected a function "
+            f"(image, instruction) -> image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
         )
     if not isinstance(thing, type) and not _is_factory(thing):
         if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):

@@ -130,7 +130,9 @@ def negvqa(
             return thing
         if not callable(thing):
             kind = type(thing).__name__
-            raise UserError(f"'{name}' is a {kind}; expected a function (image, question, options) -> text.")
+            raise UserError(
+                f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
+            )
         content = content_of(thing)
         return FunctionChoices(thing, name=name, fingerprint=content.sha256[:20], by_type=content.by_type)
 
@@ -274,6 +276,9 @@ class Result:
     names: tuple[str, ...]
     shown: tuple[Table, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out", self.out.absolute())  # found again from another working folder
+
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
         """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
@@ -393,7 +398,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     for name, thing in pairs:
         if thing is None:
             raise UserError(
-                "None is no editor and no model; give a function, an object, a name, or a list of them."
+                "None is not an editor or a model; give a function, an object, a name, or a list of them."
             )
         if not name and not isinstance(thing, str | Path):
             name = name_of(thing[0] if isinstance(thing, tuple) and thing else thing)  # (model, processor)

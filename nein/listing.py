@@ -164,8 +164,8 @@ def _data() -> Iterator[Entry]:
     for row in ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
         origin = row.pictures if row.suite == NEGBENCH else row.files_at
-        what, lacking = f"{row.suite}, {row.title}: {tasks}", "" if origin.startswith("drawn") else "by hand"
-        yield Entry(row.name, what, origin, row.licence, lacking=lacking)
+        what = f"{row.suite}, {row.title}: {tasks}"
+        yield Entry(row.name, what, origin, row.licence, lacking=_by_hand(origin))
 
 
 def _benchmarks() -> Iterator[Entry]:
@@ -186,7 +186,11 @@ def _benchmarks() -> Iterator[Entry]:
     for row in ROWS.values():
         if row.suite != NEGBENCH:
             command, what = f"nein negbench eval --datasets {row.name}", f"{row.title}, {row.suite}"
-            yield Entry(command, what, row.files_at, row.licence, lacking="by hand")
+            yield Entry(command, what, row.files_at, row.licence, lacking=_by_hand(row.files_at))
+
+
+def _by_hand(origin: str) -> str:
+    return "" if origin.startswith("drawn") else "by hand"
 
 
 KINDS: dict[str, Callable[[], Iterable[Entry]]] = {
@@ -197,14 +201,14 @@ KINDS: dict[str, Callable[[], Iterable[Entry]]] = {
     "data": _data,
     "benchmarks": _benchmarks,
 }
-_FETCH = "What is not is downloaded at its first use, or beforehand:"
+_FETCH = "The others are downloaded at first use, or beforehand:"
 NOTES = {
     "editors": f"{_FETCH} nein fetch --editor NAME. A folder, a hub id or module:function is an editor, too.",
     "metrics": "Their models: nein list judges, nein list models.",
     "judges": f"{_FETCH} nein fetch. A folder or a hub id is a judge, too.",
     "models": f"{_FETCH} nein fetch. A folder or a hub id is a model, too.",
     "data": "hub:OWNER/NAME is downloaded at its first use, or beforehand: nein fetch --data hub:OWNER/NAME.",
-    "benchmarks": "What is lacking, and how large it is: nein fetch --preset PRESET --benchmarks NAME.",
+    "benchmarks": "The others, and their sizes: nein fetch --dry-run --preset PRESET --benchmarks NAME.",
 }
 
 

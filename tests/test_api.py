@@ -158,11 +158,11 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     [
         (lambda image: image, "cannot be called with a picture and an instruction"),
         (lambda prompt, image: image, "takes 'prompt' first; an editor is edit(image, instruction)"),
-        (3, "is a int, no editor; expected a function"),
-        (object(), "no editor; expected a function"),
+        (3, "is of type int, which is not an editor; expected a function"),
+        (object(), "not an editor; expected a function"),
         ([], "Nothing was given to evaluate"),
-        (None, "None is no editor and no model"),
-        ([blur, None], "None is no editor and no model"),
+        (None, "None is not an editor or a model"),
+        ([blur, None], "None is not an editor or a model"),
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),
@@ -299,7 +299,7 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
     assert not table.duplicated(["model", *table.columns[1:4]]).any()
     assert all(table["data"])
     assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
-    with pytest.raises(ValueError, match="no two-tower model"):
+    with pytest.raises(ValueError, match="not a two-tower model"):
         nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")
     with pytest.raises(ValueError, match=r"mine\(image, question\) cannot be called with a picture"):
         nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")

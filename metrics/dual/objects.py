@@ -137,7 +137,9 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type
         return OpenClipDual(model.eval(), transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
     if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size, by_type=by_type)
-    raise MetricError(f"'{name}' is a {type(thing).__name__}, no two-tower model; expected {_WANTED}.")
+    raise MetricError(
+        f"'{name}' is of type {type(thing).__name__}, which is not a two-tower model; expected {_WANTED}."
+    )
 
 
 def _source(name: str, model: Any) -> Any:
