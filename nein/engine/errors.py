@@ -50,8 +50,10 @@ class Terminated(BaseException):
 
 def exit_with(command: Callable[[], int | None]) -> NoReturn:
     """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
-    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
-    before = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
+    handlers = {signal.SIGTERM: _terminate, signal.SIGINT: _interrupt}
+    if threading.current_thread() is not threading.main_thread():  # only there signals can be caught
+        handlers = {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = command() or 0
         sys.stdout.flush()
@@ -68,8 +70,9 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
             raise
         code = _say(said, USER_MISTAKE)
     finally:
-        if in_main_thread:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            if signal.getsignal(number) is handlers[number]:  # a second Ctrl-C ends at once
+                signal.signal(number, handler)
     sys.exit(code)
 
 
@@ -107,6 +110,13 @@ def _say(sentence: str, code: int) -> int:
         sentence = credentials.without(sentence)
     print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
     return code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Threads in native code would abort an exit of the interpreter.
+    signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+    os.write(2, b"\nEnding after the current batch (Ctrl-C again: at once).\n")  # print is not reentrant
+    raise KeyboardInterrupt
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """What the command line, presets and references say: options, editors, models, and the other commands."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -272,6 +273,29 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
         cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("editor:")
+
+
+WAITS = """
+import time
+from nein.engine.errors import exit_with
+def work():
+    print("begun", flush=True)
+    try:
+        time.sleep(60)
+    finally:  # as a batch under way does
+        time.sleep(60)
+exit_with(work)
+"""
+
+
+def test_a_second_interrupt_ends_at_once():
+    process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert b"Ctrl-C again: at once" in process.stderr.readline() + process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 def data(*argv):
