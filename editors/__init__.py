@@ -72,22 +72,16 @@ def can(name: str, what: str) -> bool:
         from nein.loading.service import hosted
 
         return what == "negative_prompt" and not hosted(split_address(name)[0])
-    row = _row(name)
+    row = row_of(name)
     recipe = PIPELINES.get(row.pipeline or "", {}) if row else {}
     if row is None or (what == "negative_prompt" and recipe.get("negative", {}) is None):
         return False
     return what in row.can or (what == "guided" and "guided" in recipe)
 
 
-def model_options(name: str) -> tuple[str, ...]:
-    """The options of an editor that name a model (folder, file or hub id) beside its checkpoint."""
-    row = _row(name)
-    return tuple(row.layouts) if row else ()
-
-
 def check_models(name: str, **models: str) -> None:
     """Raise EditorError when a file that has to be on this machine is not; `models` by option."""
-    row = _row(name) if models else None
+    row = row_of(name) if models else None
     for option, reference in models.items():
         if row and row.layouts.get(option, "") is None and (missing := find_missing(reference)):
             raise EditorError(missing)
@@ -100,7 +94,7 @@ def check(name: str, **overrides: Any) -> None:
         load_attribute(name)
     if kind == "served":
         split_address(name)
-    row = _row(name)
+    row = row_of(name)
     for option in overrides if row else ():  # whoever wrote another one knows its options
         if option not in row.values:
             raise unknown("option", option, [*row.values], f"It was given to editor '{name}'.")
@@ -108,7 +102,7 @@ def check(name: str, **overrides: Any) -> None:
 
 def takes(name: str, option: str) -> bool:
     """Whether an editor has the option; one of another package is asked when it is built."""
-    row = _row(name)
+    row = row_of(name)
     return row is None or option in row.values
 
 
@@ -116,7 +110,7 @@ def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
     """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
-    row = _row(spelled(name))
+    row = row_of(spelled(name))
     if row is None or not row.needs_checkpoint:
         return []
     place, revision = _checkpoint(row, checkpoint, revision)
@@ -167,7 +161,7 @@ def get_editor(
         from nein.editors.served import ServedEditor
 
         return ServedEditor(name, **overrides)
-    row, machine = _row(name), {"device": device, "dtype": dtype, "batch_size": batch_size}
+    row, machine = row_of(name), {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
         try:
             thing = plugins()[name].load() if name in plugins() else load_attribute(name)
@@ -184,7 +178,7 @@ def get_editor(
     return factory(located(place), name=name, revision=revision, **machine, **{**options, **further})
 
 
-def _row(name: str) -> EditorPreset | None:
+def row_of(name: str) -> EditorPreset | None:
     """Ours; None of one of an installed package, behind an address, or named by module:attribute. Raises
     EditorError for a name of nothing."""
     if name in BASIC or name in PRESETS:

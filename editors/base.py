@@ -72,6 +72,10 @@ class EditResult:
     transient: bool = False
 
 
+#: What `describe` says that decides no result.
+_NAMES = ("editor", "checkpoint", "revision", "published", "lora")
+
+
 class Editor(Protocol):
     """Anything that edits.
 
@@ -86,7 +90,13 @@ class Editor(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.describe())
+        """Of weights only their hash decides, and no name."""
+        facts = {key: value for key, value in self.describe().items() if key not in _NAMES}
+        if "weights" in facts:
+            facts["weights"] = facts["weights"]["sha256"]
+        if "models" in facts:
+            facts["models"] = {role: model["sha256"] for role, model in facts["models"].items()}
+        return json_digest(facts)
 
     def describe(self) -> dict[str, Any]: ...
 
@@ -123,19 +133,6 @@ def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8
             f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
             f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
         )
-
-
-_NAMES = ("editor", "checkpoint", "revision", "published", "lora")
-
-
-def fingerprint(facts: Mapping[str, Any]) -> str:
-    """Digest of what decides the results of an editor; of weights only their hash does."""
-    deciding = {key: value for key, value in facts.items() if key not in _NAMES}
-    if "weights" in deciding:
-        deciding["weights"] = deciding["weights"]["sha256"]
-    if "models" in deciding:
-        deciding["models"] = {role: model["sha256"] for role, model in deciding["models"].items()}
-    return json_digest(deciding)
 
 
 Prepared = TypeVar("Prepared")

@@ -148,9 +148,10 @@ class InstructPix2Pix(Editor):
         return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        return edit_in_batches(
-            requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
-        )
+        with torch.inference_mode(), self._machine.attending():
+            return edit_in_batches(
+                requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
+            )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
         resized = self._rule(request.image, self.resolution)
@@ -163,10 +164,7 @@ class InstructPix2Pix(Editor):
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
-        with torch.inference_mode(), self._machine.attending():
-            return self._edit_together(items)
-
-    def _edit_together(self, items: list[Item]) -> list[EditResult]:
+        """Pictures of one size."""
         embeddings, conditions, notes = self._condition(items)
         seeds = [request.seed for request, _ in items]
         latents = self._sample(embeddings, conditions, seeds, **self._attention(items))

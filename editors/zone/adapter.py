@@ -138,7 +138,7 @@ class Zone(InstructPix2Pix):
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "models": self._others, **asdict(self.settings)}
 
-    def _edit_together(self, items: list[Item]) -> list[EditResult]:
+    def _edit_batch(self, items: list[Item]) -> list[EditResult]:
         readings = [self._read(request.instruction) for request, _ in items]
         embeddings, conditions, notes = self._condition(items)
         start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()

@@ -92,7 +92,8 @@ class EditorChoice:
 
     def _further(self) -> dict[str, str]:
         """The options that name a model, with the folders of embedded ones."""
-        named = (name for name in editors.model_options(self.row) if name in self.options)
+        row = editors.row_of(self.row)
+        named = (name for name in (row.layouts if row else ()) if name in self.options)
         return {name: "@".join(filter(None, resolve(self.options[name]))) for name in named}
 
     def identity(self) -> dict[str, Any]:
@@ -222,14 +223,13 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     given, name, checkpoint = split_editor(asked)
     if given is not None:
         references.check_name(given, editors.available())
-    form = parse_reference(name)
-    if not form.has_files:
-        editors.check(name)  # an unknown name is said to be unknown before a preset is looked for
-    options = {key: value for key, value in overrides.items() if editors.takes(name, key)}
+    form, row = parse_reference(name), editors.row_of(name)
+    options = {key: value for key, value in overrides.items() if row is None or key in row.values}
     if form.kind in ("attribute", "served"):
+        editors.check(name)
         folder = form.name if form.kind == "attribute" else slug(form.without_address.replace(":#", "-"))
         return EditorChoice(asked, given or folder, name, options=options)
-    if name in editors.BASIC or name in editors.plugins():
+    if row is None or not row.needs_checkpoint:
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
         return EditorChoice(asked, given or name, name, options=options)

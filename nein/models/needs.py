@@ -47,12 +47,9 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
             continue
         choice = choose_editor(name, preset, overrides or {})
         if choice.made is None:
-            keys = [
-                key
-                for key in (*editors.model_options(choice.row), "config", "lora")
-                if choice.options.get(key)
-            ]
-            models = {key: choice.options[key] for key in keys}
+            row = editors.row_of(choice.row)
+            keys = (*(row.layouts if row else ()), "config", "lora")
+            models = {key: choice.options[key] for key in keys if choice.options.get(key)}
             needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
     return needs
 
