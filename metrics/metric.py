@@ -87,7 +87,7 @@ class Settings:
     """How items are scored. A metric names those that decide its values (`Metric.settings`).
 
     align       "stretch", as published: where pixels are compared, the edited picture is stretched to the
-                target's size. "crop": the target first gets the crop of NeIn's samples (`r64_fit`) at
+                target's size. "crop": the target first gets the crop of NeIn's samples (rule r64) at
                 `resolution` (512 for NeIn, 64 for 64-pixel data).
     protocol    "paper", as released: removed if the answer is exactly "No"; present if it is "yes" in any
                 case; objects are roots of noun chunks, repetitions kept for VQA. "fixed": the first word
@@ -166,9 +166,9 @@ class Batch:
             targets.setdefault(item.target_key, item.target)
         if self.settings.align == "stretch":
             return targets
-        from nein.metrics.preprocess import r64_fit
+        from nein.loading.resize import r64
 
-        return {key: r64_fit(target, self.settings.resolution) for key, target in targets.items()}
+        return {key: r64(target, self.settings.resolution) for key, target in targets.items()}
 
     @cached_property
     def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -5,7 +5,6 @@ All functions take and return (H, W, 3) uint8 RGB unless they say otherwise, and
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image as PilImage
-from PIL import ImageOps
-
-from nein.metrics.base import MetricError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,27 +31,6 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if (image.shape[1], image.shape[0]) == size:
         return image
     return np.asarray(PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC))
-
-
-def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
-    """(width, height) by the rule of InstructPix2Pix's edit_cli.py; floats round as there."""
-    factor = resolution / max(width, height)
-    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
-    return int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
-
-
-def r64_fit(image: np.ndarray, resolution: int = 512) -> np.ndarray:
-    """Crop and resize to `r64_size` by PIL's `ImageOps.fit` (Lanczos), as NeIn's samples were."""
-    size = r64_size(image.shape[1], image.shape[0], resolution)
-    if min(size) < 64:
-        # 98 * (64 / 98) is a hair below 64, so the rule rounds it down to nothing.
-        raise MetricError(
-            f"The R64 rule leaves nothing of a picture of {image.shape[1]}x{image.shape[0]} pixels at "
-            f"resolution {resolution}; choose another resolution or align='stretch'."
-        )
-    if (image.shape[1], image.shape[0]) == size:
-        return image
-    return np.asarray(ImageOps.fit(PilImage.fromarray(image), size, method=PilImage.Resampling.LANCZOS))
 
 
 @dataclass(frozen=True)

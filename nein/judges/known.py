@@ -34,7 +34,8 @@ from nein.datasets.nein.samples import Dataset, Sample
 from nein.datasets.preferences import Preference
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.metrics.preprocess import r64_fit, stretch
+from nein.loading.resize import r64
+from nein.metrics.preprocess import stretch
 from nein.metrics.presence import caption_objects
 from nein.models.judges import CAPTION, OBJECT, Word
 from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence, removal
@@ -176,7 +177,7 @@ def preferred(one: Preference) -> Pair:
 def _of_sample(sample: Sample, resolution: int) -> Pictures:
     source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
     if target.shape != source.shape:
-        target = stretch(r64_fit(target, resolution), (source.shape[1], source.shape[0]))
+        target = stretch(r64(target, resolution), (source.shape[1], source.shape[0]))
     return Pictures(source, target, source)
 
 

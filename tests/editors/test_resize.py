@@ -3,7 +3,8 @@ import pytest
 from PIL import Image
 
 from nein.editors import EditorError
-from nein.editors.resize import r64, r64_size, squash
+from nein.editors.resize import squash
+from nein.loading.resize import r64, r64_size
 
 # (width, height) -> (width, height) at resolution 512. First values measured on the original script, common
 # COCO sizes among them; then what follows from the rule by exact arithmetic; then the squares at which

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cleanfid.resize import build_resizer
-from PIL import Image, ImageOps
+from PIL import Image
 
 from nein.metrics import METRICS, Batch, EditPair, SceneObject, score
 from nein.metrics.base import MetricError
@@ -19,8 +19,6 @@ from nein.metrics.preprocess import (
     CleanResize,
     ResizeCrop,
     map_images,
-    r64_fit,
-    r64_size,
     stretch,
 )
 from tests.metrics.tiny import compose, picture
@@ -52,34 +50,6 @@ def test_stretch_is_pillows_bicubic_resize_and_takes_width_first():
     assert result.shape == (50, 30, 3)
     assert np.array_equal(result, np.asarray(Image.fromarray(image).resize((30, 50))))
     assert np.array_equal(stretch(image, (40, 32)), image)
-
-
-@pytest.mark.parametrize(
-    "source,result",
-    [
-        ((640, 480), (512, 384)), ((640, 427), (512, 384)), ((640, 426), (576, 384)),
-        ((500, 333), (576, 384)), ((640, 360), (512, 320)), ((640, 512), (512, 448)),
-        ((612, 612), (512, 512)), ((427, 640), (384, 512)), ((98, 98), (448, 448)),
-        ((512, 384), (512, 384)), ((576, 384), (576, 384)),
-    ],
-)  # fmt: skip
-def test_r64_gives_the_sizes_measured_on_the_original_rule(source, result):
-    assert r64_size(*source) == result
-
-
-def test_r64_fit_crops_about_the_centre_before_it_resizes():
-    image = picture(4, 160, 107)
-    result = r64_fit(image, 128)
-    width, height = r64_size(160, 107, 128)
-    expected = ImageOps.fit(Image.fromarray(image), (width, height), method=Image.Resampling.LANCZOS)
-    assert np.array_equal(result, np.asarray(expected))
-    assert not np.array_equal(result, stretch(image, (width, height)))
-
-
-def test_a_picture_that_r64_rounds_away_is_refused_in_a_sentence():
-    assert r64_size(98, 98, 64) == (0, 0)
-    with pytest.raises(MetricError, match="leaves nothing of a picture of 98x98"):
-        r64_fit(np.zeros((98, 98, 3), np.uint8), 64)
 
 
 @pytest.mark.parametrize("size", [(64, 48), (400, 350), (299, 299)])

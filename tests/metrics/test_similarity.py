@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from nein import metrics
+from nein.loading.resize import r64
 from nein.metrics import METRICS, Batch, EditPair, MetricError, Score, Settings
 from nein.metrics.base import MemoryStore
 from nein.metrics.images import cosines, l1
-from nein.metrics.preprocess import r64_fit, stretch
+from nein.metrics.preprocess import stretch
 from tests.metrics.tiny import picture
 
 ALL = ("l1", "l2", "clip_i", "dino", "fid", "lpips", "clip_t")
@@ -113,7 +114,7 @@ def test_the_cosine_is_taken_in_float64_and_clipped_to_one():
 
 def test_crop_alignment_compares_with_the_fitted_target_and_shares_no_features(encoders):
     target = picture(9, 160, 107)
-    item = EditPair("a", r64_fit(target, 128), target, target_key=key(target))
+    item = EditPair("a", r64(target, 128), target, target_key=key(target))
     store = MemoryStore()
     plain = score(["l1", "lpips", "dino"], [item], encoders, store=store)
     crop = score(["l1", "lpips", "dino"], [item], encoders, store=store, align="crop", resolution=128)

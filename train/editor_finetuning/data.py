@@ -15,9 +15,9 @@ from PIL import Image
 
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
-from nein.editors.resize import r64
 from nein.engine import images
 from nein.engine.errors import UserError, unknown
+from nein.loading.resize import r64
 from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
 from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs

@@ -1,0 +1,40 @@
+"""Rule "r64", by which editors get their pictures and NeIn's samples were made."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from nein.loading.errors import UserError
+
+
+def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
+    """(width, height) that rule "r64" gives a picture: long side near `resolution`, both multiples of 64.
+
+    Source: edit_cli.py of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e. The order of the
+    floating-point operations is the original's and must stay: where a product lands just below a multiple of
+    64 the floor takes 64 pixels away (sides 98, 103, 107 become 448 at resolution 512). UserError where
+    that leaves nothing.
+    """
+    factor = resolution / max(width, height)
+    factor = math.ceil(min(width, height) * factor / 64) * 64 / min(width, height)
+    size = int((width * factor) // 64) * 64, int((height * factor) // 64) * 64
+    if 0 in size:
+        enough = 64 * max(width, height) // min(width, height) + 1
+        raise UserError(
+            f"the picture is {width} x {height}, and rule r64 rounds that to {size[0]} x {size[1]} at "
+            f"resolution {resolution}, where sides need 64 or more; give a resolution of {enough} or more"
+        )
+    return size
+
+
+def r64(image: np.ndarray, resolution: int) -> np.ndarray:
+    """Centre-crop to the aspect ratio of `r64_size` and resize with Lanczos. Source as there."""
+    return fit(image, r64_size(image.shape[1], image.shape[0], resolution))
+
+
+def fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 centre-cropped to the aspect ratio of `size` (width, height) and resized, Lanczos."""
+    return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))
