@@ -79,7 +79,7 @@ def main() -> None:
         if options.size == "sd15" and options.checkpoint is None:
             checkpoint: str = published.make("ip2p", Path(folder) / "sd15")
         else:
-            checkpoint, _ = resolve(options.checkpoint or "nano:ip2p")
+            checkpoint = resolve(options.checkpoint or "nano:ip2p")
         show(side_by_side(checkpoint, options), options)
         # A block has one thread of a CPU; diffusers' pipeline has all of them for its one picture.
         single = side_by_side(

@@ -70,7 +70,7 @@ def main() -> None:
         if options.size == "sd15":
             base = published.make("ip2p", root / "sd15")
         else:
-            base = resolve("nano:ip2p")[0]
+            base = resolve("nano:ip2p")
         print(
             f"{options.size}, {options.resolution} x {options.resolution}, batch {options.batch_size}, "
             f"{options.precision}, {describe_device(options.device)}"

@@ -26,7 +26,7 @@ def tokenizer(reference: str) -> Any:
     """Of a folder of transformers, or of diffusers, which has it in a folder of its own."""
     from transformers import AutoTokenizer
 
-    folder = Path(resolve(reference)[0])
+    folder = Path(resolve(reference))
     inner = folder / "tokenizer"
     return AutoTokenizer.from_pretrained(inner if inner.is_dir() else folder)
 

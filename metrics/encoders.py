@@ -128,7 +128,7 @@ def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
 
 
 def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncoder:
-    """how: `revision`, `device` and `dtype`, as of `loading.load_model`; of all loaders."""
+    """how: `device` and `dtype`, as of `loading.load_model`; of all loaders."""
     from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
 
     model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
@@ -206,15 +206,13 @@ class InceptionEncoder(PixelEncoder):
 
 
 def load_fid(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
+    path_or_id: str, *, device: str, dtype: str, batch_size: int = 32
 ) -> InceptionEncoder | ViTEncoder:
     """clean-fid's network by "inception" (torch's cache, downloaded there if need be) or by its file;
     a ViT by folder or hub id. A file that is not the published one is not run. Raises MetricError."""
     path = Path(path_or_id)
     if path_or_id != "inception" and not path.is_file():
-        return load_vit(
-            path_or_id, revision=revision, device=device, dtype=dtype, batch_size=batch_size, kind="fid"
-        )
+        return load_vit(path_or_id, device=device, dtype=dtype, batch_size=batch_size, kind="fid")
     from cleanfid.downloads_helper import inception_url
     from cleanfid.inception_torchscript import InceptionV3W
 
@@ -325,9 +323,7 @@ def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> An
     return module.eval().requires_grad_(False)
 
 
-def load_lpips(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 16
-) -> LpipsNetwork:
+def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16) -> LpipsNetwork:
     """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with
     model.safetensors and config.json, exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"}"""
     choose("dtype", dtype, DTYPES)

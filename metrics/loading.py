@@ -40,16 +40,6 @@ class Source:
         return from_pretrained(cls, self.reference, revision=self.revision, **options)
 
 
-def split_reference(path_or_id: str, revision: str | None) -> tuple[str, str | None]:
-    """`owner/name@revision` -> (`owner/name`, `revision`); an explicit `revision` must not disagree."""
-    given = parse_reference(path_or_id)
-    if given.revision and revision not in (None, given.revision):
-        raise MetricError(
-            f"'{path_or_id}' names revision '{given.revision}' but revision '{revision}' was asked for."
-        )
-    return given.name, given.revision or revision
-
-
 def state_dict(file: Path) -> dict[str, torch.Tensor]:
     """The tensors of a checkpoint by name without DistributedDataParallel's "module."."""
     state = read_checkpoint(file)[0]
@@ -69,9 +59,11 @@ def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Pat
         raise MetricError(f"The weights in '{file}' do not fit: {said}") from None
 
 
-def check_folder(path_or_id: str, revision: str | None = None) -> tuple[str, str | None]:
-    """`split_reference`; raises MetricError for what cannot be a model folder or a hub id."""
-    path_or_id, revision = split_reference(path_or_id, revision)
+def check_folder(reference: str) -> tuple[str, str | None]:
+    """(folder, None) or (owner/name, revision); raises MetricError for what cannot be a model folder or a hub
+    id."""
+    given = parse_reference(reference)
+    path_or_id = given.name
     path = Path(path_or_id)
     if path.is_file():
         raise MetricError(
@@ -93,7 +85,7 @@ def check_folder(path_or_id: str, revision: str | None = None) -> tuple[str, str
         raise MetricError(
             f"There is no model folder '{path_or_id}'; give an existing folder or a hub id 'owner/name'."
         )
-    return path_or_id, revision
+    return path_or_id, given.revision
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
@@ -149,11 +141,11 @@ def absent(repository: str, revision: str | None) -> str | None:
     return next((names[0] for names in either if not any(map(cached, names))), None)
 
 
-def type_of(path_or_id: str, revision: str | None) -> str | None:
+def type_of(reference: str) -> str | None:
     """`model_type` of a checkpoint's configuration ("llava_next"). Raises MetricError."""
     from transformers import PretrainedConfig
 
-    path_or_id, revision = check_folder(path_or_id, revision)
+    path_or_id, revision = check_folder(reference)
     try:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
@@ -164,8 +156,8 @@ def type_of(path_or_id: str, revision: str | None) -> str | None:
 
 
 def load_model(
-    cls: Any, path_or_id: str, model_type: str | None = None, *, revision: str | None, device: str,
-    dtype: str, options: Mapping[str, Any] = MappingProxyType({}), device_map: str | None = None,
+    cls: Any, reference: str, model_type: str | None = None, *, device: str, dtype: str,
+    options: Mapping[str, Any] = MappingProxyType({}), device_map: str | None = None,
 ) -> tuple[Any, Source]:  # fmt: skip
     """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
     configuration; None for any. options: of `from_pretrained`. device_map: "auto" or "balanced" spreads the
@@ -176,8 +168,8 @@ def load_model(
         if device == "cpu":
             raise MetricError(f"device_map is '{device_map}', which needs a GPU, but the device is 'cpu'.")
         options = {**options, "device_map": device_map}
-    path_or_id, revision = check_folder(path_or_id, revision)
-    if model_type is not None and (actual := type_of(path_or_id, revision)) != model_type:
+    path_or_id, revision = check_folder(reference)
+    if model_type is not None and (actual := type_of(reference)) != model_type:
         raise MetricError(
             f"'{path_or_id}' is a '{actual}' checkpoint; {cls.__name__} needs one of type '{model_type}'."
         )

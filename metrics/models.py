@@ -73,17 +73,17 @@ REFERENCES: dict[str, str] = {
 }
 
 
-def check_reference(path_or_id: str, revision: str | None = None) -> None:
+def check_reference(path_or_id: str) -> None:
     """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
     no endpoint, imports what another package offers. Raises MetricError, one sentence."""
     if parse_reference(path_or_id).is_code:
         judges.offered(path_or_id)
     else:
-        backends.check(path_or_id, revision)
+        backends.check(path_or_id)
 
 
 def load_encoder(
-    kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
     """Load the network behind an image metric: something with `encode(images) -> (N, D) float32` ("lpips":
@@ -96,11 +96,11 @@ def load_encoder(
     dtype       "float32", "float16" or "bfloat16".
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
-    return load(located(path_or_id), revision=revision, device=device, dtype=dtype, **options)
+    return load(located(path_or_id), device=device, dtype=dtype, **options)
 
 
 def load_judge(
-    kind: str, path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
     """Load a model that answers about a picture. Raises MetricError.
@@ -124,7 +124,7 @@ def load_judge(
         from nein.metrics.loading import type_of
 
         by_type = JUDGES[kind]
-        load = pkgutil.resolve_name(by_type.get(type_of(path_or_id, revision) or "", by_type[""]))
+        load = pkgutil.resolve_name(by_type.get(type_of(path_or_id) or "", by_type[""]))
     if form not in ("plugin", "attribute"):
         known = inspect.signature(load).parameters
         if "quantization" not in known and options.get("quantization", "none") != "none":
@@ -132,11 +132,11 @@ def load_judge(
         options = {name: value for name, value in options.items() if name in known or name not in _OF_ONE}
     else:
         options = {**options, "kind": kind}
-    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+    return load(path_or_id, device=device, dtype=dtype, **options)
 
 
 def load_choices(
-    path_or_id: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
@@ -148,7 +148,7 @@ def load_choices(
     """
     path_or_id = located(path_or_id)
     load = pkgutil.resolve_name(CHOICES[is_served(path_or_id)])
-    return load(path_or_id, revision=revision, device=device, dtype=dtype, **options)
+    return load(path_or_id, device=device, dtype=dtype, **options)
 
 
 def split_reward(reference: str) -> tuple[str, str]:
@@ -169,7 +169,7 @@ def check_reward(reference: str) -> None:
 
 
 def load_reward(
-    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    reference: str, *, device: str = "cpu", dtype: str = "float32",
     **options: Any,
 ) -> Any:  # fmt: skip
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
@@ -181,14 +181,14 @@ def load_reward(
     """
     kind, model = split_reward(reference)
     places = REWARDS[kind]
-    how = {"revision": revision, "device": device, "dtype": dtype, **options}
+    how = {"device": device, "dtype": dtype, **options}
     if places is None:
         return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
     return pkgutil.resolve_name(places[0])(located(model), **how)
 
 
 def load_dual(
-    reference: str, *, revision: str | None = None, device: str = "cpu", dtype: str = "float32",
+    reference: str, *, device: str = "cpu", dtype: str = "float32",
     batch_size: int = 32,
 ) -> Any:  # fmt: skip
     """Load a model with an encoder for pictures and one for sentences. Raises MetricError.
@@ -202,7 +202,7 @@ def load_dual(
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
     load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.dual.hub:load")
-    return load(reference, revision=revision, device=device, dtype=dtype, batch_size=batch_size)
+    return load(reference, device=device, dtype=dtype, batch_size=batch_size)
 
 
 def dual_prefix(reference: str) -> str | None:
@@ -212,7 +212,7 @@ def dual_prefix(reference: str) -> str | None:
     return prefix if prefix in DUALS and bare else None
 
 
-def origins(kind: str, reference: str, revision: str | None = None) -> list[Need]:
+def origins(kind: str, reference: str) -> list[Need]:
     """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
     "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
     reference = located(reference)
@@ -236,5 +236,5 @@ def origins(kind: str, reference: str, revision: str | None = None) -> list[Need
         kind = prefix or kind
     if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
         return found
-    origin = Need.of(layout, reference, revision)
+    origin = Need.of(layout, reference)
     return [origin] if origin else []

@@ -224,9 +224,8 @@ def judge(
             raise UserError(
                 f"A question is {question!r}; give a sentence, several, or a list of them for every picture."
             )
-    where, revision = references.resolve(model)
     here = Processes().device(device)
-    loaded = metrics.load_judge("vqa", where, revision=revision, device=here, dtype=dtype)
+    loaded = metrics.load_judge("vqa", references.resolve(model), device=here, dtype=dtype)
     prompts = [[template(loaded.template).wrap(question) for question in row] for row in each]
     rows = [
         {"image": number, "question": question, "answer": said.text, "p_yes": said.p_yes, "p_no": said.p_no}

@@ -103,7 +103,7 @@ def autoencoder(editor: str) -> Callable[[np.ndarray], np.ndarray]:
     import torch
     from diffusers import AutoencoderKL
 
-    vae = AutoencoderKL.from_pretrained(Path(references.resolve(editor)[0]) / "vae").eval()
+    vae = AutoencoderKL.from_pretrained(Path(references.resolve(editor)) / "vae").eval()
 
     @torch.no_grad()
     def rebuild(picture: np.ndarray) -> np.ndarray:

@@ -14,14 +14,14 @@ from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError
 
 
-def check(reference: str, revision: str | None = None) -> None:
+def check(reference: str) -> None:
     """Checks the reference of an image-text model; loads nothing, asks nobody. Raises MetricError."""
     if is_served(reference):
         split_endpoint(reference)
     else:
         from nein.metrics.loading import check_folder
 
-        check_folder(reference, revision)
+        check_folder(reference)
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:
@@ -37,10 +37,8 @@ def check_options(reference: str, names: Iterable[str]) -> None:
         choose(f"option of '{reference}'", name, known)
 
 
-def connect(
-    reference: str, *, revision: str | None = None, device: str = "", dtype: str = "", **sending: Any
-) -> Endpoint:
-    """What answers behind `openai:URL#MODEL` or `vllm:URL#MODEL`; revision, device, dtype: of local models;
+def connect(reference: str, *, device: str = "", dtype: str = "", **sending: Any) -> Endpoint:
+    """What answers behind `openai:URL#MODEL` or `vllm:URL#MODEL`; device, dtype: of local models;
     sending: options of `Endpoint`. Raises MetricError where the model does not answer."""
     url, model = split_endpoint(reference)
     check_options(reference, sending)

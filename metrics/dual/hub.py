@@ -12,6 +12,7 @@ import torch
 
 from nein.loading.digests import folder_digest
 from nein.loading.errors import first_line
+from nein.loading.references import parse_reference
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image
 from nein.metrics.encoders import TwoTowers, in_batches, load_clip, pooled
@@ -68,12 +69,12 @@ class HubDual(TwoTowers):
         return pooled(self.model.get_text_features(**loading.on_device(self.model, self.tokens(texts))))
 
 
-def load(path_or_id: str, *, revision: str | None, batch_size: int = 32, **how: Any) -> TwoTowers:
+def load(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    if loading.type_of(path_or_id, revision) == "clip":
-        return load_clip(path_or_id, revision=revision, batch_size=batch_size, **how)
-    model, source = loading.load_model(AutoModel, path_or_id, revision=revision, **how)
+    if loading.type_of(path_or_id) == "clip":
+        return load_clip(path_or_id, batch_size=batch_size, **how)
+    model, source = loading.load_model(AutoModel, path_or_id, **how)
     needed = ("get_image_features", "get_text_features", "logit_scale")
     if missing := [part for part in needed if not hasattr(model, part)]:
         raise MetricError(
@@ -112,9 +113,7 @@ class SentenceEncoder(Described):
         return np.asarray(features, dtype=np.float32)
 
 
-def load_sentences(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> SentenceEncoder:
+def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> SentenceEncoder:
     """Load "sentence:FOLDER_OR_ID" (safetensors only). Raises MetricError, one sentence."""
     try:
         from sentence_transformers import SentenceTransformer
@@ -122,7 +121,7 @@ def load_sentences(
         raise MetricError(
             "A sentence transformer needs one more package: pip install 'nein[analysis]'."
         ) from None
-    name, revision = loading.split_reference(path_or_id.removeprefix(PREFIX), revision)
+    _, _, name, revision, _ = parse_reference(path_or_id.removeprefix(PREFIX))
     local = Path(name).is_dir()
     if not local and name.count("/") != 1:
         raise MetricError(

@@ -93,13 +93,9 @@ class OpenClipDual(TwoTowers):
         return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 
 
-def load(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> OpenClipDual:
+def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> OpenClipDual:
     choose("dtype", dtype, DTYPES)
     open_clip = _library()
-    if revision is not None:
-        raise MetricError(f"'{path_or_id}': open_clip takes no revision; leave '@{revision}' out.")
     name, tag, activation = _parts(open_clip, path_or_id)
     known = open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
     quick = ACTIVATIONS.get(activation, bool((known or {}).get("quick_gelu", False)))
@@ -134,9 +130,7 @@ class ConchDual(OpenClipDual):
         return {**super().describe(), "library": "conch", "architecture": CONCH}
 
 
-def load_conch(
-    path_or_id: str, *, revision: str | None, device: str, dtype: str, batch_size: int = 32
-) -> ConchDual:
+def load_conch(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> ConchDual:
     """Load "conch:FILE". Raises MetricError without package or file."""
     choose("dtype", dtype, DTYPES)
     try:

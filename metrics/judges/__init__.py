@@ -25,9 +25,7 @@ def available() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
-def load_plugin(
-    path_or_id: str, *, kind: str, revision: str | None, device: str, dtype: str, **options: Any
-) -> Any:
+def load_plugin(path_or_id: str, *, kind: str, device: str, dtype: str, **options: Any) -> Any:
     """Of `plugin:NAME` or `module:attribute`. Raises MetricError."""
     judge = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.

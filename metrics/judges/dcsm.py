@@ -116,7 +116,7 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
     wanted = ("model_state_dict", "external_logic_token_embeddings")
     if not isinstance(content, Mapping) or any(content.get(key) is None for key in wanted):
         raise MetricError(f"'{source}' is not a DCSM: it needs {' and '.join(wanted)}.")
-    encoder = load_clip(located(base), revision=None, device="cpu", dtype="float32")
+    encoder = load_clip(located(base), device="cpu", dtype="float32")
     own = encoder.model.state_dict()
     for name, tensor in (content.get("clip_state_dict") or {}).items():
         if name in own and (own[name].shape != tensor.shape or not torch.allclose(own[name], tensor.cpu())):
@@ -138,7 +138,7 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
     return {"architecture": "dcsm", "base": base, "tensors": len(tensors)}
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> Dcsm:
+def load(path_or_id: str, *, device: str, dtype: str) -> Dcsm:
     from safetensors.torch import load_file
 
     folder = Path(path_or_id)
@@ -149,7 +149,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> D
     if not isinstance(config, dict) or not isinstance(config.get("base"), str):
         raise MetricError(f"'{folder / CONFIG}' is neither BLIP nor DCSM; convert DCSM's file again.")
     file = folder / WEIGHTS
-    base = load_clip(located(config["base"]), revision=None, device=device, dtype=dtype)
+    base = load_clip(located(config["base"]), device=device, dtype=dtype)
     head = _filled(load_file(file), file).to(base.model.device, torch.float32)
     return Dcsm(base, head.eval().requires_grad_(False), config, file_sha256(file))
 

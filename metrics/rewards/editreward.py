@@ -197,7 +197,7 @@ def settings(folder: Path) -> Settings:
     return Settings(heads, pooling, outputs, given.get("rm_head_kwargs"), questions, base)
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str) -> EditReward:
+def load(path_or_id: str, *, device: str, dtype: str) -> EditReward:
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     choose("dtype", dtype, DTYPES)

@@ -245,7 +245,7 @@ def check(reference: str) -> None:
         backends.check(reference)
 
 
-def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **options: Any) -> EditScore:
+def load(path_or_id: str, *, device: str, dtype: str, **options: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
@@ -255,7 +255,7 @@ def load(path_or_id: str, *, revision: str | None, device: str, dtype: str, **op
     if (folder / ADAPTER).is_file():
         parts = _with_adapter(folder, device, dtype)
     else:
-        parts = vlm.load_chat(path_or_id, revision=revision, device=device, dtype=dtype)
+        parts = vlm.load_chat(path_or_id, device=device, dtype=dtype)
     if (folder / "vie_prompts.py").is_file():
         rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
         names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
@@ -273,7 +273,7 @@ def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Sour
     base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise MetricError(f"'{folder / ADAPTER}' names no base ('base_model_name_or_path'); write it there.")
-    model, processor, source = vlm.load_chat(str(base), revision=None, device=device, dtype=dtype)
+    model, processor, source = vlm.load_chat(str(base), device=device, dtype=dtype)
     try:
         merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:

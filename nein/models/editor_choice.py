@@ -75,8 +75,7 @@ class EditorChoice:
             return self.made
         where: dict[str, Any] = {}
         if self.checkpoint is not None:
-            where["checkpoint"], revision = resolve(self.checkpoint)
-            where["revision"] = revision or self.revision
+            where = {"checkpoint": resolve(self.checkpoint), "revision": self.revision}
         return editors.get_editor(
             self.row, device=device, dtype=dtype, batch_size=batch_size, **where,
             **{**self.options, **self._further()},
@@ -94,7 +93,7 @@ class EditorChoice:
         """The options that name a model, with the folders of embedded ones."""
         row = editors.row_of(self.row)
         named = (name for name in (row.layouts if row else ()) if name in self.options)
-        return {name: "@".join(filter(None, resolve(self.options[name]))) for name in named}
+        return {name: resolve(self.options[name]) for name in named}
 
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""

@@ -49,19 +49,18 @@ def check(reference: str) -> None:
     """Raises UserError or MetricError for a judge that cannot be; loads nothing."""
     from nein import metrics
 
-    metrics.check_reference(*resolve(reference))
+    metrics.check_reference(resolve(reference))
 
 
 def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: str, **options: Any) -> Any:
     """A judge of `metrics.JUDGES`; `cache` keeps an endpoint's answers. Raises UserError or MetricError."""
     from nein import metrics
 
-    where, revision = resolve(reference)
-    judge = metrics.load_judge(kind, where, revision=revision, device=device, dtype=dtype, **options)
+    where = resolve(reference)
+    judge = metrics.load_judge(kind, where, device=device, dtype=dtype, **options)
     if cache is None or not is_served(where):
         return judge
-    judge = Watched(judge) if is_served(where) else judge
-    return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))
+    return CachedJudge(Watched(judge), AnswerCache(cache / "answers.sqlite"))
 
 
 def ask(

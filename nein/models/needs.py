@@ -7,7 +7,6 @@ this machine, embedded, or behind an endpoint. Nothing is loaded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nein import editors, metrics
@@ -24,8 +23,7 @@ def of_model(kind: str, reference: str | None) -> list[Need]:
     are repositories of transformers."""
     if not reference or references.offered(reference) is not None:
         return []
-    where, revision = references.resolve(reference)
-    return metrics.origins(kind, where, revision)
+    return metrics.origins(kind, references.resolve(reference))
 
 
 def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
@@ -78,9 +76,8 @@ def of_reward(reference: str) -> list[Need]:
 
 def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
     """Of a pipeline of diffusers; `checker`: with its safety checker."""
-    where, revision = references.resolve(reference)
-    layout = "pipeline and checker" if checker else "pipeline"
-    return [] if Path(where).exists() else [Need(layout, where, revision)]
+    need = Need.of("pipeline and checker" if checker else "pipeline", references.resolve(reference))
+    return [] if need is None else [need]
 
 
 def of_settings(reference: str | None) -> list[Need]:

@@ -71,20 +71,19 @@ def slug(reference: str) -> str:
     return f"{tail[-100:]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
-def resolve(reference: str) -> tuple[str, str | None]:
-    """(folder, file or hub id, revision or None) of a reference. UserError for an unknown nano model."""
+def resolve(reference: str) -> str:
+    """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
     _, reference = named(reference)
     given = parse_reference(reference)
     if given.kind == "embedded":
         from nein.nano import zoo
 
         try:
-            return str(zoo.path(reference.removeprefix("nano:"))), None
+            return str(zoo.path(reference.removeprefix("nano:")))
         except (ValueError, KeyError, FileNotFoundError) as error:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
-    if given.kind == "local" and is_local(reference):  # of none there, "./" tells it from a hub id
-        return str(expanded(reference)), None
-    return (given.name, given.revision) if given.kind in ("hub", "name") else (reference, None)
+    # Of a path that is not there, "./" tells it from a hub id.
+    return str(expanded(reference)) if given.kind == "local" and is_local(reference) else reference
 
 
 def identity(reference: str) -> str:

@@ -39,7 +39,7 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
 
 def runs(config: CountingConfig, device: str) -> list[Run]:
     blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
-    where, _ = resolve(config.model)
+    where = resolve(config.model)
     model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:

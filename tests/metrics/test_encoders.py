@@ -151,7 +151,6 @@ def test_half_precision_is_near_single_precision(models, encoders, kind, folder,
         ("clip", "./nowhere", {}, r"no model folder '\./nowhere'"),
         ("clip", "{}/vit", {}, "is a 'vit' checkpoint"),
         ("fid", "inception", {"dtype": "float16"}, "float32 only"),
-        ("clip", "owner/name@a", {"revision": "b"}, "names revision 'a' but revision 'b'"),
     ],
 )
 def test_a_wrong_reference_is_one_sentence(models, kind, reference, options, sentence):

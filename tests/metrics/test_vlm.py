@@ -104,7 +104,7 @@ def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(models, 
         metrics.load_judge("vqa", str(tmp_path), quantization="bnb-fp4")
 
 
-def load_mine(path_or_id, *, revision, device, dtype):
+def load_mine(path_or_id, *, device, dtype):
     return "mine", path_or_id
 
 

@@ -65,7 +65,7 @@ def test_an_unknown_or_unfinished_name_is_answered_with_those_there_are(fake, na
         resolve(f"nano:{name}")
     with pytest.raises(ValueError, match=r"no nano model '.*'; there are: dino, fid, ip2p, magicbrush"):
         zoo.path(name)
-    assert resolve("nano:magicbrush") == (str(zoo.path("magicbrush")), None)
+    assert resolve("nano:magicbrush") == str(zoo.path("magicbrush"))
 
 
 @pytest.mark.parametrize("changed", ["magicbrush/unet/weights.safetensors", "ip2p/vae/weights.safetensors"])

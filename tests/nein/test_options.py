@@ -129,9 +129,8 @@ def test_an_editor_of_the_users_has_the_users_name_or_one_of_its_own(tmp_path, c
 
 
 def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides_nothing(tmp_path):
-    resolved = {str(tmp_path): (str(tmp_path), None), "owner/name@abc": ("owner/name", "abc"),
-                "owner/name": ("owner/name", None), "alex": ("alex", None),
-                f"mine={tmp_path}": (str(tmp_path), None)}  # fmt: skip
+    resolved = {str(tmp_path): str(tmp_path), "owner/name@abc": "owner/name@abc", "alex": "alex",
+                f"mine={tmp_path}": str(tmp_path)}  # fmt: skip
     assert {name: references.resolve(name) for name in resolved} == resolved
     with pytest.raises(UserError, match="no embedded model 'nano:nothing'"):
         references.resolve("nano:nothing")

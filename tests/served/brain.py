@@ -32,7 +32,7 @@ class Brain:
 
         folder = located(reference)
         model, source = load_model(
-            AutoModelForImageTextToText, folder, model_type=None, revision=None, device="cpu", dtype=dtype
+            AutoModelForImageTextToText, folder, model_type=None, device="cpu", dtype=dtype
         )
         self._chat = vlm.VisionChat(model, from_pretrained(AutoProcessor, folder), source, max_new_tokens=10)
         self._lock = threading.Lock()

@@ -25,7 +25,7 @@ def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path):
     with torch.no_grad():
         expected = tower.text(tower.tokens(sentence)).numpy()
     assert again.encode_text(sentence) == pytest.approx(expected, abs=1e-5)  # the same sums in another order
-    plain = metrics.load_dual(references.resolve("nano:clip")[0], device="cpu", dtype="float32")
+    plain = metrics.load_dual(references.resolve("nano:clip"), device="cpu", dtype="float32")
     assert plain.encode_text(sentence) != pytest.approx(expected, abs=1e-3)
 
 

@@ -169,9 +169,8 @@ class Tower(nn.Module):
 
 
 def load(reference: str, device: str = "cpu") -> Tower:
-    there = reference.startswith("open_clip:")
-    where, revision = (reference, None) if there else references.resolve(reference)
-    dual = metrics.load_dual(where, revision=revision, device=device, dtype="float32", batch_size=64)
+    where = reference if reference.startswith("open_clip:") else references.resolve(reference)
+    dual = metrics.load_dual(where, device=device, dtype="float32", batch_size=64)
     return Tower(dual, where)
 
 

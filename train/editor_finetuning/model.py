@@ -43,7 +43,7 @@ def load_base(config: TuneConfig) -> LoadedPipeline:
             )
         loaded = load_pipeline(config.base, ema="auto", config=config.base_config, channels=(4, 8))
     else:
-        loaded = load_pipeline(*references.resolve(config.base), channels=(4, 8))
+        loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
         log.warning("'%s' is no instruction editor yet; its UNet gets four more input channels", config.base)
         with torch.random.fork_rng(devices=[]):

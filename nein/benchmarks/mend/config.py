@@ -95,12 +95,12 @@ def kind_of(config: MendConfig) -> str:
         return "editor"
     if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
         return "encoder"
-    where, revision = references.resolve(name) if form.has_files else ("", None)
-    if where and editors.declared_class("@".join(filter(None, (where, revision)))):
+    where = references.resolve(name) if form.has_files else ""
+    if where and editors.declared_class(where):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 
-    declared = model_type(where, revision)
+    declared = model_type(where)
     if declared in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return "vlm"
     if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
@@ -108,11 +108,13 @@ def kind_of(config: MendConfig) -> str:
     raise UserError(f"It is not known what '{config.model}' is; say --kind editor, encoder or vlm.")
 
 
-def model_type(where: str, revision: str | None) -> str:
+def model_type(where: str) -> str:
     """As the model's config.json of transformers says; "" without one."""
     from transformers import PretrainedConfig
 
+    given = parse_reference(where)
     try:
-        return str(PretrainedConfig.get_config_dict(where, revision=revision)[0].get("model_type", ""))
+        config, _ = PretrainedConfig.get_config_dict(given.name, revision=given.revision)
+        return str(config.get("model_type", ""))
     except (OSError, ValueError):
         return ""

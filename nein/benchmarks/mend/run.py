@@ -73,8 +73,8 @@ def able(config: MendConfig) -> list[str]:
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
-        where = references.resolve(name) if parse_reference(name).has_files else (name, None)
-        clip = name.startswith("open_clip:") or model_type(*where) == "clip"
+        where = references.resolve(name) if parse_reference(name).has_files else name
+        clip = name.startswith("open_clip:") or model_type(where) == "clip"
         # NEAT adapts to a whole test, of which some samples are none.
         return [*encoders.ANY, *(["steer"] if clip else [])]
     from nein.benchmarks.negvqa.run import scorings

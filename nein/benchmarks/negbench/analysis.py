@@ -302,8 +302,8 @@ def run(options: AnalyseConfig) -> None:
 
 def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str) -> dict[str, np.ndarray]:
     """Sentence -> its features."""
-    reference, revision = (name, None) if choice is None else (choice.reference, choice.revision)
-    model = metrics.load_dual(reference, revision=revision, device=device, batch_size=BATCH)
+    reference = name if choice is None else choice.reference
+    model = metrics.load_dual(reference, device=device, batch_size=BATCH)
     features = dict(zip(texts, model.encode_text(texts), strict=True))
     for text, row in features.items():
         if not np.isfinite(row).all():

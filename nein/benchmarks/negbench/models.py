@@ -138,7 +138,6 @@ class Choice:
     name: str  # as tables show it
     slug: str  # its folder
     reference: str  # for `metrics.load_dual` or `metrics.load_judge`
-    revision: str | None
     kind: str = "dual"  # "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence
     row: Model | None = None  # of `MODELS`
     remedy: str = ""  # around it (`nein.models.remedies.encoders`)
@@ -147,7 +146,7 @@ class Choice:
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights or a reference that is none."""
     if references.offered(asked) is not None:
-        return Choice(asked, asked, asked, asked, None, kind)
+        return Choice(asked, asked, asked, asked, kind)
     given, reference = references.named(asked)
     if given is None:
         return _of_reference(asked, kind)
@@ -156,8 +155,8 @@ def choose(asked: str, kind: str = "dual") -> Choice:
         if kind == "dual":
             references.check_name(given, MODELS)
         return replace(choose(reference, kind), asked=asked, name=given, slug=given)
-    where, revision = _resolve(reference, kind)
-    return Choice(asked, given, f"{given}-{references.slug(reference)}", where, revision, kind, row)
+    where = _resolve(reference, kind)
+    return Choice(asked, given, f"{given}-{references.slug(reference)}", where, kind, row)
 
 
 def with_remedy(choice: Choice, remedy: str) -> Choice:
@@ -174,19 +173,19 @@ def _of_reference(asked: str, kind: str) -> Choice:
     if kind == "dual" and (row := MODELS.get(asked)) is not None:
         if row.reference is None:
             raise UserError(f"The weights of '{asked}' have to be fetched by hand: {row.obtain}.")
-        where, revision = _resolve(row.reference, kind)
-        return Choice(asked, asked, asked, where, revision, kind, row)
-    where, revision = _resolve(asked, kind)
+        where = _resolve(row.reference, kind)
+        return Choice(asked, asked, asked, where, kind, row)
+    where = _resolve(asked, kind)
     if kind == "vlm" and (label := references.moved(asked)) is not None:
-        return Choice(asked, label, label, where, revision, kind)
+        return Choice(asked, label, label, where, kind)
     same = (row for row in MODELS.values() if kind == "dual" and _weights(asked) in row.same)
     shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-    return Choice(asked, shown, references.slug(asked), where, revision, kind, next(same, None))
+    return Choice(asked, shown, references.slug(asked), where, kind, next(same, None))
 
 
-def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
+def _resolve(reference: str, kind: str) -> str:
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
-        return reference, None
+        return reference
     form = parse_reference(reference).kind
     if kind == "dual" and not (form in ("embedded", "hub") or is_local(reference)):
         near = near_match(reference, MODELS)
@@ -196,8 +195,7 @@ def _resolve(reference: str, kind: str) -> tuple[str, str | None]:
             "open_clip:ARCHITECTURE/TAG, nano:clip, random."
         )
     if kind == "vlm" and reference.startswith(JUDGE):
-        where, revision = references.resolve(reference.removeprefix(JUDGE))
-        return f"{JUDGE}{where}", revision
+        return f"{JUDGE}{references.resolve(reference.removeprefix(JUDGE))}"
     return references.resolve(reference)
 
 
@@ -205,9 +203,7 @@ def needs(asked: str) -> list[Need]:
     """What to download for a model of `--model`."""
     if asked.startswith("sentence:"):
         return of_model("text", asked)
-    choice = choose(asked)
-    reference = choice.reference if choice.revision is None else f"{choice.reference}@{choice.revision}"
-    return of_model("dual", reference)
+    return of_model("dual", choose(asked).reference)
 
 
 def check(choice: Choice) -> None:
@@ -218,14 +214,14 @@ def check(choice: Choice) -> None:
         return
     where = choice.reference
     if choice.kind != "dual":
-        return metrics.check_reference(where.removeprefix(JUDGE), choice.revision)
+        return metrics.check_reference(where.removeprefix(JUDGE))
     prefix = metrics.dual_prefix(where)
     if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
         from nein.metrics.dual import openclip
 
         openclip.check(where)
     elif prefix is None:
-        check_folder(where, choice.revision)
+        check_folder(where)
 
 
 def warn_of_lineage(choices: Sequence[Choice]) -> None:
@@ -249,7 +245,7 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """Raises MetricError."""
     if (made := references.offered(choice.asked)) is not None:
         return made
-    how: dict[str, Any] = {"revision": choice.revision, "device": device, "dtype": dtype}
+    how: dict[str, Any] = {"device": device, "dtype": dtype}
     if choice.kind == "itm":
         return metrics.load_judge("itm", choice.reference, **how)
     if choice.kind == "vlm":  # judge:REFERENCE, or what only `load_judge` knows, is a judge

@@ -28,6 +28,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
+from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import CachedModel
 from nein.models.remedies.encoders import Remedy
@@ -92,7 +93,8 @@ def _run(
     """load: gives the model without its remedy."""
     identity = {
         "model": references.identity(choice.asked), "weights": models.weights(choice.reference),
-        "kind": choice.kind, "revision": choice.revision, "data": f"{data.name} {data.sha256[:16]}",
+        "kind": choice.kind, "revision": parse_reference(choice.reference).revision,
+        "data": f"{data.name} {data.sha256[:16]}",
         "protocol": config.protocol, "seed": config.seed, **runner.machine_identity(config, device),
     }  # fmt: skip
     if choice.remedy:

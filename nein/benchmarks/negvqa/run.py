@@ -78,7 +78,7 @@ class Answerer:
     """A model under test, checked and not loaded.
 
     reference  As given, without a name; "judge" stands for `source`, the reference of --judge.
-    where      What is loaded, at a `revision`.
+    where      What is loaded.
     scorings   Those of --scoring that it can be read by.
     format     The wording of its questions and the longest answer.
     """
@@ -86,7 +86,6 @@ class Answerer:
     reference: str
     source: str
     where: str
-    revision: str | None
     scorings: list[str]
     format: choices.PromptFormat
 
@@ -94,15 +93,15 @@ class Answerer:
 def answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Raises UserError or MetricError for a model that cannot be asked."""
     source = config.judge if reference == JUDGE else reference
-    where, revision = source, None
+    where = source
     if references.offered(reference) is None:
-        where, revision = references.resolve(source)
+        where = references.resolve(source)
         metrics.check_reference(where)
         check_options(where, config.model_options)
     toolkit = choices.prompt_format(source)
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
     form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
-    return Answerer(reference, source, where, revision, scorings(reference, config), form)
+    return Answerer(reference, source, where, scorings(reference, config), form)
 
 
 def scorings(reference: str, config: NegvqaConfig) -> list[str]:
@@ -137,7 +136,7 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> CachedMode
     cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
     if (model := references.offered(asked.reference)) is not None:
         return CachedModel(model, cache)
-    options: dict[str, Any] = {"revision": asked.revision, "device": device, "dtype": config.dtype}
+    options: dict[str, Any] = {"device": device, "dtype": config.dtype}
     options |= config.model_options
     if asked.reference == JUDGE:
         if config.judge_quantization != "none":

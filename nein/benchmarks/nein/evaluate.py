@@ -184,7 +184,7 @@ def _stages(
         )
     if "score" in config.stages:
         judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
-        served = any(is_served(resolve(getattr(config.models, kind))[0]) for kind in judges)
+        served = any(is_served(resolve(getattr(config.models, kind))) for kind in judges)
         stage = scoring(run, plan, config.metrics, scorer, served, config.protocol == "paper")
         vqa = config.models.vqa
         asks = {vqa: score.QUESTIONS} if is_served(vqa) and "vqa" in judges else {}

@@ -249,7 +249,7 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
         if ":" in kind:  # a network of the metric's own
             load_attribute(kind)
             continue
-        where, _ = resolve(getattr(config.models, kind))
+        where = resolve(getattr(config.models, kind))
         if parse_reference(where).kind != "name":
             metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
@@ -265,11 +265,9 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
             continue
         reference = getattr(config.models, kind)
         if kind in metrics.ENCODERS:
-            where, revision = resolve(reference)
-            how: dict[str, Any] = {"revision": revision, "dtype": "float32"}
-            loaded[kind] = metrics.load_encoder(kind, where, device=device, **how)
+            loaded[kind] = metrics.load_encoder(kind, resolve(reference), device=device, dtype="float32")
         else:
-            how = {"dtype": config.judge_dtype, **judge_options(kind, config)}
+            how: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
             loaded[kind] = judges.load(kind, reference, cache=config.cache_dir, device=device, **how)
     return loaded
 

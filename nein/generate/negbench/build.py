@@ -37,7 +37,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
         llm.check(str(config.llm.model))
     if config.detects:
-        metrics.check_reference(references.resolve(config.detector)[0])
+        metrics.check_reference(references.resolve(config.detector))
     if config.source == "pairs" and config.edits:
         editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
     if executor.is_main:

@@ -300,8 +300,8 @@ def _client(config: BuildConfig, folder: Folder, device: str) -> llm.Client:
 
 
 def _verifier(config: BuildConfig, device: str, protocol: Any) -> Verifier:
-    where, revision = references.resolve(config.detector)
-    detector = metrics.load_judge("ovd", where, revision=revision, device=device, dtype=config.dtype)
+    where = references.resolve(config.detector)
+    detector = metrics.load_judge("ovd", where, device=device, dtype=config.dtype)
     return Verifier(detector, config.query, config.threshold, protocol, config.absent)
 
 

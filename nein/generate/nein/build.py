@@ -34,7 +34,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
             )
     for kind in ("itm", "vqa"):
         if any(MODEL_OF.get(stage) == kind for stage in config.stages):  # looked at; loaded maybe in hours
-            where, _ = references.resolve(getattr(config.models, kind))
+            where = references.resolve(getattr(config.models, kind))
             if parse_reference(where).kind == "name":
                 raise UserError(
                     f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."

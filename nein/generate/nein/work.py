@@ -92,15 +92,13 @@ class Job(job.Job):
         def load() -> Any:
             if kind == "editor":
                 return self.editor.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
-            where, revision = references.resolve(getattr(config.models, kind))
+            where = references.resolve(getattr(config.models, kind))
             options: dict[str, Any] = {}
             if parse_reference(where).has_files:
                 options["batch_size"] = config.batch_size
                 if kind == "vqa":
                     options["quantization"] = config.models.vqa_quantization
-            return metrics.load_judge(
-                kind, where, revision=revision, device=device, dtype=config.judge_dtype, **options
-            )
+            return metrics.load_judge(kind, where, device=device, dtype=config.judge_dtype, **options)
 
         return Model.one(kind, load, kind=kind)
 

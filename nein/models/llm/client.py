@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
-from nein.loading.references import expanded, is_served, parse_reference
+from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError, Store, without_thoughts
@@ -158,8 +158,7 @@ def backend(options: LlmOptions, device: str) -> Any:
         return remote
     from nein.models.llm import local
 
-    given = parse_reference(str(expanded(reference)))
-    return local.load(given.name, revision=given.revision, device=device, dtype=options.dtype)
+    return local.load(str(expanded(reference)), device=device, dtype=options.dtype)
 
 
 def check(reference: str) -> None:
