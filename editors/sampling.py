@@ -144,7 +144,9 @@ class SampleNoise:
     def draw(self) -> torch.Tensor:
         """(B, *shape) float32 on the device."""
         # Pinned memory lets the copy run while the GPU is still busy with the previous step.
-        batch = torch.empty((len(self._generators), *self._shape), pin_memory=self._device.type == "cuda")
+        shape, pinned = (len(self._generators), *self._shape), self._device.type == "cuda"
+        # Not the default dtype: it is another one while a thread beside this one loads a model.
+        batch = torch.empty(shape, dtype=torch.float32, pin_memory=pinned)
         for row, generator in zip(batch, self._generators, strict=True):
             row.normal_(generator=generator)
         return batch.to(self._device, non_blocking=True)
@@ -383,7 +385,7 @@ def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> tor
     the words of `factors`, whatever their case; the "car" of a "cartoon" only where there is no car. Raises
     ValueError for one that is not in the text."""
     encoded = tokenizer(text, padding="max_length", truncation=True, return_offsets_mapping=True)
-    weights = torch.ones(len(encoded["input_ids"]))
+    weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)
     for word, factor in factors.items():
         plain = re.escape(word)
         whole = [match.span() for match in re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]

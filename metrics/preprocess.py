@@ -70,7 +70,7 @@ def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
     import torch
 
     x = pixels.permute(0, 3, 1, 2).to(torch.float32).div(255)
-    shift, scale = (torch.tensor(row, device=x.device).view(1, 3, 1, 1) for row in (mean, std))
+    shift, scale = (x.new_tensor(row).view(1, 3, 1, 1) for row in (mean, std))
     return x.sub(shift).div(scale).contiguous()
 
 

@@ -87,6 +87,22 @@ def peak(often_swept):
     return measured
 
 
+@pytest.fixture
+def half_as_default():
+    """What calls a function as if another thread loaded a model in half precision: the libraries make that
+    the default dtype of the whole process meanwhile."""
+    import torch
+
+    def call(function, *arguments):
+        torch.set_default_dtype(torch.float16)
+        try:
+            return function(*arguments)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    return call
+
+
 @pytest.fixture(scope="module", autouse=True)
 def swept():
     """What a file leaves behind is thrown away, and what is alive after it is not looked through again."""

@@ -152,7 +152,8 @@ class Zone(InstructPix2Pix):
             options = {"cross_attention_kwargs": {"record": record, **weights}}
             return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
 
-        share = torch.tensor(shares([r.action for r in readings], self.settings.blend_beta))
+        wanted = shares([r.action for r in readings], self.settings.blend_beta)
+        share = torch.tensor(wanted, dtype=torch.float32)
         # A sampler for one pass of one model each: it remembers its last outputs.
         samplers = [self._new_sampler(self._scheduler.config) for _ in range(2)]
         with self._machine.using(self._unet), self._machine.using(self._other_unet):

@@ -80,7 +80,7 @@ class Dcsm(Described):
             pixels = preprocess.normalise(crops).to(model.dtype)  # N 3 S S
             seen = model.vision_model(pixel_values=pixels).last_hidden_state
             patches = _unit(model.visual_projection(model.vision_model.post_layernorm(seen)))  # N rows D
-            rows = [torch.zeros(0)] * len(texts)
+            rows = [torch.zeros(0, dtype=torch.float32)] * len(texts)
             for k, row in enumerate(texts):
                 if row:
                     maps = torch.stack([self._map(patches[k], replaced(text)) for text in row])

@@ -158,7 +158,7 @@ def named_scores(logits: torch.Tensor) -> torch.Tensor:
     """(..., P, L) logits of P boxes and L labels -> (..., L) float32: each label's highest score over the
     boxes whose best label it is; of equal labels the first, as in the library's `post_process`."""
     best = logits.max(-1)  # ..., P
-    scores = torch.zeros((*logits.shape[:-2], logits.shape[-1]), device=logits.device)
+    scores = logits.new_zeros((*logits.shape[:-2], logits.shape[-1]), dtype=torch.float32)
     return scores.scatter_reduce(-1, best.indices, torch.sigmoid(best.values).float(), "amax")
 
 

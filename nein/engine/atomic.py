@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -105,11 +104,8 @@ def iter_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str,
 
     Raises UserError naming the file, the line and what is wrong with it.
     """
-    read, name = reader(shape), f"'{path}'"
     with _readable(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.isspace():
-                yield number, read(line, name, number)
+        yield from _objects(enumerate(file, start=1), shape, path)
 
 
 def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
@@ -119,40 +115,42 @@ def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
 def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
     """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
-    # The keys of all rows are the same texts, which would be half of what is held.
-    return [{sys.intern(key): value for key, value in row.items()} for row in checked_lines(path, shape)]
+    return list(checked_lines(path, shape))
 
 
-def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
-    """The same of a file that is appended to, without a last line that a kill has cut short."""
-    read, name = reader(shape), f"'{path}'"
+def whole_lines(path: Path, shape: Shape = dict, last: int | None = None) -> Iterator[dict[str, Any]]:
+    """The same of a file that is appended to, without a last line that a kill has cut short. last: only those
+    within so many bytes at the end."""
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield read(line, name, number)
+        if last is not None and file.seek(0, os.SEEK_END) > last:
+            file.seek(-last, os.SEEK_END)
+            file.readline()  # cut off by the seek
+        elif last is not None:
+            file.seek(0)
+        whole = ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
+        yield from (row for _, row in _objects(whole, shape, path))
 
 
-def reader(shape: Shape) -> Callable[..., dict[str, Any]]:
-    """`read(line, name, number=0)`: the object of a line, of a file with this name. Raises UserError for one
-    that is no object or has not the shape."""
+def _objects(
+    lines: Iterable[tuple[int, bytes]], shape: Shape, path: Path
+) -> Iterator[tuple[int, dict[str, Any]]]:
     from pydantic_core import from_json
 
     fits = shapes.quick(shape)
-
-    def read(line: bytes, name: str, number: int = 0) -> dict[str, Any]:
+    for number, line in lines:
+        if line.isspace():
+            continue
         try:
             row = from_json(line)
         except ValueError:
             row = None
         if not fits(row):  # words are made only here: there are millions of lines
-            where = f"{name}, line {number}" if number else name
+            where = f"'{path}', line {number}"
             row = _parsed(line, f"{where},", of_lines=True)
             if not isinstance(row, dict):
                 raise UserError(f"{where}, is not a JSON object.")
             check(row, shape, where)
-        return row
-
-    return read
+        yield number, row
 
 
 def read_json(path: Path, shape: Shape = object) -> Any:

@@ -110,14 +110,12 @@ def new_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
 
 
+_names: dict[int, str] = {}
+
+
 def process_name() -> str:
     """Of the files of this process; one that is forked gets its own."""
-    return _process_name(os.getpid())
-
-
-@lru_cache(maxsize=1)
-def _process_name(pid: int) -> str:
-    return new_name()
+    return _names.setdefault(os.getpid(), new_name())
 
 
 def name_of(stage: str, number: int) -> str:

@@ -105,16 +105,12 @@ def peak_memory(device: str = "cuda") -> dict[str, int]:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit and whether tracked files differ from it; None outside a checkout or without git."""
-
-    def git(*arguments: str) -> str:
-        line = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-
+    line = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        commit = git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        said = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+    return {"commit": said.removesuffix("-dirty"), "dirty": said.endswith("-dirty")}
 
 
 @functools.lru_cache(maxsize=1)

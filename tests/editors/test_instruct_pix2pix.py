@@ -55,6 +55,12 @@ def test_it_equals_diffusers_pipeline_for_the_same_noise(stock, tiny_editor, req
     np.testing.assert_allclose(float_pictures(editor, requests, monkeypatch), expected, atol=1e-4)
 
 
+def test_a_model_that_loads_in_another_thread_changes_no_bit(tiny_editor, requests_of, half_as_default):
+    editor, requests = tiny_editor(steps=STEPS), requests_of(2)
+    plain, beside = editor.edit(requests), half_as_default(editor.edit, requests)
+    assert all((one.image == other.image).all() for one, other in zip(plain, beside, strict=True))
+
+
 def test_a_negative_prompt_is_that_of_diffusers(stock, tiny_editor, requests_of, monkeypatch):
     plain, other = requests_of(2)
     requests = [replace(plain, negative_prompt="a cup"), other]

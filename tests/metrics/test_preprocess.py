@@ -31,11 +31,15 @@ SIZES = [(640, 427), (427, 640), (224, 224), (300, 225), (64, 64), (50, 33)]
 @pytest.mark.parametrize(
     "resize,crop,mean,std", [(224, 224, CLIP_MEAN, CLIP_STD), (256, 224, IMAGENET_MEAN, IMAGENET_STD)]
 )
-def test_resize_crop_equals_the_published_clip_and_dino_transforms(size, resize, crop, mean, std):
+def test_resize_crop_equals_the_published_clip_and_dino_transforms(
+    size, resize, crop, mean, std, half_as_default
+):
     image = picture(1, *size)
     ours = ResizeCrop(resize, crop, mean, std)
     x = ours.normalise(torch.from_numpy(np.stack([ours(image)])))[0]
     torch.testing.assert_close(x, compose(resize, crop, mean, std)(Image.fromarray(image)), atol=1e-6, rtol=0)
+    beside = half_as_default(ours.normalise, torch.from_numpy(np.stack([ours(image)])))
+    torch.testing.assert_close(beside[0], x, atol=0, rtol=0)
 
 
 def test_the_name_of_a_transform_tells_every_number_apart():

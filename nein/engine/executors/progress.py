@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -116,13 +115,7 @@ def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:
 def _rate(folder: Folder, stage: str, now: float) -> float | None:
     times = []
     for path, of_file in folder.cost_files():
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL))
-            lines = file.read().splitlines(keepends=True)
-        # The first may be cut off by the seek, the last by a kill.
-        whole = [line for line in lines if line.startswith(b"{") and line.endswith(b"\n")]
-        rows = map(atomic.reader(COST), whole, itertools.repeat(f"'{path}'"))
-        times += [
-            row["at"] for row in rows if row["at"] > now - WINDOW and row.get("stage", of_file) == stage
-        ]
+        rows = atomic.whole_lines(path, COST, TAIL)
+        times += [row["at"] for row in rows if row.get("stage", of_file) == stage]
+    times = [at for at in times if at > now - WINDOW]
     return len(times) / max(now - min(times), 1.0) if times else None
