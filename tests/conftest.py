@@ -3,6 +3,8 @@
 import functools
 import gc
 import os
+import re
+import sqlite3
 import ssl
 import sys
 import tracemalloc
@@ -115,7 +117,13 @@ def no_power_cuts():
     """Processes are killed here, whose files the system keeps; to wait for the disk would prove nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Unsynced))
         yield
+
+
+class Unsynced(sqlite3.Connection):
+    def execute(self, sql, *given):
+        return super().execute(re.sub("(?<=synchronous = )EXTRA", "OFF", sql), *given)
 
 
 @pytest.fixture(scope="session", autouse=True)
