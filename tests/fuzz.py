@@ -1,10 +1,10 @@
 """Wrong inputs for every subcommand, drawn from seeds, and what a command may do with them.
 
 A case is a command line that works, with its files beside it, and one thing broken: the value of an option,
-a file cut off or replaced by noise, a value of another type, a key or column that is missing, a wrong suffix,
-a folder where a file belongs or the reverse. It runs in a fork of this process, which has imported what the
-command imports (`warm`). Allowed are a right result, or one sentence and an exit code; never a traceback, and
-what was there before is as it was.
+a file cut off or replaced by noise, a value of another type, a key or column that is missing, a folder where a
+file belongs or the reverse. It runs in a fork of this process, which has imported what the command imports
+(`warm`). Allowed are a right result, or one sentence and an exit code; never a traceback, and what was there
+before is as it was.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from nein import cli
 from nein.config import options
 from nein.engine import atomic
 from nein.engine.errors import exit_with
-from tests.helpers import commands, forks
+from tests.helpers import forks
 from tests.helpers.commands import Outcome
 from tests.negbench_build import conftest as coco
 from tests.negvqa_build import conftest as choices
@@ -229,9 +229,7 @@ def case(name, number, folder):
     chance = random.Random(f"{name} {number}")
     words = LINES[name].format(w=folder).split()
     files = _read(words, folder)
-    kinds = [_option] * 4 + (
-        [_cut, _noise, _edited, _edited, _suffix, _other_kind] if files else [_other_kind]
-    )
+    kinds = [_option] * 4 + ([_damaged, _damaged, _edited, _edited, _other_kind] if files else [_other_kind])
     return chance.choice(kinds)(chance, name, words, files, folder)
 
 
@@ -256,43 +254,41 @@ def _option(chance, name, words, files, folder):
     return Case([*words, f"{flag}={value}"], f"{flag}={value[:60]!r}")
 
 
-def _cut(chance, name, words, files, folder):
+def _damaged(chance, name, words, files, folder):
     path = chance.choice(files)
     data = path.read_bytes()
-    path.write_bytes(data[: chance.randrange(len(data) or 1)])
-    return Case(words, f"{path.relative_to(folder)} cut to {path.stat().st_size} of {len(data)} bytes")
-
-
-def _noise(chance, name, words, files, folder):
-    path = chance.choice(files)
-    data = bytearray(path.read_bytes() or b"\0")
-    for _ in range(chance.choice((1, 3, 30))):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    path.write_bytes(data)
-    return Case(words, f"{path.relative_to(folder)} with other bytes")
+    if chance.random() < 0.5:
+        broken = bytearray(data[: chance.randrange(len(data) or 1)])
+    else:
+        broken = bytearray(data or b"\0")
+        for _ in range(chance.choice((1, 3, 30))):
+            broken[chance.randrange(len(broken))] = chance.randrange(256)
+    path.write_bytes(broken)
+    return Case(words, f"{path.relative_to(folder)} with {len(broken)} of {len(data)} bytes, or others")
 
 
 def _edited(chance, name, words, files, folder):
     what, change = chance.choice([("another type in", _swap), ("something missing in", _drop)])
     texts = [path for path in files if path.suffix in (".json", ".jsonl", ".csv", ".yaml")]
     if not texts:
-        return _cut(chance, "", words, files, folder)
+        return _damaged(chance, name, words, files, folder)
     path = chance.choice(texts)
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".csv":
-        rows = [list(row) for row in csv.reader(io.StringIO(text))]
-        change(chance, rows)
+        content = [list(row) for row in csv.reader(io.StringIO(text))]
+        change(chance, content)
         buffer = io.StringIO()
-        csv.writer(buffer).writerows(row if isinstance(row, list) else [row] for row in rows)
-        path.write_text(buffer.getvalue(), encoding="utf-8")
+        csv.writer(buffer).writerows(row if isinstance(row, list) else [row] for row in content)
+        text = buffer.getvalue()
     elif path.suffix == ".jsonl":
-        rows = [json.loads(line) for line in text.splitlines()]
-        change(chance, rows)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        content = [json.loads(line) for line in text.splitlines()]
+        change(chance, content)
+        text = "".join(json.dumps(row) + "\n" for row in content)
     else:
         content = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
         change(chance, content)
-        path.write_text(json.dumps(content), encoding="utf-8")
+        text = json.dumps(content)
+    path.write_text(text, encoding="utf-8")
     return Case(words, f"{what} {path.relative_to(folder)}")
 
 
@@ -318,19 +314,6 @@ def _swap(chance, content):
 def _drop(chance, content):
     if holder := _holder(chance, content):
         del holder[_key(chance, holder)]
-
-
-def _suffix(chance, name, words, files, folder):
-    places = [at for at, word in enumerate(words) if word.startswith(str(folder)) and Path(word).suffix]
-    if not places:
-        return _cut(chance, name, words, files, folder)
-    at = chance.choice(places)
-    old = Path(words[at])
-    endings = ("", ".txt", ".zip", ".json", ".csv", ".png", ".JSON", ".parquet", ".tar.gz")
-    new = old.with_suffix(chance.choice(endings))
-    if old.exists() and "/out/" not in words[at] and not new.exists():
-        old.rename(new)
-    return Case([*words[:at], str(new), *words[at + 1 :]], f"{new.name} for {old.name}")
 
 
 def _other_kind(chance, name, words, files, folder):
@@ -371,16 +354,6 @@ def _start(name, folder, imported, words):
     finally:
         if imported:
             imported.write_text("\n".join(sys.modules))
-
-
-def in_a_process(name, words, folder):
-    """The same command as a user starts it, those of training by accelerate's launcher."""
-    start = ("-m", "nein", *name.split())
-    if name.startswith("nein.train."):
-        options = "--quiet --cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
-        start = ("-m", "accelerate.commands.launch", *options.split(), "-m", name)
-    done = commands.in_a_process(*words, script=start, cwd=folder)
-    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 def prints(folder):

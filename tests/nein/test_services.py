@@ -136,27 +136,6 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
     assert f"{said} stretched to the target's size for L1." in notes_of(run)
 
 
-def test_what_was_paid_before_a_kill_is_kept(service, edit, monkeypatch):
-    service(paid=True, s1_1=REFUSED)
-    whole, _ = edit(out="whole")
-
-    def as_made(self, requests):
-        for place in reversed(range(len(requests))):
-            if len(SENT) == 3:
-                raise KeyboardInterrupt
-            yield place, self.edit_one(requests[place])
-
-    monkeypatch.setattr(Service, "as_made", as_made, raising=False)
-    edit("--on", "debug", code=130)
-    first = [*SENT]
-    assert len(first) == 3
-    monkeypatch.setattr(Service, "as_made", lambda self, given: enumerate(self.edit(given)))
-    run, _ = edit("--on", "debug")
-    assert sorted(first + SENT) == NAMES
-    assert contents(run) == contents(whole)
-    assert not list(run.path.rglob("*.part"))
-
-
 def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_again(service, edit, tmp_path):
     service(s1_1=REFUSED, s3_1=REFUSED)
     run, _ = edit()
