@@ -1,8 +1,8 @@
 """Wrong inputs for every subcommand, drawn from seeds, and what a command may do with them.
 
 A case is a command line that works, with its files beside it, and one thing broken: the value of an option,
-a file cut off or replaced by noise, a value of another type, a key or column that is missing, a folder where a
-file belongs or the reverse. It runs in a fork of this process, which has imported what the command imports
+a file cut off or replaced by noise, a value of another type, a key or column that is missing, a folder where
+a file belongs or the reverse. It runs in a fork of this process, which has imported what the command imports
 (`warm`). Allowed are a right result, or one sentence and an exit code; never a traceback, and what was there
 before is as it was.
 """

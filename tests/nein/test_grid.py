@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,13 +12,13 @@ from PIL import Image
 
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.reporting import grid
-from nein.benchmarks.nein.runs import EDIT, RunDir
+from nein.benchmarks.nein.runs import EDIT
 from nein.datasets.nein.samples import load_folder
 from nein.engine.errors import UserError
-from nein.engine.images import decode, write_png
+from nein.engine.images import decode
 from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row
-from tests.helpers import runs
+from tests.reporting import made
 
 RED_RGB = (0xB3, 0x26, 0x1E)
 
@@ -29,28 +30,14 @@ def dataset(make_data):
 
 @pytest.fixture
 def make_run(tmp_path, dataset):
-    """Writes a finished run: every edit is one colour; `scores` is metric -> values in data order."""
+    """Writes a finished run; `scores` is metric -> values in data order, `failed` indices without an edit."""
+    data = dataset.samples[0].source_path.parents[1]
+    rows = json.loads((data / "val.json").read_text())
 
-    def make(editor="ip2p", track="negative", color=(200, 30, 40), scores=None, failed=(), out="out", **data):
-        run = RunDir(tmp_path / out, editor, track)
-        edits = []
-        for sample in dataset.samples:
-            edit = {
-                "id": sample.id, "image": f"images/{sample.id}.png", "error": None, "template": None,
-                "source_id": sample.source_id, "object": sample.object, "instruction": sample.negative,
-            }  # fmt: skip
-            if sample.id in failed:
-                edit |= {"image": None, "error": "the model gave values that are not finite"}
-            else:
-                write_png(run.image_path(edit), np.full((24, 32, 3), color, np.uint8))
-            edits.append(edit)
-        lines = [
-            {"id": s.id, "metric": m, "value": v, "reason": "because", "detail": {}}
-            for m, values in (scores or {}).items()
-            for s, v in zip(dataset.samples, values, strict=True)
-        ]
-        origin = {**dataset.origin, "records_sha256": dataset.records_sha256, **data}
-        return runs.write(run, edits, lines, data=origin, size=2)
+    def make(editor="ip2p", track="negative", scores=None, failed=(), out="out", sha=dataset.records_sha256):
+        values = {metric: column.__getitem__ for metric, column in (scores or {}).items()}
+        told = {"failed": failed, "sha": sha, "size": 2}
+        return made.write_run(tmp_path / out, data, editor, track, rows, values, **told)
 
     return make
 
@@ -70,7 +57,7 @@ def where(whole, part):
 
 
 def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, dataset):
-    first, second = make_run(color=(200, 30, 40)), make_run("magicbrush", color=(30, 40, 200))
+    first, second = make_run(), make_run("magicbrush")
     sample, path = dataset.samples[3], first.out / "grid.png"
     assert draw(first.out, "--ids", sample.id, "--size", 96).strip() == str(path)
     edits = [run.image_path(run.read_edits()[3]) for run in (first, second)]
@@ -109,13 +96,13 @@ def test_verdicts_are_read_from_the_scores(make_run, dataset):
 
 def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dataset):
     samples = dataset.samples
-    run = make_run(failed=[samples[0].id])
+    run = make_run(failed=[0])
     run.block_path(EDIT, 3).unlink()
     run.image_path(run.read_edits()[1]).unlink()
     samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
     columns = grid.columns(grid.read_runs([run.out]))
     failed, broken, absent = (grid.build_row(samples[i], columns).cells for i in (0, 1, -1))
-    assert failed[1].message == "not edited: the model gave values that are not finite"
+    assert failed[1].message == "not edited: the editor <b>broke</b>"
     assert failed[1].picture is None
     assert "missing" in broken[1].message
     assert str(samples[1].sample_path) in broken[0].message
@@ -176,7 +163,7 @@ def test_mistakes_are_sentences(arguments, expected, make_run, tmp_path, monkeyp
 
 
 def test_mixed_data_are_refused_and_equal_editors_told_apart(make_run):
-    run, other = make_run(), make_run(out="other", records_sha256="0" * 64)
+    run, other = make_run(), make_run(out="other", sha="0" * 64)
     with pytest.raises(UserError, match="different data"):
         draw(run.out, other.out)
     found = grid.read_runs([run.out, make_run(out="other").out, run.path])
@@ -197,7 +184,7 @@ def test_pictures_are_scaled_to_the_long_side_and_long_text_stays_inside():
 
 
 def test_a_vector_file_has_letters_pictures_as_they_are_and_equal_bytes(make_run, dataset, tmp_path):
-    run = make_run(color=(200, 30, 40), scores={"removal_vqa": [1.0] * 8})
+    run = make_run(scores={"removal_vqa": [1.0] * 8})
     words = (run.out, "--ids", dataset.samples[3].id)
     for name in ("a.svg", "b.svg", "a.pdf", "b.pdf"):
         draw(*words, "--out", tmp_path / name)

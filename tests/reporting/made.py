@@ -47,14 +47,17 @@ def picture(number, side, striped):
     return image
 
 
-def write_run(out, data, editor, track, rows, values, *, failed=(), pictures=True, features=0, models=None):
+def write_run(
+    out, data, editor, track, rows, values, *,
+    failed=(), pictures=True, features=0, models=None, sha="x", size=None,
+):  # fmt: skip
     """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
     run = RunDir(out, editor, track)
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     origin = {
         "kind": "folder", "split": "val", "annotations": str(data / "val.json"), "columns": {},
         "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"),
-        "records_sha256": "x",
+        "records_sha256": sha,
     }  # fmt: skip
     edits, scores = [], []
     for index, row in enumerate(rows):
@@ -77,7 +80,7 @@ def write_run(out, data, editor, track, rows, values, *, failed=(), pictures=Tru
             reason = "" if value is not None else f"not edited: {edit['error']}" if not good else "no answer"
             scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
                            "detail": _detail(metric, value) if good else {}})  # fmt: skip
-    runs.write(run, edits, scores, config=setting, data=origin, size=len(rows))
+    runs.write(run, edits, scores, config=setting, data=origin, size=size or len(rows))
     for kind, description in (models or {}).items():
         run.note("models", kind, description)
     call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
