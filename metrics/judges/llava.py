@@ -99,6 +99,7 @@ class LlavaNextJudge(vlm.VisionChat):
                 if shape not in self._token_counts:
                     made = self.processor(images=images[i], text=self._image_word, return_tensors="pt")
                     self._token_counts[shape] = int((made["input_ids"] == self._image_id).sum())
+                # of the batch, padded to its most tiles: 1, tiles, 3, S, S
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
                 looked[i] = _Pixels(values, sizes, self._token_counts[shape])
         return looked
@@ -148,7 +149,7 @@ class LlavaNextJudge(vlm.VisionChat):
             ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
             inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache: behind}
             produced, first = self.generate(inputs, self.max_new_tokens)
-            first = first.softmax(-1)  # N V
+            first = first.softmax(-1)  # N V => N, summed over the words' tokens
             p_yes, p_no = (first[:, words].sum(-1).tolist() for words in (self._yes, self._no))
             for (row, prompt), tokens, yes, no in zip(chunk, produced, p_yes, p_no, strict=True):
                 yield jobs[row].image, prompt, Answer(self.text(tokens), len(tokens), yes, no)
@@ -156,6 +157,7 @@ class LlavaNextJudge(vlm.VisionChat):
     def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
         tiles = max(job.pixels.values.shape[1] for job in jobs)
         pixels = [job.pixels.values for job in jobs]
+        # as many tiles for every picture: N, tiles, 3, S, S
         values = [torch.nn.functional.pad(x, (*[0] * 7, tiles - x.shape[1])) for x in pixels]
         ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
         output = self.model(

@@ -9,13 +9,15 @@ import pytest
 from nein import editors, metrics
 from nein.metrics import METRICS, MetricError, Score
 from nein.metrics.judges.base import Detection
+from tests import rehearsal
 
 IMAGES = [np.zeros((4, 4, 3), np.uint8)]
 
 
 def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
     judge = metrics.load_judge("vqa", "tests.rehearsal:no")
-    assert judge.ask(IMAGES[:1], [["a?"]])[0][0].text == "No"
+    for one in (judge, metrics.load_judge("vqa", f"{rehearsal.__file__}:no")):
+        assert one.ask(IMAGES[:1], [["a?"]])[0][0].text == "No"
     [found] = metrics.load_judge("ovd", "tests.rehearsal:score_05").detect(IMAGES[:1], [["car"]])
     assert found["car"] == Detection(0.5, 1, (0.0, 0.0, 4.0, 4.0))
     assert judge.fingerprint != metrics.load_judge("vqa", "tests.rehearsal:yes").fingerprint
