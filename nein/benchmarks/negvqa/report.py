@@ -7,7 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,7 +19,6 @@ from nein.benchmarks.runner import selected
 from nein.benchmarks.runs import Finished
 from nein.datasets import hub
 from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
-from nein.engine import images
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
@@ -176,38 +175,18 @@ def questions(
 
     drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
     asked = {name: both for _, name, both in drawn}
-    # Its row, and how that is read under the protocol "fixed": first by the scoring that decides.
-    replies: dict[tuple[str, str, str], tuple[Line, list[Line]]] = {}
+    replies: dict[tuple[str, str, str], Reply] = {}
     for model, (read, scorings) in answers.items():
         order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
         rows = itertools.chain.from_iterable(asked.values()) if model == first else read()
         for row in (row for row in rows if row["id"] in asked):
-            verdicts: list[Line] = [{"scoring": s, **scores.read(row, s, "fixed", "fixed")} for s in order]
-            replies[model, row["id"], row["variant"]] = row, verdicts
-    pictures = {item.id: item for item in items or () if item.id in asked}
-
-    def value(model: str, name: str, variant: str) -> float | None:
-        """1.0 right, 0.0 wrong, None unscored or not asked."""
-        _, read = replies.get((model, name, variant), ({}, ()))
-        return read[0]["value"] if read else None
-
-    def outcome(model: str, name: str) -> str:
-        original, negated = (value(model, name, variant) for variant in VARIANTS)
-        return OUTCOMES.get((original, negated), "unscored")
-
-    def said(model: str, name: str) -> cards.CardReply:
-        cells, rows = [], []
-        for variant in VARIANTS:
-            if (model, name, variant) not in replies:
-                cells.append(Cell("not asked", mark="none"))
-                continue
-            row, verdicts = replies[model, name, variant]
-            read = ", ".join(f"{r['scoring']} {r['letter'] or r['reason']}" for r in verdicts)
-            text = row["error"] or row["text"] or ""
-            logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
-            cells.append(Cell(text, read, MARKS[value(model, name, variant)]))
-            rows.append((row["question"], text, read, logs))
-        return cards.CardReply(cells=cells, rows=rows)
+            replies[model, row["id"], row["variant"]] = _reply(row, order)
+    both = {
+        (model, name): [replies.get((model, name, variant), Reply()) for variant in VARIANTS]
+        for model in answers
+        for name in asked
+    }
+    pictures = {item.id: item.picture for item in items or () if item.id in asked}
 
     def details() -> Iterator[cards.Detail]:
         for name, lines in asked.items():
@@ -215,18 +194,15 @@ def questions(
             texts = [
                 f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
             ]
-            shown: list[tuple[str, cards.Thumbnail]] = []
-            if name in pictures:
-                try:
-                    shown = [("", cards.of_picture(pictures[name].load(), SIDE))]
-                except images.ImageError as error:
-                    shown = [("", {"none": str(error)})]
             texts.append(" · ".join(f"{letter}: {text}" for letter, text in options))
-            yield cards.Detail(shown, texts, [said(model, name) for model in answers])
+            shown = [("", cards.of_file(pictures[name], SIDE))] if name in pictures else []
+            yield cards.Detail(shown, texts, [_card(both[model, name]) for model in answers])
 
     subsets = [lines[0]["subset"] for lines in asked.values()]
-    outcomes = [sorted({outcome(model, name) for model in answers}) for name in asked]
-    values = [[[value(model, name, variant) for name in asked] for variant in VARIANTS] for model in answers]
+    outcomes = [sorted({_outcome(both[model, name]) for model in answers}) for name in asked]
+    values = [
+        [[both[model, name][k].value for name in asked] for k in range(len(VARIANTS))] for model in answers
+    ]
     return cards.Samples(
         list(asked), [lines[0]["question"] for lines in asked.values()], subsets,
         {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
@@ -234,6 +210,32 @@ def questions(
         rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
         columns=COLUMNS,
     ), details()  # fmt: skip
+
+
+class Reply(NamedTuple):
+    """An answer in the page: 1.0 right, 0.0 wrong, None unscored or not asked; its cell and its row below."""
+
+    value: float | None = None
+    cell: Cell = Cell("not asked", mark="none")
+    row: tuple[str, ...] = ()
+
+
+def _reply(row: Line, scorings: Sequence[str]) -> Reply:
+    """Read under the protocol "fixed"; by the first scoring it is right or wrong."""
+    verdicts = [scores.read(row, scoring, "fixed", "fixed") for scoring in scorings]
+    letters = [verdict["letter"] or verdict["reason"] for verdict in verdicts]
+    read = ", ".join(map(" ".join, zip(scorings, letters, strict=True)))
+    text, value = row["error"] or row["text"] or "", verdicts[0]["value"]
+    logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
+    return Reply(value, Cell(text, read, MARKS[value]), (row["question"], text, read, logs))
+
+
+def _card(both: Sequence[Reply]) -> cards.CardReply:
+    return cards.CardReply(cells=[one.cell for one in both], rows=[one.row for one in both if one.row])
+
+
+def _outcome(both: Sequence[Reply]) -> str:
+    return OUTCOMES.get(tuple(one.value for one in both), "unscored")
 
 
 def exported(path: Path) -> Exported:
