@@ -77,9 +77,9 @@ class Job:
         service.keep(self.config)
         executor.compute(self.steps(executor.device), functools.partial(_steps, make, self.config))
 
-    def _stage(self, place: int, device: str) -> Stage:
-        name, outputs = self.stages[place], [_output(stage) for stage in self.stages]
-        output, valid, make = outputs[place], self.validity(name), getattr(self, f"make_{name}")
+    def _stage(self, number: int, device: str) -> Stage:
+        name, outputs = self.stages[number], [_output(stage) for stage in self.stages]
+        output, valid, make = outputs[number], self.validity(name), getattr(self, f"make_{name}")
         return Stage(
             name, (output,), self.blocks,
             read=lambda shard: shard,
@@ -87,8 +87,8 @@ class Job:
             on_quarantine=lambda shard, reason, missing: {output: self.lost(name, shard, reason)},
             model=self.model(name, device),
             is_valid=None if valid is None else lambda output, shard, rows: valid(rows),
-            depends_on=outputs[place - 1] if place else "",
-            invalidates=tuple(outputs[place + 1 :]),
+            depends_on=outputs[number - 1] if number else "",
+            invalidates=tuple(outputs[number + 1 :]),
         )  # fmt: skip
 
 

@@ -125,14 +125,14 @@ class Captions(Table[RetrievalItem]):
         super().__init__(path, limit)
 
     def record(self, row: dict[str, str], where: int | str) -> RetrievalItem | None:
-        place = f"{self.path}, line {where}"
+        line = f"{self.path}, line {where}"
         column = official.caption_column(list(row), self.path, self._captions)
         image = official.cell(row, self._image, self.path, where)
-        texts = official.caption_texts(row[column], column, f"{place}, {column}")
+        texts = official.caption_texts(row[column], column, f"{line}, {column}")
         if not texts:
             return None
         item = RetrievalItem(id=row.get("id") or f"line {where}", image=image, captions=texts)
-        check_items([item], place)
+        check_items([item], line)
         return item
 
 
@@ -140,13 +140,13 @@ class Questions(Table[Question]):
     needed = ("correct_answer", "caption_0", "caption_1", "image_path")
 
     def record(self, row: dict[str, str], where: int | str) -> Question:
-        place = f"{self.path}, line {where}"
+        line = f"{self.path}, line {where}"
         texts = official.option_texts(row)
         question = Question(
             id=row.get("id") or f"line {where}",
             image=official.cell(row, "image_path", self.path, where),
             options=tuple(Option(text) for text in texts),
-            correct=official.correct_index(row["correct_answer"], len(texts), f"{place}, correct_answer"),
+            correct=official.correct_index(row["correct_answer"], len(texts), f"{line}, correct_answer"),
         )
-        check_questions([question], place)
+        check_questions([question], line)
         return question

@@ -199,9 +199,9 @@ class Order:
         """The example at a position, or the `shift`-th after it in the data."""
         before = position * self._share // PARTS  # affirmative examples
         affirmative = (position + 1) * self._share // PARTS > before
-        name, place = ("affirmative", before) if affirmative else ("negative", position - before)
+        name, number = ("affirmative", before) if affirmative else ("negative", position - before)
         examples: Sequence[Example] = self._streams[name]
-        return examples[(self._passes[name].at(place) + shift) % len(examples)]
+        return examples[(self._passes[name].at(number) + shift) % len(examples)]
 
 
 @dataclass(frozen=True)

@@ -196,12 +196,12 @@ def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Ma
 def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
     """Saves the pipeline with another UNet, all in float32, with the sampler of the original code (the base's
     own may start at a lower noise level)."""
-    made = copy.copy(pipeline)
-    made.scheduler = euler_ancestral(pipeline.scheduler.config)
+    saved = copy.copy(pipeline)
+    saved.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
-            setattr(made, part, placed(module, "cpu", torch.float32))
-        made.save_pretrained(folder, safe_serialization=True)
+            setattr(saved, part, placed(module, "cpu", torch.float32))
+        saved.save_pretrained(folder, safe_serialization=True)
     index = folder / "model_index.json"
     parts = json.loads(index.read_text()) | {"_class_name": "StableDiffusionInstructPix2PixPipeline"}
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")

@@ -136,11 +136,11 @@ class Validation:
             names = [n for n in wanted if track == "negative" or "retention" in n or "removal" in n]
             if not names:
                 continue
-            place = RunDir(out if track == "negative" else out / "swapped", slug, track)
+            run_dir = RunDir(out if track == "negative" else out / "swapped", slug, track)
             plan = SamplePlan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
             # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
             executor = Threads(str(self._device), self._processes, at_once=1)
-            summary = assess(editor, place, plan, names, self._eval, executor)
+            summary = assess(editor, run_dir, plan, names, self._eval, executor)
             for name, entry in summary.items():
                 if entry["value"] is None:
                     continue
@@ -186,7 +186,7 @@ class Validation:
 
     def _fixed_batches(self, timesteps: int) -> list[Batch]:
         encoder = Encoder(self._base.pipeline, self._device, torch.float32)
-        made = []
+        batches = []
         for sample in self._dataset.samples:
             files = (sample.sample_path, sample.source_path)
             pictures = torch.from_numpy(np.stack(prepare(self._config, *map(images.decode, files))))
@@ -195,7 +195,7 @@ class Validation:
             generator = torch.Generator().manual_seed(sample_seed(0, f"validation/{sample.id}"))
             shape = (count, *mean.shape[1:])
             states = encoder.sentence(sample.negative).cpu()
-            made.append(
+            batches.append(
                 Batch(
                     condition=mean[:1].expand(shape),
                     mean=mean[1:].expand(shape),
@@ -207,4 +207,4 @@ class Validation:
                     noise=torch.randn(shape, generator=generator),
                 )
             )
-        return made
+        return batches

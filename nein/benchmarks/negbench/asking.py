@@ -105,7 +105,7 @@ def _stage(
         return {name: picture(task.media, name) for name in references}
 
     def fault(shown: Mapping[str, np.ndarray | str]) -> str:
-        return next((said for said in shown.values() if isinstance(said, str)), "")
+        return next((text for text in shown.values() if isinstance(text, str)), "")
 
     def read(number: int) -> list[_Read]:
         asked = (task.questions[index] for index in blocks.members(number))
@@ -113,12 +113,12 @@ def _stage(
 
     def work(loaded: Any, block: list[_Read], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         usable = [one for one in block if not fault(one[1])]
-        made = iter(answer(loaded, usable) if usable else ())
+        answers = iter(answer(loaded, usable) if usable else ())
         rows = []
         for question, shown in block:
             why = fault(shown)
             lost = {**empty, "reason": f"{UNUSABLE}{why}", "failed": PICTURE}
-            rows.append({"id": question.id, **(lost if why else next(made))})
+            rows.append({"id": question.id, **(lost if why else next(answers))})
         return {output: rows}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -244,9 +244,9 @@ class Distinct:
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
         """Of what stands for `questions`, evenly spread where that is more than `most`."""
-        place = {one.id: index for index, one in enumerate(self.task.questions)}
-        asked = {place[self.standing[one.id].id] for one in questions if one.id in self.standing}
-        return spread(Blocks(len(place), size, sorted(asked)), most)
+        positions = {one.id: index for index, one in enumerate(self.task.questions)}
+        asked = {positions[self.standing[one.id].id] for one in questions if one.id in self.standing}
+        return spread(Blocks(len(positions), size, sorted(asked)), most)
 
 
 def _option(name: str, option: Option) -> str:

@@ -106,8 +106,8 @@ class Encoding:
 
     def keys(self) -> dict[str, str]:
         """Name -> key, of what has a feature, in the blocks that are there."""
-        there = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
-        return {row["name"]: row["key"] for row in self.folder.rows(self.output, there) if row["key"]}
+        done = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
+        return {row["name"]: row["key"] for row in self.folder.rows(self.output, done) if row["key"]}
 
     def _inputs(self, number: int) -> list[tuple[Row, Any]]:
         inputs = []
@@ -125,9 +125,9 @@ class Encoding:
         cached = features.FeatureCache(self.cache).get(self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in cached for row, _ in todo):
-            made = isolated(functools.partial(self.encode, model), [content for _, content in todo])
+            encoded = isolated(functools.partial(self.encode, model), [content for _, content in todo])
             entries = {}
-            for (row, _), feature in zip(todo, made, strict=True):
+            for (row, _), feature in zip(todo, encoded, strict=True):
                 if isinstance(feature, str):
                     row |= {"key": "", "reason": feature}
                 elif not np.isfinite(feature).all():

@@ -48,7 +48,7 @@ Figures = Iterator[dict[str, Any]]
 
 def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
     """All figures of a table, by task and wording. rates: the calibrated error of the judge, if any."""
-    made = []
+    figures = []
     for (task, variant), part in table.groups("task", "variant"):
         parts = of_retrieval(part), of_judged(part, rates), of_choices(part), of_groups(part), of_pairs(part)
         rows = [row for each in parts for row in each]
@@ -56,8 +56,8 @@ def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
         values = [side.where(metric="accuracy").scored for side in sides]
         if all(map(len, values)):
             rows.append(_difference(*values, metric="drop", type="all"))
-        made += [{"task": task, "variant": variant, **row} for row in rows]
-    return frames.frame(made)
+        figures += [{"task": task, "variant": variant, **row} for row in rows]
+    return frames.frame(figures)
 
 
 def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> dict[str, Any]:
@@ -91,17 +91,17 @@ def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, in
     sides, captions = [], []
     for side in (original, negated):  # both have the same categories, so that codes name items
         item = side.frame["item"].cat.codes.to_numpy(np.int64)
-        made = pd.DataFrame({"item": item, "source": side.clusters, "value": side.values})
-        made["pair"] = made.groupby("item").cumcount() * 2**32 + item
-        captions.append(made.groupby("item").size())
-        sides.append(made)
+        frame = pd.DataFrame({"item": item, "source": side.clusters, "value": side.values})
+        frame["pair"] = frame.groupby("item").cumcount() * 2**32 + item
+        captions.append(frame.groupby("item").size())
+        sides.append(frame)
     both = pd.concat(captions, axis=1)
     same = both.index[both[0] == both[1]]
     lost = pd.concat([side.loc[side["value"].isna(), "pair"] for side in sides])
     scored = [
         side[side["value"].notna() & ~(side["item"].isin(same) & side["pair"].isin(lost))] for side in sides
     ]
-    scored = [side[side["item"].isin(scored[1 - place]["item"])] for place, side in enumerate(scored)]
+    scored = [side[side["item"].isin(scored[1 - number]["item"])] for number, side in enumerate(scored)]
     sizes = pd.concat([side.groupby("item").size() for side in scored], axis=1)
     n, total = int(sizes.max(axis=1).sum()), int(both.max(axis=1).sum())
     first, second = ((side["value"].to_numpy(), side["source"].tolist()) for side in scored)
@@ -113,8 +113,8 @@ def of_choices(table: ScoreTable) -> Figures:
     asked = table.where(metric="accuracy")
     if not len(asked):
         return
-    there = asked.names("type")
-    types = {"all": asked, **{t: asked.where(type=t) for t in TEMPLATES if t in there}}
+    present = asked.names("type")
+    types = {"all": asked, **{t: asked.where(type=t) for t in TEMPLATES if t in present}}
     for type_, members in types.items():
         of_type = members.figure(metric="accuracy", type=type_)
         if of_type["value"] == 1 and members.scored.frame["alike"].notna().all():  # ties went to the first
@@ -128,9 +128,9 @@ def of_choices(table: ScoreTable) -> Figures:
         yield _difference(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
         yield from _baselines(members, table if type_ == "all" else table.where(type=type_), type_)
-    chance = _of_each(asked, "templates", lambda made: 1 / len(made)).mean()
+    chance = _of_each(asked, "templates", lambda templates: 1 / len(templates)).mean()
     yield number(float(chance), unit="%", n=len(asked), metric="chance", type="all")
-    known = _of_each(asked, "templates", lambda made: all(made) and len(set(made)) > 1).astype(bool)
+    known = _of_each(asked, "templates", lambda names: all(names) and len(set(names)) > 1).astype(bool)
     typed = ScoreTable(asked.frame[known])
     for template in TEMPLATES:
         offered = _mass(typed, template, "templates")
@@ -146,13 +146,13 @@ def of_choices(table: ScoreTable) -> Figures:
 def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -> np.ndarray:
     """(n,) a function of a column's entries, separated by "/"."""
     entries = table.frame[column].cat
-    made = np.array([of(entry.split("/")) for entry in entries.categories], dtype=np.float64)
-    return made[entries.codes] if len(made) else np.zeros(0)
+    values = np.array([of(entry.split("/")) for entry in entries.categories], dtype=np.float64)
+    return values[entries.codes] if len(values) else np.zeros(0)
 
 
 def _mass(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarray:
     """(n,) share of each choice, or of the options, that has a template."""
-    return _of_each(table, column, lambda made: made.count(template) / len(made))
+    return _of_each(table, column, lambda templates: templates.count(template) / len(templates))
 
 
 def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
@@ -199,14 +199,14 @@ def of_groups(table: ScoreTable) -> Figures:
 def _of_beaf(table: ScoreTable) -> Figures:
     """As BEAF's `beaf_metric.py`, and its paper's F1 of TU and what is not ID (arXiv:2407.13442)."""
     asked = table.where(metric="accuracy").scored
-    there, right = (asked.frame["answer"] == "yes").to_numpy(), asked.values == 1
-    said, found = ScoreTable(asked.frame[there == right]), ScoreTable(asked.frame[there])
-    yield said.figure(metric="precision", type="all")
+    present, right = (asked.frame["answer"] == "yes").to_numpy(), asked.values == 1
+    answered_yes, found = ScoreTable(asked.frame[present == right]), ScoreTable(asked.frame[present])
+    yield answered_yes.figure(metric="precision", type="all")
     yield found.figure(metric="recall", type="all")
     understood = table.where(metric="joint", type=REMOVED).scored.values
     alone = table.where(metric="pair", type=KEPT, outcome=OUTCOMES[1:3]).scored.values  # two of a pair
     for metric, first, second in (
-        ("F1", said.values, found.values), ("F1 (TU, ID)", understood, 1 - 2 * alone),
+        ("F1", answered_yes.values, found.values), ("F1 (TU, ID)", understood, 1 - 2 * alone),
     ):  # fmt: skip
         a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
         value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None

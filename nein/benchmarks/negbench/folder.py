@@ -94,8 +94,8 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[records.Task]]]:
                 raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
             chosen.append((data, tasks))
     if not chosen:
-        there = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"None of the tasks and variants asked for is there; there are: {there}.")
+        available = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
+        raise UserError(f"None of the tasks and variants asked for is there; there are: {available}.")
     return chosen
 
 
@@ -213,12 +213,12 @@ class ModelTasks:
         how = {"protocol": self.config.protocol}
         if self.kind != "dual":
             assert isinstance(task, records.ChoiceTask)
-            said: list[tuple[Distinct | None, dict[str, Row]]] = []
+            answers: list[tuple[Distinct | None, dict[str, Row]]] = []
             for output, asked, blocks, distinct in self.askings(task):
                 rows = self.folder.rows(output, blocks.numbers) if asked.questions else ()
-                said.append((distinct, {row["id"]: row for row in rows}))
-            baselines = [(distinct, rows) for distinct, rows in said if distinct is not None]
-            yield from scores.asked_rows(task, said[0][1], baselines, seed=self.config.seed, **how)
+                answers.append((distinct, {row["id"]: row for row in rows}))
+            baselines = [(distinct, rows) for distinct, rows in answers if distinct is not None]
+            yield from scores.asked_rows(task, answers[0][1], baselines, seed=self.config.seed, **how)
         elif isinstance(task, records.RetrievalTask) and task.asked:
             names = {query.id for query, _ in judged.unfound(task)}
             found = self.folder.rows(verdicts(task), self.blocks(task).numbers)
@@ -296,10 +296,10 @@ def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
         for name, (metric, column, ends, where) in parts.items():
             of_task = frames.select(figures, task=task, variant=variant, **where)
             own = {"metric": "accuracy" if name == "choices" else name}
-            told, denied = (frames.pick(of_task, **own, **{column: end}) for end in ends)
+            affirmed, denied = (frames.pick(of_task, **own, **{column: end}) for end in ends)
             gap = frames.pick(of_task, metric=metric)
-            if told and denied and gap and gap["value"] is not None:
-                yield interchange.gap(f"{name}, {task} ({variant})", told, denied, gap)
+            if affirmed and denied and gap and gap["value"] is not None:
+                yield interchange.gap(f"{name}, {task} ({variant})", affirmed, denied, gap)
 
 
 def _samples(path: Path) -> Iterator[Sample]:

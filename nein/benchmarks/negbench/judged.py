@@ -48,18 +48,18 @@ def queries(
     """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
     the pictures that have features; without captions that name no denied thing or have no feature."""
     found_as = texts.rows.keys()
-    asked = [(one, said) for one, said in _denials(task) if found_as >= {*said.values()} - {None}]
+    asked = [(one, phrases) for one, phrases in _denials(task) if found_as >= {*phrases.values()} - {None}]
     if most is not None and len(asked) > most:
         asked = [asked[k * len(asked) // most] for k in range(most)]
     gallery = [name for name in task.references if name in pictures.rows]
     shown = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)
     found: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
-        told = [(one, text) for one, said in asked if (text := said[kind]) is not None]
-        seeds = [sample_seed(seed, f"{one.id}/{kind}") for one, _ in told]
-        rows = np.array([texts.rows[text] for _, text in told], dtype=np.int64)
+        worded = [(one, text) for one, phrases in asked if (text := phrases[kind]) is not None]
+        seeds = [sample_seed(seed, f"{one.id}/{kind}") for one, _ in worded]
+        rows = np.array([texts.rows[text] for _, text in worded], dtype=np.int64)
         places = retrieval.top(texts.features, pictures.features, rows, shown, max(KS), seeds)
-        for (one, _), row in zip(told, places, strict=True):
+        for (one, _), row in zip(worded, places, strict=True):
             found.append(replace(one, kind=kind, shown=tuple(gallery[k] for k in row)))
     for one, _ in asked:
         drawn = np.random.default_rng(sample_seed(seed, f"{one.id}/{RANDOM}")).permutation(len(gallery))
@@ -69,9 +69,9 @@ def queries(
 
 def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
     """Every negated caption, as what it and chance would ask, which find nothing."""
-    for one, said in _denials(task):
+    for one, phrases in _denials(task):
         for kind in (NEGATED, RANDOM):
-            yield replace(one, kind=kind), said[NEGATED] or ""
+            yield replace(one, kind=kind), phrases[NEGATED] or ""
 
 
 def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
@@ -80,8 +80,8 @@ def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]
     for item in task.negated:
         also = item.asked[1] if item.asked else ""
         for k, caption in enumerate(item.captions):
-            said = plain.get(item.id, ())
-            twin = said[k] if len(said) == len(item.captions) else None
+            originals = plain.get(item.id, ())
+            twin = originals[k] if len(originals) == len(item.captions) else None
             things = item.asked[:1] if item.asked else named_in((caption,), item.negatives or ())
             for thing in things:
                 query = Query(f"{item.id}#{k}/{thing}", item.cluster, "", thing, (), also)
@@ -106,10 +106,10 @@ def rows_of(
     image, absent (1.0, 0.0 or None), reason. verdicts: (picture, thing or question) -> the judge's row."""
     for query in asked:
         for rank, image in enumerate(query.shown):
-            said = [verdicts[image, text] for text in (query.thing, query.also) if text]
-            there = [row[f"verdict_{protocol}"] for row in said]
-            lost = next((row for row, verdict in zip(said, there, strict=True) if verdict is None), None)
-            absent = None if lost else float(not there[0] and all(there[1:]))
+            answers = [verdicts[image, text] for text in (query.thing, query.also) if text]
+            found = [row[f"verdict_{protocol}"] for row in answers]
+            lost = next((row for row, verdict in zip(answers, found, strict=True) if verdict is None), None)
+            absent = None if lost else float(not found[0] and all(found[1:]))
             reason = lost["reply"].get("error", UNPARSED) if lost else ""
             yield _row(query, rank, image, absent, reason)
 
@@ -126,7 +126,7 @@ def ask(
     """(picture, thing or question) -> the judge's row, `size` pictures at a time. pictures: pixels by
     reference, or why there are none."""
     about, seen = words(asked), [image for image, shown in pictures.items() if not isinstance(shown, str)]
-    said = {
+    verdicts = {
         (image, word.word): judges.unanswered(f"{UNUSABLE}{pictures[image]}")
         for image in pictures.keys() - seen
         for word in about[image]
@@ -136,8 +136,8 @@ def ask(
         these, shown = [about[image] for image in block], [pictures[image] for image in block]
         answers = judges.ask("vqa", judge, cast(Any, shown), these, judges.JudgeOptions())
         for image, own, row in zip(block, these, answers, strict=True):
-            said |= {(image, word.word): answer for word, answer in zip(own, row, strict=True)}
-    return said
+            verdicts |= {(image, word.word): answer for word, answer in zip(own, row, strict=True)}
+    return verdicts
 
 
 def lost_rows(queries: Iterable[tuple[Query, str]], gallery: int) -> list[Row]:

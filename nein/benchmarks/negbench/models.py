@@ -243,8 +243,8 @@ def weights(reference: str) -> str | None:
 
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """Raises MetricError."""
-    if (made := references.offered(choice.asked)) is not None:
-        return made
+    if (model := references.offered(choice.asked)) is not None:
+        return model
     how: dict[str, Any] = {"device": device, "dtype": dtype}
     if choice.kind == "itm":
         return metrics.load_judge("itm", choice.reference, **how)

@@ -88,10 +88,10 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
         loaded = {(data := cast(Any, one.run).asked.data).sha256: data for one in own if one.run}
-        there = list(loaded.values()) or files.sets_of([one.folder for one in own])
+        data_sets = list(loaded.values()) or files.sets_of([one.folder for one in own])
         by_model: dict[str, list[ModelTasks]] = {}
         for run in shown:
-            asked = ModelTasks.of_folder(run.folder, there)
+            asked = ModelTasks.of_folder(run.folder, data_sets)
             by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
         return questions(by_model)
 
@@ -164,26 +164,26 @@ def _run(figure: Mapping[str, Any]) -> str:
 
 
 def notes(runs: Sequence[Evaluated]) -> list[str]:
-    all_facts, said = [run.facts for run in runs], []
+    all_facts, lines = [run.facts for run in runs], []
     for key, what in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
-            said.append(f"the rows differ in {what}; they are not comparable with each other.")
+            lines.append(f"the rows differ in {what}; they are not comparable with each other.")
     for value, text in (
         ("paper", "protocol 'paper': the right option comes first and ties go to the first, as released."),
         ("unnormalised", "multiple choice compares features that are not normalised, as first published."),
     ):
         if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
-            said.append(text)
-    said += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
+            lines.append(text)
+    lines += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
     for run in runs:
         otherwise = differs(run.facts["row"], run.facts["quick_gelu"])
         if run.facts["preset"] == "paper" and otherwise:
-            said.append(
+            lines.append(
                 f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
                 "not; they are not comparable."
             )
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
-        said.append(
+        lines.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "
             "comparable with it."
         )
@@ -195,8 +195,8 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
                 baseline = figure["metric"] if figure["metric"] in BASELINES else ""
                 where = ", ".join(filter(None, (*named, baseline)))
-                said.append(f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}")
-    return said
+                lines.append(f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}")
+    return lines
 
 
 class Shown(NamedTuple):
@@ -216,12 +216,12 @@ def questions(
         for task in run.tasks
         if isinstance(task, ChoiceTask)
     ]
-    there = {
+    by_id = {
         f"{name}/{question.id}": Shown(run.data.title, task, question)
         for _, run, task, name in tasks
         for question in task.questions
     }
-    asked = {identity: there[identity] for identity in cards.drawn(list(there), limit)}
+    asked = {identity: by_id[identity] for identity in cards.drawn(list(by_id), limit)}
     chosen: dict[tuple[str, str], Row] = {}
     for model, run, task, name in tasks:
         try:
@@ -244,8 +244,8 @@ def questions(
                 f"{option.shown}{' (right)' if k == one.question.correct else ''}"
                 for k, option in enumerate(one.question.options)
             ]
-            said = [_said(one.question, chosen.get((model, name))) for model in runs]
-            yield cards.Detail([("", shown)], captions, said)
+            replies = [_said(one.question, chosen.get((model, name))) for model in runs]
+            yield cards.Detail([("", shown)], captions, replies)
 
     every = asked.values()
     return cards.Samples(
@@ -274,8 +274,8 @@ def _said(question: Question, row: Row | None) -> cards.CardReply | None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     taken = [question.options[k] for k in _taken(row)]
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    made = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
-    cell = Cell(" or ".join(option.shown for option in taken), made, mark)
+    templates = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
+    cell = Cell(" or ".join(option.shown for option in taken), templates, mark)
     scores = row.get("scores")
     rows = [
         (f"{letter}: {question.options[k].shown}", _template(question, k),
@@ -352,18 +352,18 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
     for group in frames.records(frames.select(groups, variant=REPHRASED)):
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
-        made: list[tuple[str, dict[str, Any]]] = []  # source, figure
+        figures_of: list[tuple[str, dict[str, Any]]] = []  # source, figure
         values: dict[str, float] = {}
         for one in paper_numbers():
             task, what = _METRICS[one.metric]
             mine = known.get(one.source) == one.model and (one.source == "paper_table1") == by_paper
             if mine and (task, one.dataset) == (group["task"], group["dataset"]):
-                made.append((one.source, number(one.value, unit="%", **what)))
+                figures_of.append((one.source, number(one.value, unit="%", **what)))
                 values[what.get("kind", "")] = one.value
         if ORIGINAL in values and NEGATED in values:
             apart = number(values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5")
-            made.append(("paper_table1", {**apart, "direction": TEXT_TO_IMAGE}))
-        for source, row in made:
+            figures_of.append(("paper_table1", {**apart, "direction": TEXT_TO_IMAGE}))
+        for source, row in figures_of:
             words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
             name = f"{group['model']}, as printed ({words})"
             printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
@@ -378,11 +378,11 @@ def gaps() -> Iterator[dict[str, Any]]:
         by.setdefault((one.source, one.model, one.dataset), {})[one.metric] = one.value
     for (source, model, dataset), values in by.items():
         for measure, metrics in ends.items():
-            told, denied = map(values.get, metrics)
-            if source in _PRINTED and told is not None and denied is not None:
+            affirmed, denied = map(values.get, metrics)
+            if source in _PRINTED and affirmed is not None and denied is not None:
                 yield {
                     "model": _named(model), "data": dataset, "measure": f"{measure} ({REPHRASED})",
-                    "affirmed": told, "negated": denied,
+                    "affirmed": affirmed, "negated": denied,
                 }  # fmt: skip
 
 

@@ -59,10 +59,10 @@ def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
     lower, upper = (np.searchsorted(scores[order], best, side) for side in ("left", "right"))
     top = np.flatnonzero(scores == best[owner])
     relevant = np.bincount(owner[top], minlength=queries)
-    place = np.empty(len(scores), dtype=np.int64)
-    place[order] = np.arange(len(scores))
+    rank = np.empty(len(scores), dtype=np.int64)
+    rank[order] = np.arange(len(scores))
     first = np.full(queries, len(scores), dtype=np.int64)
-    np.minimum.at(first, owner[top], place[top])
+    np.minimum.at(first, owner[top], rank[top])
     return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
 
 
@@ -76,7 +76,7 @@ def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "n
 
 
 def baselines(
-    texts: np.ndarray, pictures: np.ndarray, said: np.ndarray, shown: np.ndarray, place: np.ndarray
+    texts: np.ndarray, pictures: np.ndarray, caption_rows: np.ndarray, shown: np.ndarray, targets: np.ndarray
 ) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
     """As `ranks`, by baseline, with the mean of all pictures, or of all captions, in place of each: by
     linearity the mean of the scores with all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
@@ -85,29 +85,29 @@ def baselines(
         starts = range(0, len(rows), ROWS)
         return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
 
-    heard = against(texts, said, mean(pictures, shown))
-    seen = against(pictures, shown, mean(texts, np.unique(said)))
+    heard = against(texts, caption_rows, mean(pictures, shown))
+    seen = against(pictures, shown, mean(texts, np.unique(caption_rows)))
     entries, size = np.arange(len(shown)), len(shown)
     by_picture = {TEXT_ONLY: np.zeros_like(seen), PICTURE_ONLY: seen}
     by_caption = {TEXT_ONLY: heard, PICTURE_ONLY: np.zeros_like(heard)}
     return (
-        {name: alone(scores, entries, size).taken(place) for name, scores in by_picture.items()},
-        {name: alone(scores, place, size) for name, scores in by_caption.items()},
+        {name: alone(scores, entries, size).taken(targets) for name, scores in by_picture.items()},
+        {name: alone(scores, targets, size) for name, scores in by_caption.items()},
     )
 
 
 def top(
     texts: np.ndarray,
     pictures: np.ndarray,
-    said: np.ndarray,
+    caption_rows: np.ndarray,
     shown: np.ndarray,
     count: int,
     seeds: Sequence[int],
 ) -> np.ndarray:
     """(Q, count) gallery entries, the best first; equal ones in an order drawn by the query's seed."""
     gallery = prepare(pictures[shown])
-    found = np.empty((len(said), min(count, len(gallery))), dtype=np.int64)
-    for row, (text, seed) in enumerate(zip(said, seeds, strict=True)):
+    found = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)
+    for row, (text, seed) in enumerate(zip(caption_rows, seeds, strict=True)):
         scores = products(gallery, prepare(texts[[text]]))
         drawn = np.random.default_rng(seed).permutation(len(gallery))
         found[row] = drawn[np.argsort(-scores[drawn], kind="stable")][: found.shape[1]]
@@ -115,38 +115,39 @@ def top(
 
 
 def ranks(
-    texts: np.ndarray, pictures: np.ndarray, said: np.ndarray, shown: np.ndarray, place: np.ndarray
+    texts: np.ndarray, pictures: np.ndarray, caption_rows: np.ndarray, shown: np.ndarray, targets: np.ndarray
 ) -> tuple[Ranks, Ranks]:
     """(every caption's picture among the gallery, every gallery entry's captions among all captions).
 
     texts, pictures  (T, D), (P, D) features as the model gives them; may lie in a file.
-    said, place      (N,) the row of `texts` of each caption, at least one, and its entry of the gallery.
+    caption_rows     (N,) the row of `texts` of each caption, at least one.
+    targets          (N,) the entry of the gallery of each caption.
     shown            (G,) the row of `pictures` of each entry of the gallery; without a caption of its own it
                      is no query (`relevant` 0).
     """
     gallery = prepare(pictures[shown])
-    count, size = len(said), len(gallery)
+    count, size = len(caption_rows), len(gallery)
     step = max(1, SCORES // max(gallery.shape))
     blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
     own = np.empty(count)
     for block in blocks:
-        own[block] = (prepare(texts[said[block]]) * gallery[place[block]]).sum(-1)
+        own[block] = (prepare(texts[caption_rows[block]]) * gallery[targets[block]]).sum(-1)
     best = np.full(size, -np.inf)
-    np.maximum.at(best, place, own)
-    top = np.flatnonzero(own > best[place] - TIE)
-    relevant = np.bincount(place[top], minlength=size)
+    np.maximum.at(best, targets, own)
+    top = np.flatnonzero(own > best[targets] - TIE)
+    relevant = np.bincount(targets[top], minlength=size)
     first = np.full(size, count)
-    np.minimum.at(first, place[top], top)
+    np.minimum.at(first, targets[top], top)
     best[relevant == 0] = np.inf
     of_text = np.zeros((3, count), np.int64)  # better, tied, before
     of_picture = np.zeros((3, size), np.int64)
     for block in blocks:
-        scores = prepare(texts[said[block]]) @ gallery.T  # (captions of the block, G)
+        scores = prepare(texts[caption_rows[block]]) @ gallery.T  # (captions of the block, G)
         over, rows, entries = _compared(scores, own[block, None])
-        foreign, earlier = place[block][rows] != entries, entries < place[block][rows]
+        foreign, earlier = targets[block][rows] != entries, entries < targets[block][rows]
         of_text[:, block] = over.sum(1), *(np.bincount(rows[w], None, len(over)) for w in (foreign, earlier))
         over, rows, entries = _compared(scores, best)
-        foreign = place[block][rows] != entries
+        foreign = targets[block][rows] != entries
         earlier = foreign & (rows + block.start < first[entries])
         of_picture += over.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
     better, tied, before = of_text

@@ -180,8 +180,8 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
 
     def work(judge: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         queries, shown, lost, size = found
-        said = judged.ask(judge, queries, shown, blocks.size)
-        rows = [*judged.rows_of(queries, said, config.protocol), *lost]
+        answers = judged.ask(judge, queries, shown, blocks.size)
+        rows = [*judged.rows_of(queries, answers, config.protocol), *lost]
         for row in rows:
             settled = row["absent"] is not None or row["reason"] == judged.UNPARSED
             why = PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
@@ -222,8 +222,8 @@ def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], A
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
     askings = (each for task in asked.tasks for each in asked.askings(task))
     asks = {choice.reference: 1} if place == "remote" else {}
-    made = [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
-    return [dataclasses.replace(one, asks=asks) for one in made]
+    stages = [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
+    return [dataclasses.replace(one, asks=asks) for one in stages]
 
 
 def convert(options: ConvertConfig) -> None:

@@ -82,13 +82,13 @@ def retrieval_rows(
             for text in item.captions
             if not _why_not(text, texts)
         )
-        place, said = np.fromiter(captions, np.dtype((np.int64, 2))).T
-        queries = iter(range(len(said)))
+        targets, caption_rows = np.fromiter(captions, np.dtype((np.int64, 2))).T
+        queries = iter(range(len(caption_rows)))
         to_image: Callable[[int | None], Row | None] = _nothing
         to_text = to_image
-        if len(said):
+        if len(caption_rows):
             shown = np.array([pictures.rows[gallery[index]] for index in readable])
-            sides = texts.features, pictures.features, said, shown, place
+            sides = texts.features, pictures.features, caption_rows, shown, targets
             to_image, to_text = (
                 _values(ranks, alone, scale, bias, protocol)
                 for ranks, alone in zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
@@ -165,13 +165,13 @@ def choice_rows(
     for question in task.questions:
         order = asking.order(question, seed, protocol)
         shown = [question.picture(option) for option in question.options]
-        said = [option.text for option in question.options]
-        why = (*map(pictures.reasons.get, shown), *map(texts.reasons.get, said))
+        captions = [option.text for option in question.options]
+        why = (*map(pictures.reasons.get, shown), *map(texts.reasons.get, captions))
         if reason := next(filter(None, why), ""):
             yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(BASELINES)}
             continue
         seen = prepare(pictures.features[[pictures.rows[name] for name in shown]], features)  # (options, D)
-        read = prepare(texts.features[[texts.rows[text] for text in said]], features)
+        read = prepare(texts.features[[texts.rows[text] for text in captions]], features)
         scores = products(seen, read)
         shares = asking.shares(scores, order, protocol).tolist()
         own = [float(scale * float(x) + bias) for x in scores]
@@ -185,7 +185,7 @@ def choice_rows(
 
 def asked_rows(
     task: records.ChoiceTask,
-    said: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Mapping[str, Any]],
     baselines: Baselines = (),
     *,
     protocol: str = "fixed",
@@ -196,8 +196,8 @@ def asked_rows(
     baselines  (questions asked in place of the task's, their rows by id). A question whose options are all
                alike is not asked, and the baseline is what guessing gets."""
     for question in task.questions:
-        told, order = said[question.id], asking.order(question, seed, protocol)
-        shares = _shares(len(question.options), told)
+        answer, order = answers[question.id], asking.order(question, seed, protocol)
+        shares = _shares(len(question.options), answer)
         alone: dict[str, float | None] = {}
         for asked, given in baselines:
             one = asked.standing.get(question.id)
@@ -207,22 +207,22 @@ def asked_rows(
                 continue
             elif (values := _shares(len(one.options), given[one.id])) is not None:
                 values = asked.same_order(question, one, values)
-            if values is not None and "scores" in told:
+            if values is not None and "scores" in answer:
                 tie = protocol == "paper" and _alike(values)
                 values = None if tie else asking.shares(values, order, protocol).tolist()
             alone[asked.name] = None if values is None else float(values[question.correct])
-        if shares is not None and "scores" in told:
+        if shares is not None and "scores" in answer:
             shares = asking.shares(shares, order, protocol).tolist()
-        shown = {key: told[key] for key in ("scores", "answer", "letter", "failed") if key in told}
-        reason = told["reason"] if shares is None else ""
+        shown = {key: answer[key] for key in ("scores", "answer", "letter", "failed") if key in answer}
+        reason = answer["reason"] if shares is None else ""
         yield {**_choice(question, order, shares, reason), **shown, **alone}
 
 
-def _shares(options: int, told: Mapping[str, Any]) -> list[float] | None:
+def _shares(options: int, answer: Mapping[str, Any]) -> list[float] | None:
     """The scores of the options, or the choice as shares of them; None where there is none."""
-    if "scores" in told:
-        return told["scores"]
-    return None if told["chosen"] is None else [float(k == told["chosen"]) for k in range(options)]
+    if "scores" in answer:
+        return answer["scores"]
+    return None if answer["chosen"] is None else [float(k == answer["chosen"]) for k in range(options)]
 
 
 def _choice(
@@ -245,11 +245,11 @@ def of_task(task: records.Task, rows: Iterable[Row]) -> Iterator[Row]:
     """The rows of the table from those of a task."""
     what = {"task": task.name.partition("/")[2], "variant": task.variant}
     if isinstance(task, records.RetrievalTask):
-        made = of_judged(rows) if task.asked else of_retrieval(rows)
+        figures = of_judged(rows) if task.asked else of_retrieval(rows)
     else:
         words = [option.text for question in task.questions[:1] for option in question.options]
-        made = of_choices(rows, known=task.kind != BINARY, asked=words == [YES, NO])
-    return ({**what, **row} for row in made)
+        figures = of_choices(rows, known=task.kind != BINARY, asked=words == [YES, NO])
+    return ({**what, **row} for row in figures)
 
 
 def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:

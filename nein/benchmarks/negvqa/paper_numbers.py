@@ -113,7 +113,7 @@ def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     protocol "paper"); others stand at the end. runs: name -> (figures, reference)."""
     rows: list[dict[str, Any]] = []
     for printed in (*dict.fromkeys(cell["model"] for cell in cells()), None):
-        rows += [{**there, "source": "printed"} for there in cells() if there["model"] == printed]
+        rows += [{**cell, "source": "printed"} for cell in cells() if cell["model"] == printed]
         for name, (figures, reference) in runs.items():
             if printed_as(reference) == printed:
                 rows += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
@@ -146,9 +146,9 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """
     printed, size = printed_as(reference), family(printed_as(reference) or reference)
     rows: list[dict[str, Any]] = []
-    there = {(c["variant"], c["category"]): c for c in cells() if c["model"] == printed}
+    printed_cells = {(c["variant"], c["category"]): c for c in cells() if c["model"] == printed}
     for row in _as_printed(figures):
-        if other := there.get((row["variant"], row["category"])):
+        if other := printed_cells.get((row["variant"], row["category"])):
             what = {"model": model, "task": "beside", "printed_as": printed}
             rows += [{**row, **what, "source": "here"}, {**other, **what, "source": "printed"}]
     if size is not None:

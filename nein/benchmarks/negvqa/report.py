@@ -250,8 +250,8 @@ def exported(path: Path) -> Exported:
                           f"{row['scoring']}, {row['category']}")
         for row in rows if row["value"] is not None
     ]  # fmt: skip
-    told = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
-    by = {row["metric"]: row for row in frames.records(told)}
+    gaps = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
+    by = {row["metric"]: row for row in frames.records(gaps)}
     if by.get("gap", {}).get("value") is not None:
         measure = f"accuracy ({by['gap']['scoring']})"
         results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))

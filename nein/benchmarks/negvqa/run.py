@@ -64,13 +64,13 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
             raise UserError(
                 f"'{twin}' and '{given}' have one name; give one of them another: NAME={reference}."
             )
-    made = []
+    of_models = []
     for model, asked in models.items():
         load = shared(functools.partial(load_model, asked, config, device))
         for remedy in ("", *config.mend):
             remedies.possible(remedy, asked.scorings, model)
-            made.append(_run(names[model], asked, config, data, device, load, remedy))
-    return [*made, *files.values()]
+            of_models.append(_run(names[model], asked, config, data, device, load, remedy))
+    return [*of_models, *files.values()]
 
 
 @dataclass(frozen=True)
@@ -209,12 +209,12 @@ def _answered(given: str, config: NegvqaConfig, data: Questions, device: str) ->
     }  # fmt: skip
 
     def rows(number: int) -> dict[str, list[Row]]:
-        made: list[Row] = []
+        lines: list[Row] = []
         for index in blocks.members(number):
             for variant, text in answers[items[index].id].items():
                 reply = Reply(text) if text else Reply(error="the file has no answer")
-                made += _rows(items[index], Asking(variant), reply)
-        return {ANSWERS: made}
+                lines += _rows(items[index], Asking(variant), reply)
+        return {ANSWERS: lines}
 
     name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
     stage = Stage(

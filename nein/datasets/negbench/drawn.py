@@ -64,10 +64,10 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
     images = []
     for index in range(scenes):
         drawn = scene(split, index, world)
-        said = captions(drawn, rng_for(split, index, "negbench captions"))
+        texts = captions(drawn, rng_for(split, index, "negbench captions"))
         shown = tuple(name for name in drawn.categories if name in world.named)
-        place = reference(split, index, world)
-        images.append(Concepts(f"{split}-{index:06d}", place, tuple(said), shown, unsure=unsure))
+        path = reference(split, index, world)
+        images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), shown, unsure=unsure))
     return tuple(with_negatives(images))
 
 
@@ -128,17 +128,17 @@ def negmcq(
 ) -> tuple[Question, ...]:
     """One question per scene with shuffled options, as CC12M-NegMCQ, in one of the wordings at random; of
     several, every other question has no full stops. hard: a second question (`caption_question`)."""
-    made: list[Question | None] = []
+    questions: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
         question = sentences.training_question(image, seed, wording=wording)
         if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
             plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
             question = replace(question, options=plain)
-        made.append(question)
+        questions.append(question)
         if hard:
-            made.append(caption_question(image, seed, wording))
-    return tuple(question for question in made if question is not None)
+            questions.append(caption_question(image, seed, wording))
+    return tuple(question for question in questions if question is not None)
 
 
 def caption_question(image: Concepts, seed: int, wording: str) -> Question | None:
@@ -149,7 +149,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     rng = stream(seed, image.id, "caption-question")
     absent, other = rng.sample(image.negatives, 2)
     present = rng.choice(image.positives)
-    denied, said = rng.choice(image.captions), rng.random() < 0.5
+    denied, affirms = rng.choice(image.captions), rng.random() < 0.5
     before = rng.random() < 0.5
     forms = sentences.CAPTION_FORMS[wording]
 
@@ -159,11 +159,11 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
         return Option(text, sentences.NEGATION if form == sentences.ABSENT else sentences.AFFIRMATION)
 
     no, yes = sentences.ABSENT, sentences.PRESENT
-    right = option(yes, present) if said else option(no, absent)
-    made = [right, option(no, present), option(yes, absent), option(yes, other)]
-    order = sentences.shuffled(len(made), rng)
+    right = option(yes, present) if affirms else option(no, absent)
+    options = [right, option(no, present), option(yes, absent), option(yes, other)]
+    order = sentences.shuffled(len(options), rng)
     return Question(
-        f"{image.id}/caption", image.path, tuple(made[k] for k in order), order.index(0), right.template,
+        f"{image.id}/caption", image.path, tuple(options[k] for k in order), order.index(0), right.template,
         image.positives, (absent, other), image.id,
     )  # fmt: skip
 

@@ -34,8 +34,8 @@ _ABSENT = 4  # things that BEAF's twin asks about and no picture shows
 def folder(name: str, split: str = "val", scenes: int | None = None) -> Path:
     """The folder of the twin of a row of `registry.ROWS`, drawn on first use."""
     count, (write, proof) = scenes or SCENES, WRITERS[name]
-    place, last = f"{name}-{split}-{count}-{VERSION}", proof.format(split=split)
-    return data.drawn(place, lambda draft: write(draft, split, count), proof=last)
+    folder_name, last = f"{name}-{split}-{count}-{VERSION}", proof.format(split=split)
+    return data.drawn(folder_name, lambda draft: write(draft, split, count), proof=last)
 
 
 def valse(root: Path, split: str, count: int) -> None:
@@ -125,9 +125,9 @@ def neat(root: Path, split: str, count: int) -> None:
     rows = []
     for plain, item in zip(task.original, task.negated, strict=True):
         _save(root / item.image, scene(split, int(Path(item.image).stem)))
-        there = [f"There is {with_article((item.negatives or ('',))[0])} in the image."] * len(plain.captions)
-        inverted = [f"{no} {_denied(text)}" for no, text in zip(there, plain.captions, strict=True)]
-        rows.append((item.image, item.captions, plain.captions, there, inverted))
+        wrong = [f"There is {with_article((item.negatives or ('',))[0])} in the image."] * len(plain.captions)
+        inverted = [f"{no} {_denied(text)}" for no, text in zip(wrong, plain.captions, strict=True)]
+        rows.append((item.image, item.captions, plain.captions, wrong, inverted))
     columns = ["filepath", "captions", "pos_captions", "neg_captions", "inverted_captions"]
     written = [[image, *(repr(list(texts)) for texts in lists)] for image, *lists in rows]
     pd.DataFrame(written, columns=columns).to_csv(root / NEAT, index=False, lineterminator="\n")
@@ -219,9 +219,9 @@ def write_scope(root: Path, split: str, count: int, language: str = "en") -> Non
     """Negation in scope: caption k is true of picture k; `denies`: whether it has a denying word."""
     rows = []
     for number, pair in enumerate(scope.pairs(split, count)):
-        said = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
+        captions = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
-        for k, (one, text) in enumerate(zip(pair.scenes, said, strict=True)):
+        for k, (one, text) in enumerate(zip(pair.scenes, captions, strict=True)):
             row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
             row[f"caption_{k}"] = text
             row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]

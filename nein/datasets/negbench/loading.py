@@ -72,8 +72,8 @@ def load(
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
-    there = _listing(folder)
-    if folder.is_file() and not there:
+    listing = _listing(folder)
+    if folder.is_file() and not listing:
         raise UserError(
             f"'{data}' has none of the names by which files are known; give it the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
@@ -86,7 +86,7 @@ def load(
     wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
     found = []
     for row in map(ROWS.__getitem__, wanted):
-        if parts := _parts(row, there):
+        if parts := _parts(row, listing):
             found.append(_dataset(row, parts, roots, protocol))
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
@@ -148,9 +148,9 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
             "For the published one give --data FOLDER."
         )
     folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
-    made = _dataset(replace(row, sizes={}), _parts(row, _listing(folder)), {"": folder}, protocol)
+    dataset = _dataset(replace(row, sizes={}), _parts(row, _listing(folder)), {"": folder}, protocol)
     title = row.title if name in registry.SCOPE else f"{row.title} (drawn twin)"
-    return replace(made, name=f"{NANO}-{name}", title=title)
+    return replace(dataset, name=f"{NANO}-{name}", title=title)
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:
@@ -168,11 +168,11 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def _parts(row: Row, there: Mapping[str, list[Path]]) -> list[tuple[Part, list[Path | None]]]:
+def _parts(row: Row, listing: Mapping[str, list[Path]]) -> list[tuple[Part, list[Path | None]]]:
     """The parts that are there, each with its files: [original, negated] or [file]."""
 
     def find(names: Sequence[str]) -> Path | None:
-        places = next((there[name] for name in names if name in there), [])
+        places = next((listing[name] for name in names if name in listing), [])
         if len(places) > 1:
             listed = ", ".join(map(str, places))
             raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
@@ -198,7 +198,7 @@ def _listing(top: Path) -> dict[str, list[Path]]:
     parts = [part for row in ROWS.values() for part in row.parts]
     released = {name for part in parts for name in (*part.files, *part.negated)}
     places: dict[str, list[Path]] = {}
-    below = (Path(place, name) for place, _, names in os.walk(top) for name in names)
+    below = (Path(parent, name) for parent, _, names in os.walk(top) for name in names)
     for path in [top] if top.is_file() else below:
         for name in released & {path.name, f"{path.absolute().parent.name}/{path.name}"}:
             places.setdefault(name, []).append(path)

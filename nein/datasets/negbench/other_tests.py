@@ -74,8 +74,8 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
-    if said := shapes.fault(content, _CC_NEG):
-        raise UserError(f"'{path}': {said}.")
+    if fault := shapes.fault(content, _CC_NEG):
+        raise UserError(f"'{path}': {fault}.")
     images, notes = content["image_paths"], content["annotations"]
     if len(images) != len(notes):
         raise UserError(f"'{path}' has {len(images)} image_paths and {len(notes)} annotations.")
@@ -161,8 +161,8 @@ def naturalbench(path: Path) -> Iterator[Question]:
         raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
     for number in range(len(rows) // 4):
         four = rows[4 * number : 4 * number + 4]
-        said = [text for asked, options, _, _ in four for text in (asked, *options) if text != NO]
-        if not any(map(denies, said)):
+        texts = [text for asked, options, _, _ in four for text in (asked, *options) if text != NO]
+        if not any(map(denies, texts)):
             continue
         pair = f"{four[0][2]} {four[1][2]}"
         for index, (asked, options, image, right) in enumerate(four):
@@ -294,6 +294,6 @@ def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
     if shapes.fault(content, kind):
         raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
     for name, item in content.items() if kind is dict else enumerate(content):
-        if said := shapes.fault(item, shape):
-            raise UserError(f"'{path}', item {name}: {said}.")
+        if fault := shapes.fault(item, shape):
+            raise UserError(f"'{path}', item {name}: {fault}.")
         yield str(name), item

@@ -72,7 +72,7 @@ def polarity(sentence: str, noun: str) -> Polarity:
     >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'
     """
-    ways = {_at(sentence, place) for place in mentions(sentence, noun)}
+    ways = {_at(sentence, span) for span in mentions(sentence, noun)}
     if not ways or "unclear" in ways:
         return "unclear" if ways else "missing"
     return "both" if len(ways) > 1 else ways.pop()
@@ -103,11 +103,11 @@ def changed(
     others            Known objects of the picture that the original does not speak of.
     """
     for noun, wanted in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
-        said = polarity(sentence, noun)
-        if said == "missing":
+        found = polarity(sentence, noun)
+        if found == "missing":
             return "an object is lost"
-        if said != wanted:
-            return "polarity unclear" if said == "unclear" else "polarity changed"
+        if found != wanted:
+            return "polarity unclear" if found == "unclear" else "polarity changed"
     if any(mentions(sentence, noun) for noun in others):
         return "an object is added"
 
@@ -125,17 +125,17 @@ def _plain(sentence: str) -> str:
     return sentence.casefold().replace("\u2019", "'")
 
 
-def _at(sentence: str, place: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
+def _at(sentence: str, span: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
     text = _plain(sentence)
     text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
     start, end = 0, len(text)
     for match in _BREAK.finditer(text):
-        if match.end() <= place[0]:
+        if match.end() <= span[0]:
             start = match.end()
-        elif match.start() >= place[1]:
+        elif match.start() >= span[1]:
             end = match.start()
             break
-    before, behind = text[start : place[0]], text[place[1] : end]
+    before, behind = text[start : span[0]], text[span[1] : end]
     if _TWICE.search(before) or _TWICE.search(behind) or _HEDGED.search(before):
         return "unclear"
     if _HEDGED_BEHIND.search(behind):

@@ -114,10 +114,10 @@ class Negation:
     def text(self, thing: str, stop: Literal["as it is", "where missing", "always"]) -> str:
         """stop: whether the caption gets a full stop."""
         sentence = ABSENCE.format(x=self.absent, thing=thing)
-        said = self.caption.strip()
-        if stop == "always" or (stop == "where missing" and not said.endswith((".", "!", "?"))):
-            said += STOP
-        return f"{sentence} {said}" if self.before else f"{said} {sentence}"
+        caption = self.caption.strip()
+        if stop == "always" or (stop == "where missing" and not caption.endswith((".", "!", "?"))):
+            caption += STOP
+        return f"{sentence} {caption}" if self.before else f"{caption} {sentence}"
 
 
 def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, order: str) -> list[Negation]:
@@ -184,8 +184,8 @@ def evaluation_questions(
         if not pair or protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
         second = pair[1] if len(pair) > 1 else None
-        made = options(pair[0], second, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
-        questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
+        drawn = options(pair[0], second, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
+        questions.append(_question(image, f"{image.id}#{number}", drawn, (absent,)))
     return questions
 
 
@@ -202,8 +202,8 @@ def questions_as_filed(
         pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
         second = pair[1] if len(pair) > 1 else None
         template = rng.choice(records.TEMPLATES if second else (NEGATION, HYBRID))
-        made = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
-        questions.append(_question(image, f"{image.id}#{number}", made, (absent,)))
+        choices = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
+        questions.append(_question(image, f"{image.id}#{number}", choices, (absent,)))
     return questions
 
 
@@ -223,7 +223,7 @@ def medical_questions(
         return {}
     rng = stream(seed, image.id, "medical")
     shown, absent = rng.choice(image.positives), rng.sample(image.negatives, min(3, len(image.negatives)))
-    there = rng.random() < 0.5
+    is_shown = rng.random() < 0.5
 
     def say(form: str, name: str) -> str:
         return WORDINGS[wording][form].format(A=name, N=name, thing="image")
@@ -232,22 +232,22 @@ def medical_questions(
         return _question(image, image.id, [Option(text, template) for text in (right, *wrong)], tuple(absent))
 
     affirmed = [say(AFFIRMATION, name) for name in absent]
-    one = shown if there else absent[0]
-    forms = (AFFIRMATION, NEGATION) if there else (NEGATION, AFFIRMATION)
+    one = shown if is_shown else absent[0]
+    forms = (AFFIRMATION, NEGATION) if is_shown else (NEGATION, AFFIRMATION)
     asked = {
         "binary": ask(say(forms[0], one), [say(forms[1], one)], None),
         "binary-control": ask(say(AFFIRMATION, shown), affirmed[:1], None),
     }
     if conditions:
         asked, (first, second) = {}, conditions
-        there, other = (name.lower() in image.positives for name in conditions)
+        is_shown, other = (name.lower() in image.positives for name in conditions)
         known = [name.lower() not in image.unsure for name in conditions]
         yes, no = f"This image shows {first}", f"This image does not show {first}"
         if known[0]:
-            asked["binary"] = ask(yes if there else no, [no if there else yes], None)
-        if all(known) and there != other:
-            told = [yes, f"This image shows {second}"][:: 1 if there else -1]
-            asked["binary-control"] = ask(told[0], told[1:], None)
+            asked["binary"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
+        if all(known) and is_shown != other:
+            texts = [yes, f"This image shows {second}"][:: 1 if is_shown else -1]
+            asked["binary-control"] = ask(texts[0], texts[1:], None)
     if len(absent) == 3:
         asked["mcq-control"] = ask(say(AFFIRMATION, shown), affirmed, AFFIRMATION)
     return asked
@@ -264,11 +264,11 @@ def training_question(
     rng = stream(seed, image.id, "train-mcq")
     absent = rng.choice(image.negatives)
     pair = rng.sample(shown, min(2, len(shown)))
-    made = options(
+    choices = options(
         pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(records.TEMPLATES), stop=STOP,
         hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
     )  # fmt: skip
-    return _question(image, image.id, made, (absent,), shuffled(len(made), rng))
+    return _question(image, image.id, choices, (absent,), shuffled(len(choices), rng))
 
 
 def shuffled(count: int, rng: random.Random) -> list[int]:
@@ -278,13 +278,13 @@ def shuffled(count: int, rng: random.Random) -> list[int]:
 
 
 def _question(
-    image: Concepts, name: str, made: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
+    image: Concepts, name: str, choices: Sequence[Option], absent: tuple[str, ...], order: Sequence[int] = ()
 ) -> Question:
     """The first option is right; order: of the options."""
-    order = order or range(len(made))
-    shown, source = tuple(made[i] for i in order), image.source_id or image.id
+    order = order or range(len(choices))
+    shown, source = tuple(choices[i] for i in order), image.source_id or image.id
     return Question(
-        name, image.path, shown, order.index(0), made[0].template, image.positives, absent, source
+        name, image.path, shown, order.index(0), choices[0].template, image.positives, absent, source
     )
 
 

@@ -153,18 +153,18 @@ def load(
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Question id -> variant -> answer, of a .csv with the columns index, original and negated, of any of the
     questions; an empty cell is no answer. Raises UserError."""
-    columns, known, made = ("index", *VARIANTS), {item.id for item in items}, {}
+    columns, known, found = ("index", *VARIANTS), {item.id for item in items}, {}
     problems = Problems()
     for number, row in atomic.read_csv(path, columns):
-        name, *said = (row[column].strip() for column in columns)
+        name, *cells = (row[column].strip() for column in columns)
         if name not in known:
             problems.add("of no question", f"line {number}")
-        elif name in made:
+        elif name in found:
             problems.add("of a question that has one already", f"line {number}")
         else:
-            made[name] = dict(zip(VARIANTS, said, strict=True))
+            found[name] = dict(zip(VARIANTS, cells, strict=True))
     problems.raise_if_any(f"'{path}'")
-    return made
+    return found
 
 
 def _items(
@@ -293,10 +293,10 @@ def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]
         if not (root / name).exists():  # up to four questions are about one scene
             images.write_png(root / name, render(scene, world.style))
         # Pairs of questions of a kind get one right "A" and one right "B", in random order.
-        pair, place = divmod(asked[question.kind], 2)
+        pair, half = divmod(asked[question.kind], 2)
         asked[question.kind] += 1
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
-        right = "AB"[first ^ place]
+        right = "AB"[first ^ half]
         options = [question.right, question.wrong]
         yield {
             "index": number,

@@ -123,13 +123,13 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         from nein.models import needs
 
         name = self.maker.partition(":")[2]
-        made: list[Need] = []
+        of_editor: list[Need] = []
         if self.source == "pairs" and self.edits:
-            made = needs.of_editors([name], self.preset, {"steps": self.steps})
+            of_editor = needs.of_editors([name], self.preset, {"steps": self.steps})
         elif self.source == "pairs":
-            made = needs.of_pipeline(name, checker=True)
+            of_editor = needs.of_pipeline(name, checker=True)
         return [
-            *made,
+            *of_editor,
             *(needs.of_model("ovd", self.detector) if self.detects else []),
             *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
         ]

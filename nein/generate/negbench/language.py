@@ -109,10 +109,10 @@ def extract(
             affirmed, new = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
             problem = "" if new else NO_OBJECTS
         else:
-            said = ". ".join(image.captions)  # a denial ends with its caption
+            text = ". ".join(image.captions)  # a denial ends with its caption
             present, absent = _names(answer.present), _names(answer.absent)
-            affirmed = [name for name in present if polarity.polarity(said, name) == "affirmed"]
-            new = [name for name in absent if not polarity.mentions(said, name) and name not in present]
+            affirmed = [name for name in present if polarity.polarity(text, name) == "affirmed"]
+            new = [name for name in absent if not polarity.mentions(text, name) and name not in present]
             notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
             notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
             image, new = image.noting(*notes), new[:count]
@@ -180,9 +180,9 @@ def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[PairPlan 
             plans.append(_failure(outcome.failure))
             continue
         extra, objects = _names([value.extra])[:1], _names(value.objects)
-        said = [polarity.polarity(value.caption, name) for name in (*objects, *extra)]
+        found = [polarity.polarity(value.caption, name) for name in (*objects, *extra)]
         added = [polarity.polarity(value.caption_with_extra, name) for name in extra]
-        if len(objects) >= 2 and added == ["affirmed"] and said == ["affirmed"] * len(objects) + ["missing"]:
+        if len(objects) >= 2 and added == ["affirmed"] and found == ["affirmed"] * len(objects) + ["missing"]:
             captions = value.caption, value.caption_with_extra
             plans.append(PairPlan(number, *captions, tuple(objects), *extra))
         else:
@@ -215,7 +215,7 @@ def paraphrase(
     the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
     what comes first. Where the model gave no answer at all, another seed is not tried.
     """
-    said: dict[int, tuple[str | None, str]] = {}
+    results: dict[int, tuple[str | None, str]] = {}
     open_ = list(range(len(sentences)))
     for turn in range(client.attempts if client.temperature > 0 else 1):
         requests = []
@@ -224,7 +224,7 @@ def paraphrase(
             requests.append(Request(_prompt(sentences[k], keep_order, random.Random(number)), number))
         for k, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
             if outcome.value is None:
-                said[k] = (None, _failure(outcome.failure))
+                results[k] = (None, _failure(outcome.failure))
                 continue
             text = " ".join(outcome.value.sentence.split())
             one, why = sentences[k], ""
@@ -233,9 +233,9 @@ def paraphrase(
                 why = polarity.changed(text, one.affirmed, one.denied, keep_order_of=order, others=one.others)
                 if not why and len(text.split()) > LONGER * len(one.text.split()) + 10:
                     why = "it says much more"
-            said[k] = (None, why) if why else (text, "")
-        open_ = [k for k in open_ if said[k][0] is None and not said[k][1].startswith(NO_ANSWER)]
-    return [said[k] for k in range(len(sentences))]
+            results[k] = (None, why) if why else (text, "")
+        open_ = [k for k in open_ if results[k][0] is None and not results[k][1].startswith(NO_ANSWER)]
+    return [results[k] for k in range(len(sentences))]
 
 
 def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:

@@ -104,8 +104,8 @@ def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> PairPlan
         return "no object of the vocabulary is absent"
     caption = rng.choice(image.captions)
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
-    said = caption.rstrip()
-    added = f"{said if said.endswith('.') else said + '.'} There is {nouns.with_article(extra, some=True)}."
+    text = caption.rstrip()
+    added = f"{text if text.endswith('.') else text + '.'} There is {nouns.with_article(extra, some=True)}."
     return PairPlan(image.id, caption, added, image.positives, extra, other, image.source_id or image.id)
 
 
@@ -131,8 +131,8 @@ def make_pairs(
             break
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan, _ in open_]
         going, pictures = zip(*open_, strict=True)
-        made, left = maker.make(going, pictures, seeds), []
-        for (plan, picture), pair in zip(open_, made, strict=True):
+        results, left = maker.make(going, pictures, seeds), []
+        for (plan, picture), pair in zip(open_, results, strict=True):
             why = pair if isinstance(pair, str) else _refuse(plan, pair, verifier)
             if isinstance(pair, str) or why:
                 done[plan.id] = [Concepts(plan.id, "", problem=NOT_MADE, notes=(why,))]
@@ -251,9 +251,9 @@ def verify(
         if failure is not None:
             verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
             continue
-        there = {name: verifier.present(score) for row in rows for name, score in row.items()}
-        absent = tuple(name for name in image.negatives if not there[name])
-        shown = tuple(name for name in image.positives if not positives or there[name])
+        is_shown = {name: verifier.present(score) for row in rows for name, score in row.items()}
+        absent = tuple(name for name in image.negatives if not is_shown[name])
+        shown = tuple(name for name in image.positives if not positives or is_shown[name])
         notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
         notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
         verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=shown)

@@ -71,14 +71,14 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
     )
     images = []
     for picture in listed.pictures:
-        said = tuple(dict.fromkeys(text for raw in picture.captions if (text := _clean(raw))))
+        captions = tuple(dict.fromkeys(text for raw in picture.captions if (text := _clean(raw))))
         shown = tuple(dict.fromkeys(_clean(instance.category) for instance in picture.objects))
         path, problem = _name(picture.file_name)
         if config.concepts == "annotations" and not shown:
             problem = problem or NO_OBJECT
-        elif config.concepts == "llm" and not said:
+        elif config.concepts == "llm" and not captions:
             problem = problem or NO_CAPTION
-        images.append(Concepts(Path(path).stem, path, said, shown, problem=problem))
+        images.append(Concepts(Path(path).stem, path, captions, shown, problem=problem))
     if config.concepts == "llm":
         yield from images
     else:
@@ -139,27 +139,27 @@ def _folder(folder: Path, endings: tuple[str, ...]) -> Iterator[Concepts]:
     def unreadable(error: OSError) -> None:
         raise UserError(f"The folder '{error.filename}' cannot be read ({error.strerror}).")
 
-    for place, folders, names in os.walk(folder, onerror=unreadable):
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
         folders.sort()
         texts = {Path(name).stem for name in names if name.endswith(".txt")}
         for name in sorted(names):
             if not name.lower().endswith(endings):
                 continue
-            path = Path(place, name).relative_to(folder)
-            said, problem = "", ""
+            path = Path(parent, name).relative_to(folder)
+            caption, problem = "", ""
             if path.stem in texts:
                 try:
-                    said = Path(place, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace")
+                    caption = Path(parent, f"{path.stem}.txt").read_text(encoding="utf-8", errors="replace")
                 except OSError as error:
                     problem = f"{BAD_TEXT}: {error.strerror or error}"
-            yield _captions_of(path.as_posix(), [said], problem)
+            yield _captions_of(path.as_posix(), [caption], problem)
 
 
 def _captions_of(name: str, texts: Sequence[str], problem: str = "") -> Concepts:
-    said = tuple(dict.fromkeys(clean for text in texts if (clean := _clean(text))))
+    captions = tuple(dict.fromkeys(clean for text in texts if (clean := _clean(text))))
     name, odd = _name(name)
-    problem = odd or problem or ("" if said else NO_CAPTION)
-    return Concepts(str(Path(name).with_suffix("")), name, said, problem=problem)
+    problem = odd or problem or ("" if captions else NO_CAPTION)
+    return Concepts(str(Path(name).with_suffix("")), name, captions, problem=problem)
 
 
 def _clean(text: str) -> str:

@@ -79,8 +79,8 @@ class Job(job.Job):
         was made of it; so is one whose pictures have vanished."""
 
         def valid(rows: list[Row]) -> bool:
-            made = [row["path"] for row in rows if stage == "pairs" and row.get("path")]
-            return not unanswered(rows) and all((self.dataset / path).exists() for path in made)
+            paths = [row["path"] for row in rows if stage == "pairs" and row.get("path")]
+            return not unanswered(rows) and all((self.dataset / path).exists() for path in paths)
 
         return None if stage == "verify" else valid
 
@@ -90,8 +90,8 @@ class Job(job.Job):
         if stage == "pairs":
             return Model(
                 "maker", lambda: _tools(config, folder, device),
-                lambda made: _described(maker=made.maker, detector=made.verifier.detector, llm=made.client),
-                usage=lambda made: usage_of({"llm": made.client}),
+                lambda t: _described(maker=t.maker, detector=t.verifier.detector, llm=t.client),
+                usage=lambda t: usage_of({"llm": t.client}),
             )  # fmt: skip
         if stage == "verify":
             load = functools.partial(_verifier, config, device, config.protocol)
@@ -159,10 +159,10 @@ class Job(job.Job):
             images.write_png(self.dataset / path, picture)
             return path
 
-        made = pairs.make_pairs(
+        results = pairs.make_pairs(
             plans, ids, source, tools.maker, tools.verifier, save, seed=config.seed, attempts=config.attempts
         )
-        return [image.row() for image in made]
+        return [image.row() for image in results]
 
     def make_concepts(self, shard: int, client: llm.Client) -> list[Row]:
         config, members = self.config, self.concepts(shard, "concepts")
@@ -189,11 +189,11 @@ class Job(job.Job):
         config = self.config
         members = self.concepts(shard)
         owned = [
-            (image.id, said) for image in members for said in _sentences(image, self.tasks(image), config)
+            (image.id, text) for image in members for text in _sentences(image, self.tasks(image), config)
         ]
-        said = [one for _, one in owned]
+        sentences = [sentence for _, sentence in owned]
         paraphrases = language.paraphrase(
-            client, said, config.seed, keep_order=config.affneg, protocol=config.protocol
+            client, sentences, config.seed, keep_order=config.affneg, protocol=config.protocol
         )
         rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in members}
         for (owner, sentence), (text, why) in zip(owned, paraphrases, strict=True):
@@ -245,9 +245,9 @@ def rephrased(tasks: Tasks, image: Concepts, row: dict[str, Any]) -> Tasks:
         negated = replace(tasks.negated, captions=tuple(captions)) if captions else None
     questions = []
     for question in tasks.questions:
-        said = words(f"{question.id}/o", len(question.options))
-        if said:
-            options = tuple(Option(t, o.template) for t, o in zip(said, question.options, strict=True))
+        rewordings = words(f"{question.id}/o", len(question.options))
+        if rewordings:
+            options = tuple(Option(t, o.template) for t, o in zip(rewordings, question.options, strict=True))
             questions.append(replace(question, options=options))
     return Tasks(tasks.original if negated else None, negated, tuple(questions))
 
@@ -279,10 +279,10 @@ class PairTools:
 
 def _described(**parts: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     """Kind -> fingerprint and description; nothing of None."""
-    told = {kind: (part, part.describe()) for kind, part in parts.items() if part is not None}
+    described = {kind: (part, part.describe()) for kind, part in parts.items() if part is not None}
     return {
         kind: (getattr(part, "fingerprint", None) or json_digest(facts)[:16], facts)
-        for kind, (part, facts) in told.items()
+        for kind, (part, facts) in described.items()
     }
 
 

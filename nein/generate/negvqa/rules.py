@@ -282,16 +282,16 @@ def _inverted(question: Question) -> str:
     """ "What does the sign say?" -> "What does the sign not say?", with do, have or a modal."""
     forms = ("VBN",) if question.verb.lemma_ == "have" else ("VB", "VBP")
     behind_subject = question.doc[phrase_end(question.after) : question.end]
-    place = next((token for token in behind_subject if token.tag_ in forms), None)
-    if place is None or place.dep_ == "relcl":
+    anchor = next((token for token in behind_subject if token.tag_ in forms), None)
+    if anchor is None or anchor.dep_ == "relcl":
         raise Refusal("its verb is not where it is expected")
-    _check_between(question, place)
-    return _insert(question, place.idx, "not ")
+    _check_between(question, anchor)
+    return _insert(question, anchor.idx, "not ")
 
 
-def _check_between(question: Question, place: Any) -> None:
+def _check_between(question: Question, anchor: Any) -> None:
     """Nothing but the subject may stand between the finite verb and the place of the negation."""
-    between = question.doc[question.verb.i + 1 : place.i]
+    between = question.doc[question.verb.i + 1 : anchor.i]
     clauses = [token for token in between if token.tag_ in (*FINITE, "WDT") or token.dep_ == "relcl"]
     if clauses or any(token.text == "," for token in between):
         raise Refusal("a clause stands before the place of the negation")
@@ -305,21 +305,21 @@ def _participle(question: Question, verb: Any) -> str:
     Told from the words, for parsers often take the participle for an attribute of the subject. And it may be
     one: "What is the animal standing on the left?" asks what the animal is.
     """
-    place = verb.nbor(-1) if verb.nbor(-1).lower_ == "being" else verb
-    _check_between(question, place)
+    anchor = verb.nbor(-1) if verb.nbor(-1).lower_ == "being" else verb
+    _check_between(question, anchor)
     tail = question.doc[verb.i + 1 : question.end]
     stranded = len(tail) == 1 and tail[0].pos_ == "ADP"
     if question.asks_when_or_where:
         behind_subject = phrase_end(question.after)
-        if all(token.pos_ == "ADV" for token in question.doc[behind_subject : place.i]):
-            return _insert(question, place.idx, "not ")
-    elif verb.tag_ == "VBG" or place != verb:
+        if all(token.pos_ == "ADV" for token in question.doc[behind_subject : anchor.i]):
+            return _insert(question, anchor.idx, "not ")
+    elif verb.tag_ == "VBG" or anchor != verb:
         followed = len(tail) > 1 and tail[0].pos_ == "ADP" and verb.lemma_ in TRANSITIVE
         if not len(tail) or stranded or followed:
-            return _insert(question, place.idx, "not ")
+            return _insert(question, anchor.idx, "not ")
     elif verb.lemma_ in NAMING:
         if not len(tail) or stranded:
-            return _insert(question, place.idx, "not ")
+            return _insert(question, anchor.idx, "not ")
     elif not question.phrase and question.doc[phrase_end(question.after)].lower_ == "of":
         return _insert(question, _behind(question.verb), " not")  # "the name of the colony shown"
     raise Refusal("it cannot be told whether the participle belongs to the subject")

@@ -65,7 +65,7 @@ def build(config: ConversionConfig) -> str:
     )
     usable = [item for item in items if not item.problem]
     if config.negator == "rules":
-        made = by_rules(usable)
+        answered = by_rules(usable)
     else:
         from nein.engine import attempts, processes
         from nein.engine.answers import AnswerCache
@@ -76,12 +76,12 @@ def build(config: ConversionConfig) -> str:
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
             ask = functools.partial(by_model, usable, [wrong[item.id] for item in usable], client)
-            made = ask(config.instruction)
+            answered = ask(config.instruction)
             while batches.collect():
-                made = ask(config.instruction)
+                answered = ask(config.instruction)
             batches.keep(None)
         folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
-    rest = iter(made)
+    rest = iter(answered)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
     return _write(config, folder, items, wrong, negations, negator)
 
@@ -107,7 +107,7 @@ def _write(
     negations: Sequence[Negation], negator: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Pictures, records, questions, sheet; the manifest's status last."""
-    negated = [(item, made) for item, made in zip(items, negations, strict=True) if made.state == NEGATED]
+    negated = [(item, neg) for item, neg in zip(items, negations, strict=True) if neg.state == NEGATED]
     kept = [item for item, _ in negated]
     if config.letters == "notebook":
         drawn, letters = sources.notebook(kept, config.seed)
@@ -117,8 +117,8 @@ def _write(
     names: dict[str, str] = {}
     questions = folder.path / "questions.jsonl"
     converted = (
-        sources.record(item, _keep(folder.path, item, names), made.question, wrong[item.id], letter)
-        for (item, made), letter in zip(negated, letters, strict=True)
+        sources.record(item, _keep(folder.path, item, names), neg.question, wrong[item.id], letter)
+        for (item, neg), letter in zip(negated, letters, strict=True)
     )
     atomic.write_lines(questions, converted)
     for variant in ("original", "negated"):
@@ -132,21 +132,21 @@ def _write(
         {
             "index": item.id, "category": item.subset, "question": item.question,
             "options": list(item.options), "right": item.answer if not item.problem else None,
-            "wrong": wrong.get(item.id), "state": made.state, "negated_question": made.question or None,
-            "reason": made.reason or None, "kind": made.kind or None,
+            "wrong": wrong.get(item.id), "state": neg.state, "negated_question": neg.question or None,
+            "reason": neg.reason or None, "kind": neg.kind or None,
         }
-        for item, made in zip(items, negations, strict=True)
+        for item, neg in zip(items, negations, strict=True)
     )  # fmt: skip
     atomic.write_lines(folder.path / "records.jsonl", records)
     if negated:
         chosen = sources.chosen([item.id for item in kept], config.sheet, config.seed)
         by_id = {row["index"]: row for row in atomic.checked_lines(questions) if row["index"] in chosen}
-        said = " ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key))
+        negator_name = " ".join(str(negator[key]) for key in ("negator", "model") if negator.get(key))
         path = folder.path / "check.html"
-        check.write_sheet(path, [by_id[key] for key in chosen], population=len(negated), negator=said)
-    again = sum(made.again for made in negations)
-    counts = Counter(made.state for made in negations)
-    reasons = Counter((made.state, made.kind or made.reason) for made in negations if made.state != NEGATED)
+        check.write_sheet(path, [by_id[key] for key in chosen], population=len(negated), negator=negator_name)
+    again = sum(neg.again for neg in negations)
+    counts = Counter(neg.state for neg in negations)
+    reasons = Counter((neg.state, neg.kind or neg.reason) for neg in negations if neg.state != NEGATED)
     folder.update(
         status=INCOMPLETE if again else COMPLETE, counts=dict(counts), questions=len(negated),
         reasons=[{"state": state, "reason": why, "count": n} for (state, why), n in reasons.most_common()],
@@ -263,8 +263,8 @@ def by_rules(items: Sequence[Choice]) -> list[Negation]:
     from nein.generate.negvqa.rules import Refusal, negate
 
     return [
-        Negation(REFUSED, reason=str(made)) if isinstance(made, Refusal) else Negation(NEGATED, made)
-        for made in negate([item.question for item in items])
+        Negation(REFUSED, reason=str(result)) if isinstance(result, Refusal) else Negation(NEGATED, result)
+        for result in negate([item.question for item in items])
     ]
 
 

@@ -136,7 +136,7 @@ def _items(
     for number, row in enumerate(rows, start=1):
         cell = {key: row.get(name) for key, name in names.items()}
         texts = [_text(cell[letter]) for letter in LETTERS]
-        count = next((place for place, text in enumerate(texts) if not text), len(texts))
+        count = next((k for k, text in enumerate(texts) if not text), len(texts))
         options = tuple(texts[:count])
         answer = _text(cell["answer"]).upper()
         right = LETTERS.find(answer) if len(answer) == 1 else -1
@@ -243,14 +243,14 @@ def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
     if rule == "drawn":
         return ["AB"[sample_seed(seed, f"letter/{item.id}") >> 62] for item in items]
     subsets: dict[str, list[int]] = defaultdict(list)
-    for place, item in enumerate(items):
-        subsets[item.subset].append(place)
+    for index, item in enumerate(items):
+        subsets[item.subset].append(index)
     drawn = [""] * len(items)
     for subset, places in subsets.items():
         first = sample_seed(seed, f"letters/{subset}") >> 62
-        ranked = sorted(places, key=lambda place: sample_seed(seed, f"letter/{items[place].id}"))
-        for rank, place in enumerate(ranked):
-            drawn[place] = "AB"[(rank + first) % 2]
+        ranked = sorted(places, key=lambda index: sample_seed(seed, f"letter/{items[index].id}"))
+        for rank, index in enumerate(ranked):
+            drawn[index] = "AB"[(rank + first) % 2]
     return drawn
 
 
@@ -260,7 +260,7 @@ def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[s
     rng = random.Random(seed)
     wrong, drawn = {}, []
     for item in items:
-        others = [text for place, text in enumerate(item.options) if place != item.right]
+        others = [text for number, text in enumerate(item.options) if number != item.right]
         [wrong[item.id]] = rng.sample(others, 1)
         order = [0, 1]
         rng.shuffle(order)

@@ -68,15 +68,15 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     lowest become one candidate each, the i-th with the i-th caption.
     """
     asked = queried(rules, source.id)
-    below = [(float(c), place) for place, c in enumerate(cosines) if float(c) < rules.absent_below]
-    absent = [asked[place] for _, place in sorted(below)]  # equal ones in the order asked
+    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < rules.absent_below]
+    absent = [asked[k] for _, k in sorted(below)]  # equal ones in the order asked
     chosen = absent[: rules.kept]
     rng = stream(rules.seed, source.id, "templates")
     present = nouns.named_in(source.captions, rules.objects)
     candidates: list[dict[str, Any]] = []
     lost = [NO_OBJECT] * (rules.kept - len(chosen))
-    for place, noun in enumerate(chosen):
-        if rules.protocol == "paper" and place >= len(source.captions):
+    for k, noun in enumerate(chosen):
+        if rules.protocol == "paper" and k >= len(source.captions):
             lost.append(NO_CAPTION_LEFT)
             continue
         others = {
@@ -91,11 +91,11 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
         label = rng.choice(possible)
         index = rng.choice(families.choices(label, noun, rules.protocol))
         named = {"second": others["T"], "present": others["A"], "protocol": rules.protocol}
-        sample_id = f"{source.sample_stem}_{place + 1}"
+        sample_id = f"{source.sample_stem}_{k + 1}"
         seed = sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id)
         candidates.append({
             "id": sample_id, "source": source.id, "object": noun,
-            "caption": source.captions[place % len(source.captions)],
+            "caption": source.captions[k % len(source.captions)],
             "negative": families.sentence(label, index, noun, **named), "family": label, "template": index,
             "other": others.get(needs[label]), "generated": addition(noun, rules.protocol), "seed": seed,
         })  # fmt: skip
@@ -140,7 +140,7 @@ def match(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
         range(len(texts)),
     )
-    made = []
+    matches = []
     for one, text, value in zip(candidates, texts, found, strict=True):
         row: dict[str, Any] = {"id": one["id"], "text": text, "cosine": None}
         if isinstance(value, str):
@@ -148,8 +148,8 @@ def match(
         else:
             passed = float(value[0]) > above
             row |= {"cosine": round(float(value[0]), 6), "verdict": ACCEPTED if passed else LOW_MATCH}
-        made.append(row)
-    return made
+        matches.append(row)
+    return matches
 
 
 def ask(
@@ -163,7 +163,7 @@ def ask(
     found: list[Any] = isolated(
         lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), range(len(prompts))
     )
-    made = []
+    verdicts = []
     for one, value in zip(candidates, found, strict=True):
         row: dict[str, Any] = {"id": one["id"]}
         if isinstance(value, str):
@@ -171,8 +171,8 @@ def ask(
         else:
             row |= {"caption_answer": _answer(value[0]), "object_answer": _answer(value[1])}
             row |= {"verdict": verdict(value[0].text, value[1].text, protocol)}
-        made.append(row)
-    return made
+        verdicts.append(row)
+    return verdicts
 
 
 def verdict(about_caption: str, about_object: str, protocol: str) -> str:

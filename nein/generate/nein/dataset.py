@@ -39,17 +39,17 @@ class Way:
         """For candidates.jsonl; no times, no hosts."""
         facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
         match, ask = (one and {k: v for k, v in one.items() if k != "id"} for one in (self.match, self.ask))
-        said = {"verdict": self.verdict, "generated_picture": facts, "match": match, "ask": ask}
-        return {**self.candidate, **said}
+        fields = {"verdict": self.verdict, "generated_picture": facts, "match": match, "ask": ask}
+        return {**self.candidate, **fields}
 
 
 def ways(job: Job) -> Iterator[tuple[int, dict[str, Any], list[Way]]]:
     """(index, clauses record, candidates) of every wanted source image, in order."""
     wanted = min(len(job.sources.sources), job.config.limit or len(job.sources.sources))
     for shard in job.blocks.numbers:
-        made = {stage: job.rows(stage, shard) for stage in STAGES}
-        by_id = {stage: {row["id"]: row for row in made[stage]} for stage in STAGES[1:]}
-        for index, row in zip(job.blocks.members(shard), made["clauses"], strict=True):
+        rows_of = {stage: job.rows(stage, shard) for stage in STAGES}
+        by_id = {stage: {row["id"]: row for row in rows_of[stage]} for stage in STAGES[1:]}
+        for index, row in zip(job.blocks.members(shard), rows_of["clauses"], strict=True):
             if index >= wanted:
                 return
             candidates = []
@@ -118,16 +118,16 @@ def write_official(job: Job, splits: Mapping[str, Sequence[Way]]) -> None:
         if not samples:
             listing.unlink(missing_ok=True)
         for folder, files in wanted.items():
-            place = root / folder
+            target = root / folder
             if not files:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(target, ignore_errors=True)
                 continue
-            atomic.make_folder(place)
-            for old in place.iterdir():
+            atomic.make_folder(target)
+            for old in target.iterdir():
                 if old.name not in files:
                     old.unlink(missing_ok=True)
             for name, path in files.items():
-                _put(path, place / name, drafts, link=folder.startswith("nein_"))
+                _put(path, target / name, drafts, link=folder.startswith("nein_"))
         if samples:
             atomic.write_json(listing, [fields(job, way) for way in samples])
 

@@ -145,8 +145,8 @@ def _nano(scenes: int) -> SourceSet:
             scene, name = data.source_scene(NANO_SPLIT, index), f"COCO_{index + 1:012d}.png"
             write_png(draft / name, render(scene))
             images.append({"id": index + 1, "file_name": name})
-            said = captions(scene, rng_for(NANO_SPLIT, index, "captions"))
-            annotations += [{"image_id": index + 1, "caption": text} for text in said]
+            texts = captions(scene, rng_for(NANO_SPLIT, index, "captions"))
+            annotations += [{"image_id": index + 1, "caption": text} for text in texts]
         atomic.write_json(draft / CAPTIONS, {"images": images, "annotations": annotations})
 
     folder = data.drawn(f"captioned-{scenes}", draw, proof=CAPTIONS)

@@ -119,16 +119,16 @@ class Job(job.Job):
 
         usable = [source.id for source in members if not problems[source.path]]
         cosines = dict(zip(usable, isolated(match, usable), strict=True))
-        made = []
+        rows = []
         for source in members:
             values: Any = cosines.get(source.id)
             failed = f"{algorithms.FAILED}: {values}" if isinstance(values, str) else ""
             if problem := problems[source.path] or failed:
-                made.append(algorithms.unusable(source, problem))
+                rows.append(algorithms.unusable(source, problem))
             else:
                 digest = images.pixel_hash(pictures[source.id])
-                made.append({**algorithms.clauses(source, values, rules), "sha256": digest})
-        return made
+                rows.append({**algorithms.clauses(source, values, rules), "sha256": digest})
+        return rows
 
     def make_generate(self, shard: int, editor: editors.Editor) -> list[Row]:
         by_id = {source.id: source for source in self.members(shard) if not source.problem}
