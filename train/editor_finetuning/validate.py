@@ -29,7 +29,6 @@ from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import sample_seed
-from nein.engine.executors import Executor
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
@@ -68,7 +67,7 @@ def assess(
     plan: SamplePlan,
     names: Sequence[str],
     config: EvalConfig,
-    executor: Executor,
+    executor: Threads,
 ) -> dict[str, Any]:
     """Edits and scores `plan` with the benchmark's stages, resuming what is there; every process calls it.
 
