@@ -67,7 +67,8 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
     frame = together(found)
     return Page(
-        f"NegBench, {NANO_LABEL if nano else 'measured here'}", subtitle=HOW, findings=finding(frame),
+        f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in found))}",
+        subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW, findings=finding(frame),
         notes=notes(found), frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
         stamp=NANO_LABEL if nano else "", parts=_questions(found, runs),
