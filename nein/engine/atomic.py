@@ -115,7 +115,7 @@ def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
 
 def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
     """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
-    return list(checked_lines(path, shape))
+    return [row for _, row in iter_lines(path, shape)]
 
 
 def whole_lines(path: Path, shape: Shape = dict, last: int | None = None) -> Iterator[dict[str, Any]]:

@@ -106,9 +106,10 @@ class Folder:
                 f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
                 f"{family} --help names the commands for it."
             )
+        atomic.check(found, {**_EVERY, **self.facts}, f"'{self.manifest_path}'")
         notes = self._notes()
         return {
-            **atomic.read_json(self.manifest_path, {**_EVERY, **self.facts}),
+            **found,
             **{kind: notes.get(kind, {}) for kind in ("models", "peak_memory", "usage")},
             "spent": spending.spent(self.path),
             "invocations": [*notes.get("invocations", {}).values()],

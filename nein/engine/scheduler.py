@@ -109,8 +109,7 @@ class Scheduler:
         self._taken -= 1
         self._lonely = None
         self._pause = LOOK[0]
-        self._set(task.index, task.number, OVER)
-        self._leave(task, done=True)
+        self._done(task)
 
     def close(self) -> None:
         """Gives back what was taken and is not finished."""
@@ -152,7 +151,7 @@ class Scheduler:
                                 gave = True
                                 yield task
                             elif deaths is not None:
-                                self._leave(task, done=False)
+                                self._attempts[task.step.folder.path].leave(task.name, done=False)
                                 suspects.append((deaths, task))
                 if gave:
                     break
@@ -242,13 +241,13 @@ class Scheduler:
         if deaths is None:
             self._busy[task.index, task.number] = time.monotonic() + self._pause
         elif task.made_elsewhere():
-            self._set(task.index, task.number, OVER)
-            self._leave(task, done=True)
+            self._done(task)
             return None
         return deaths
 
-    def _leave(self, task: Task, *, done: bool) -> None:
-        self._attempts[task.step.folder.path].leave(task.name, done=done)
+    def _done(self, task: Task) -> None:
+        self._set(task.index, task.number, OVER)
+        self._attempts[task.step.folder.path].leave(task.name, done=True)
 
     def _put_aside(self, task: Task, deaths: int) -> None:
         """Rows that say why there are no results, and a note for `nein status` and `nein retry`."""
@@ -266,8 +265,7 @@ class Scheduler:
         step.folder.note(ASIDE, f"{step.stage.name}-{task.number:06d}", note)
         task.put(rows)
         self._aside[step.folder.path].add((step.stage.name, task.number))
-        self._set(task.index, task.number, OVER)
-        self._leave(task, done=True)
+        self._done(task)
 
 
 def try_again(folder: Folder) -> int:

@@ -3,6 +3,11 @@
 On a CPU several blocks run at once, each on one thread: the last bits are then the same on any number of
 cores. On a GPU one block runs at a time, and the inputs of the next are read beside it. Questions to an
 endpoint go out from two blocks at least, so that none waits for a block's last.
+
+One block's way: `Scheduler.next` lists what is there (`Folder.done`), asks what a block lacks
+(`open_task`) and claims it (`Attempts.take`); `Stage.read` reads its inputs; `Worker.make` loads the model,
+calls `Stage.work`, writes the rows (`Task.put`) and notes what it took; `Scheduler.finished` gives the claim
+back.
 """
 
 from __future__ import annotations
