@@ -242,11 +242,12 @@ def measured(path: str, size: int) -> dict[str, float]:
 STARTING = """
 import json, resource, sys, time
 from pathlib import Path
-from nein.datasets.nein.samples import SamplePlan, load_folder
+from nein.datasets.nein.samples import load_folder
+from nein.engine.blocks import Blocks
 start = time.perf_counter()
 data = load_folder(Path(sys.argv[1]))
-plan = SamplePlan(data, data.select(None, None), 16)
-plan.members(len(plan.blocks.numbers) - 1)
+blocks = Blocks(len(data.samples), 16, data.select(None, None))
+data.members(blocks.members(len(blocks.numbers) - 1))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps([time.perf_counter() - start, time.process_time(), peak]))
 """

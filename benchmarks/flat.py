@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report
-from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.negbench import drawn
 from nein.engine import atomic, scheduler
-from nein.engine.folder import Folder
+from nein.engine.folder import Folder, runs_below
 from nein.metrics.judges.base import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -184,7 +184,7 @@ def prepare(root: Path, name: str, count: int) -> None:
         report.make(root, count, editors=2, side=16)
     if name == "calibrate":
         _annotate(root)
-        for run in runs.find(root / "runs"):
+        for run in map(RunDir, runs_below(root / "runs")):
             run.update(config={**run.manifest()["config"], "models": {"vqa": "benchmarks.flat:YesNo"}})
     elif name in ("merge", "retry"):
         peak(COMMANDS["eval"][1](root, count))

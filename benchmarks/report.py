@@ -29,7 +29,6 @@ import numpy as np
 import safetensors.numpy
 
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
@@ -95,7 +94,7 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
     }  # fmt: skip
     config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     for number, track in itertools.product(range(editors), TRACKS[:tracks]):
-        run = RunDir(root / "runs", f"editor-{number}", track)
+        run = RunDir(root / "runs" / f"editor-{number}" / track)
         told = {EDIT: {"size": BLOCK, "records": [[0, count]]}}
         run.open({}, {"config": config, "data": origin, "selected": told}, overwrite=False)
         run.update(status="complete")
@@ -112,7 +111,7 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
             for number, start in enumerate(range(0, count, BLOCK)):
                 run.write(output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
-        frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
+        frames.write(run.path / FIGURES, figures.of_table(run.every, run.corpus(), run.track))
     return root / "runs"
 
 

@@ -21,13 +21,12 @@ from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.reporting import sections
 from nein.benchmarks.nein.reporting.report import finding
-from nein.benchmarks.nein.runs import find
-from nein.benchmarks.runner import Benchmark
-from nein.benchmarks.runs import FIGURES
+from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.runner import FIGURES, Benchmark
 from nein.editors.function import FUNCTION_OPTIONS, Content, as_editor, content_of, name_of, takes_options
 from nein.engine import executors
 from nein.engine.errors import UserError
-from nein.engine.executors import Executor
+from nein.engine.folder import runs_below
 from nein.engine.processes import Processes
 from nein.loading import service
 from nein.loading.digests import json_digest
@@ -96,9 +95,9 @@ def evaluate(
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
         return as_editor(thing, name=name, device=device, **machine, **overrides)
 
-    from nein.benchmarks.nein import evaluate as benchmark
+    from nein.benchmarks.nein.evaluate import NEIN
 
-    names = _run(benchmark.NEIN, benchmark.evaluate, config, objects, make)
+    names = _run(NEIN, config, objects, make)
     return EditingResult(config.out_dir, names, tuple(sections.results()))
 
 
@@ -139,7 +138,7 @@ def negvqa(
     from nein.benchmarks.negvqa.run import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy
 
-    names = _run(NEGVQA, NEGVQA, config, objects, make)
+    names = _run(NEGVQA, config, objects, make)
     return Result(config.out_dir, names, (accuracy(config.protocol, "clustered"), GAP))
 
 
@@ -149,7 +148,7 @@ def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, 
 
     found = registry.get(benchmark)
     config: Any = found.config.of(preset=preset, out=out, **options)
-    names = _run(found, found, config, {}, lambda name, thing, device: thing)
+    names = _run(found, config, {}, lambda name, thing, device: thing)
     return Result(config.out_dir, names, tuple(found.headline))
 
 
@@ -193,7 +192,7 @@ def negbench(
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
-    names = _run(NEGBENCH, NEGBENCH, config, objects, make)
+    names = _run(NEGBENCH, config, objects, make)
     return Result(config.out_dir, names, tuple(table for section in SECTIONS[:2] for table in section.tables))
 
 
@@ -241,7 +240,6 @@ def _several(given: Any) -> bool:
 
 def _run(
     benchmark: Benchmark,
-    work: Callable[[Any, Executor], Any],
     config: Any,
     objects: Mapping[str, Any],
     make: Callable[[str, Any, str], Any],
@@ -258,7 +256,7 @@ def _run(
             marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
             config.out = f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
         with references.offering(made):
-            work(config, executor)
+            benchmark(config, executor)
             return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
 
 
@@ -329,7 +327,7 @@ class EditingResult(Result):
     @property
     def runs(self) -> list[Path]:
         """The folders of the runs, one per editor and kind of instruction."""
-        return [run.path for run in find(self.out) if run.editor in self.editors]
+        return [path for path in runs_below(self.out) if RunDir(path).editor in self.editors]
 
     def gap(self) -> pd.DataFrame:
         """The negation gap per editor and judge, in points: Removal under "Remove the X." minus Removal
@@ -344,9 +342,8 @@ class EditingResult(Result):
 
         rows = [
             {"editor": run.editor, "track": run.track, **row}
-            for run in find(self.out)
-            if run.editor in self.editors
-            for row in run.scores()
+            for run in map(RunDir, self.runs)
+            for row in run.score_rows()
         ]
         return pd.DataFrame(rows)
 

@@ -25,7 +25,7 @@ EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "lis
 COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
-        "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:evaluate", shared=True,
+        "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:NEIN", shared=True,
         announces="nein.benchmarks.estimate:lines",
     ),
     "grid": Command(

@@ -27,7 +27,7 @@ from nein.engine.errors import UserError, chosen
 from nein.engine.store import Need
 
 if TYPE_CHECKING:
-    from nein.benchmarks.runs import Printed
+    from nein.benchmarks.runner import Printed
 
 FILE = "reproduction.json"
 LARGEST = 16 * 2**20  # bytes of a file that is checked
@@ -62,7 +62,7 @@ def _negbench(title: str, source: str, models: str, **more: str) -> Table:
 
 TABLES = {
     "nein-table3": Table(
-        "NeIn (CVPR Workshops 2025), Table 3", "nein", "nein.benchmarks.nein.evaluate:evaluate", "table3",
+        "NeIn (CVPR Workshops 2025), Table 3", "nein", "nein.benchmarks.nein.evaluate:NEIN", "table3",
         {"paper": "ip2p,magicbrush,hqedit", "nano": "ip2p,magicbrush"}, "editor",
         {"control": "none", "protocol": "paper"}, {"data": "nano"},
     ),
@@ -284,7 +284,7 @@ def fetched(config: ReproduceConfig) -> bool:
 
 
 def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproduction:
-    from nein.benchmarks.runs import FIGURES
+    from nein.benchmarks.runner import FIGURES
     from nein.engine.folder import Folder
     from nein.reporting import figures as frames
 

@@ -30,7 +30,7 @@ from pydantic import PositiveInt
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import FIGURES
+from nein.benchmarks.runner import FIGURES
 from nein.config.commands import Command
 from nein.config.groups import Output
 from nein.config.launch import launch

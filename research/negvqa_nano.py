@@ -19,7 +19,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.run import NEGVQA, run_name
-from nein.benchmarks.runs import FIGURES
+from nein.benchmarks.runner import FIGURES
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option

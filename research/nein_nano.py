@@ -28,7 +28,7 @@ from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Sample, SamplePlan
+from nein.datasets.nein.samples import Dataset, Sample
 from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
@@ -122,9 +122,8 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     executor = Threads("cpu")
 
     def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
-        plan = SamplePlan(data, tuple(range(len(data.samples))), config.batch_size)
-        run = RunDir(out, slug, "negative")
-        assess(editor, run, plan, JUDGED, config, executor)
+        run = RunDir(out / slug / "negative")
+        assess(editor, run, data, JUDGED, config, executor)
         return generalise.labelled(figures_of(run, dataset), model, world)
 
     loaded = [
@@ -143,7 +142,7 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     """The judges' figures of a run, and the share of edits nearer to the target than to the sample."""
     clusters = {sample.id: sample.source_id for sample in dataset.samples}
     columns: dict[str, dict[str, float | None]] = {metric: {} for metric in JUDGED}
-    for row in run.scores():
+    for row in run.score_rows():
         if row["metric"] in columns:
             columns[row["metric"]][row["id"]] = row["value"]
     columns[NEARER] = {
@@ -162,7 +161,7 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
 
 def _edits(run: RunDir, dataset: Dataset) -> list[tuple[Row, Sample]]:
     by_id = {sample.id: sample for sample in dataset.samples}
-    return [(edit, by_id[edit["id"]]) for edit in run.read_edits()]
+    return [(edit, by_id[edit["id"]]) for edit in run.edits]
 
 
 def nearer(edited: np.ndarray, sample: Sample) -> float:

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 import nein
 from nein import editors
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig
-from nein.benchmarks.nein.runs import find
+from nein.benchmarks.nein.runs import RunDir
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, plain
 from nein.metrics import METRICS
@@ -114,7 +114,7 @@ def test_another_function_of_the_same_name_gets_another_folder():
 def test_a_seed_belongs_to_the_sample():
     seen = set()
     result = nein.evaluate(lambda image, instruction, seed: seen.add(seed) or image, **FEW)
-    edits = find(result.out)[0].read_edits()
+    edits = RunDir(result.runs[0]).edits
     assert seen == {edit["seed"] for edit in edits} == {sample_seed(0, edit["id"]) for edit in edits}
 
 
@@ -149,8 +149,8 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
 
     result = nein.evaluate(scribble, **FEW)
     assert result.samples()["value"].notna().all()
-    [run] = find(result.out)
-    assert Image.open(run.image_path(run.read_edits()[0])).size == (48, 40)
+    [run] = map(RunDir, result.runs)
+    assert Image.open(run.image_path(run.edits[0])).size == (48, 40)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def hub_questions(room):
 
 
 def edits(room):
-    run = RunDir(room / "run", "identity", "negative")
+    run = RunDir(room / "run" / "identity" / "negative")
     return lambda text: run.image_path({"image": text})
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from nein import reproduce
 from nein.benchmarks import registry
-from nein.benchmarks.runs import Printed
+from nein.benchmarks.runner import Printed
 from nein.config import options
 from nein.reproduce import FILE, TABLES, ReproduceConfig
 from tests.helpers.commands import outcome

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 
 from nein.benchmarks import registry, report
 from nein.benchmarks.config import ExportConfig
-from nein.benchmarks.runner import Benchmark, selected
-from nein.benchmarks.runs import FIGURES, SCORES
+from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, selected
 from nein.datasets.hub import PUBLISHED
 from nein.engine import atomic
 from nein.engine.errors import UserError

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nein.benchmarks import paired, registry, runner
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.benchmarks.runner import Benchmark
+from nein.benchmarks.runner import Benchmark, Finished
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_at
@@ -23,9 +26,12 @@ def compare(options: CompareConfig) -> str:
     """`nein compare`: every pair of the runs, tested and corrected for their number."""
     benchmark = registry.of_runs(options.runs)
     options = _own(benchmark, options, benchmark.compare_config)
+    finished, unfinished = _finished(benchmark, options.runs)
+    if unfinished:
+        names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
+        print(f"not compared because not complete: {names}", file=sys.stderr)
     if benchmark.compare is not None:
-        return benchmark.compare(options)
-    finished = runner.of_folders(benchmark, registry.finished(options.runs))
+        return benchmark.compare(finished, options)
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
     rows_of = benchmark.compared or benchmark.decides
@@ -42,11 +48,15 @@ def write(benchmark: Benchmark, options: ReportConfig) -> str:
     """Writes the report of the complete runs of one benchmark; what is printed."""
     options = _own(benchmark, options, benchmark.report_config)
     atomic.check_writable(options.out.parent)
-    out, folders = options.out.with_suffix(".html"), runs_at(options.runs)
+    finished, unfinished = _finished(benchmark, options.runs)
+    return runner.write_report(benchmark, options.out.with_suffix(".html"), finished, options, unfinished)
+
+
+def _finished(benchmark: Benchmark, paths: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
+    """The complete runs at or below the paths, and the folders of the others. Raises UserError for none."""
+    folders = runs_at(paths)
     complete = [path for path in folders if registry.complete(path)] or registry.finished(folders)
-    finished = runner.of_folders(benchmark, complete)
-    unfinished = [path for path in folders if path not in complete]
-    return runner.write_report(benchmark, out, finished, options, unfinished)
+    return runner.of_folders(benchmark, complete), [path for path in folders if path not in complete]
 
 
 def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:

@@ -6,17 +6,18 @@ import dataclasses
 import datetime
 import functools
 import itertools
+import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.benchmarks.runs import FIGURES, SCORES, Finished, Printed, Run
 from nein.config.groups import FORMATS, ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
@@ -24,7 +25,7 @@ from nein.engine.blocks import Blocks, spans
 from nein.engine.errors import UNSCORED, UserError, shortlist
 from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
-from nein.engine.stages import Step, open_blocks
+from nein.engine.stages import Stage, Step, open_blocks
 from nein.loading import service
 from nein.loading.spending import sentences
 from nein.reporting import figures as frames
@@ -33,6 +34,67 @@ from nein.reporting.interchange import Exported
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
+
+FIGURES, SCORES = "figures.csv", "scores.csv"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder of results: a model on a data set.
+
+    folder    Below the command's OUT.
+    name      In progress and tables.
+    identity  Decides its rows: another value of any key is another run.
+    stages    In order: a stage reads what those before it have written.
+    facts     For the manifest, of the latest command; "preset", "protocol", "reference" (of the model) and
+              "data" (`name`, `sha256`) are shown by every command.
+    outputs   Output -> identity, if it may differ from the folder's (a metric, say).
+    partial   The command asks for a part of what makes a run complete.
+    scores    Its table of scores, from what the command has read; None: the benchmark's.
+    notes     Sentences that the command says when it begins.
+    """
+
+    folder: str
+    name: str
+    identity: Mapping[str, Any]
+    stages: tuple[Stage, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    partial: bool = False
+    scores: Callable[[Any], ScoreTable] | None = None
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run, by its name in tables, in the benchmark's own `folder`. run: that of the command at
+    hand, if it is one."""
+
+    folder: Any
+    name: str
+    figures: pd.DataFrame
+    run: Run | None = None
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self.folder.manifest()
+
+
+class Printed(NamedTuple):
+    """A figure that authors print, for `nein reproduce`.
+
+    row    Of their table, with a model; `of`: the columns and entries of our figure.
+    value  In the unit of the frame of figures (shares, not per cent).
+    whole  Depends on how many samples there are (FID, recall): not comparable with a part.
+    """
+
+    row: str
+    of: Mapping[str, str]
+    value: float
+    unit: str
+    n: int | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,12 +132,12 @@ class Benchmark:
     title: str
     config: type[Options]
     runs: Callable[[Any, str], Sequence[Run]]
-    scores: Callable[[Folder], ScoreTable]
+    scores: Callable[[Any], ScoreTable]
     about: str = ""
     command: str = ""
-    estimates: Callable[[ScoreTable, Folder], pd.DataFrame] | None = None
-    decides: Callable[[ScoreTable, Folder], ScoreTable] = lambda table, folder: table
-    compared: Callable[[ScoreTable, Folder], ScoreTable] | None = None
+    estimates: Callable[[ScoreTable, Any], pd.DataFrame] | None = None
+    decides: Callable[[ScoreTable, Any], ScoreTable] = lambda table, folder: table
+    compared: Callable[[ScoreTable, Any], ScoreTable] | None = None
     gap: tuple[str, str] | None = None
     sections: Sequence[Section] = ()
     headline: Sequence[Table] = ()
@@ -83,91 +145,69 @@ class Benchmark:
     whole: bool = False
     mixed: bool = False
     report_config: type[ReportConfig] = ReportConfig
-    compare: Callable[[Any], str] | None = None
+    compare: Callable[[Sequence[Finished], Any], str] | None = None
     compare_config: type[CompareConfig] = CompareConfig
     read: Callable[[Path], Exported] | None = None
-    rows: Callable[[Folder], Iterable[Row]] | None = None
+    rows: Callable[[Any], Iterable[Row]] | None = None
     printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
     published: Callable[[str, Mapping[str, Any] | None], Iterator[Printed]] = lambda source, run: iter(())
-    folder: Callable[[Path], Folder] = Folder
-
-    def __call__(self, config: Any, executor: Executor) -> str | int | None:
-        return evaluate(self, config, executor)
+    folder: Callable[[Path], Any] = Folder
 
     @property
     def typed(self) -> str:
         return f"nein {self.command or self.name}"
 
-
-def evaluate(benchmark: Benchmark, config: Any, executor: Executor) -> str | int | None:
-    """Computes what is missing, then figures and report; returns its text on the main process, or the exit
-    code of `--fail-on-unscored`. Several processes and commands may work on the same folders. Raises
-    UserError, EditorError or MetricError."""
-    device = executor.device
-    trackers = config.trackers if isinstance(config, TrackerOptions) else []
-    if executor.is_main:
-        tracking.check(trackers)
-    runs = benchmark.runs(config, device)
-    atomic.check_writable(config.out_dir)
-    folders = [benchmark.folder(config.out_dir / run.folder) for run in runs]
-    if executor.is_main:
+    def __call__(self, config: Any, executor: Executor) -> str | int | None:
+        """Computes what is missing, then figures and report; returns its text on the main process, or the
+        exit code of `--fail-on-unscored`. Several processes and commands may work on the same folders.
+        Raises UserError, EditorError or MetricError."""
+        trackers = config.trackers if isinstance(config, TrackerOptions) else []
+        if executor.is_main:
+            tracking.check(trackers)
+        runs = self.runs(config, executor.device)
+        atomic.check_writable(config.out_dir)
+        folders = [self.folder(config.out_dir / run.folder) for run in runs]
+        if executor.is_main:
+            for note in dict.fromkeys(note for run in runs for note in run.notes):
+                log.warning(note)
+            for run, folder in zip(runs, folders, strict=True):
+                _open(self, config, executor, run, folder)
+        executor.barrier()  # no process reads a folder that another is about to refuse or to remove
+        steps = by_model(runs, folders)
+        service.keep(config)
+        blocks = executor.compute(steps, functools.partial(planned, self.runs, self.folder, config))
+        if not executor.is_main:
+            return None
+        for sentence in _computed(config, steps, blocks):
+            print(sentence, file=sys.stderr, flush=True)
+        finished, lacking = [], False
         for run, folder in zip(runs, folders, strict=True):
-            told = {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
-            facts = {**_facts(config, run), **told}
-            path = folder.manifest_path
-            finished = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
-            folder.open(run.identity, facts, overwrite=config.overwrite)
-            opened = functools.partial(folder.open_output, overwrite=config.overwrite)
-            atomic.parallel_map(lambda output: opened(*output), list(run.outputs.items()))  # noqa: B023
-            if finished and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
-                # Another command that shared the work may be writing its report of it by now.
-                folder.update(status=COMPLETE)
-    executor.barrier()  # no process reads a folder that another is about to refuse or to remove
-    steps = by_model(runs, folders)
-    service.keep(config)
-    elsewhere = functools.partial(planned, benchmark.runs, benchmark.folder, config)
-    made = executor.compute(steps, elsewhere)
-    if not executor.is_main:
-        return None
-    if made and not any(made):
-        text = f"Nothing was computed: results read from '{config.out_dir}'; remove it to compute them again."
-        print(text, file=sys.stderr, flush=True)
-    peaks: dict[str, dict[str, Any]] = {}  # of the latest run that a model worked for
-    for step, blocks in zip(steps, made, strict=True):
-        if blocks and step.stage.model is not None:
-            if (peak := step.folder.notes("peak_memory").get(step.stage.name)) is not None:
-                peaks[step.stage.model.name] = peak
-    for name, peak in peaks.items():
-        print(
-            f"Peak memory, {name}: {peak['bytes'] / 2**30:.1f} GiB ({peak['what']}).",
-            file=sys.stderr,
-            flush=True,
-        )
-    lacking, finished = False, []
-    for run, folder in zip(runs, folders, strict=True):
-        folder.update(**_facts(config, run))  # another command may have begun on it with another --limit
-        one, reasons, failed = _finish(benchmark, config, run, folder)
-        finished.append(one)
-        lacking |= bool(reasons)
-        if reasons:
-            print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
-    if trackers:
-        figures = frames.concat(one.figures for one in finished)
-        tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
-    unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
-    shown = [one for one in finished if one.folder.path not in unfinished]
-    if benchmark.whole:
-        below = [path for path in runs_below(config.out_dir) if path not in {f.path for f in folders}]
-        others = {path: Folder(path).manifest() for path in below}
-        ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
-        complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
-        unfinished += [path for path in ours if path not in complete]
-        shown += of_folders(benchmark, complete)
-    text = write_report(benchmark, config.out_dir, shown, config, unfinished)
-    if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
-        return text
-    print(text or "", end="", flush=True)
-    return UNSCORED
+            folder.update(**_facts(config, run))  # another command may have begun on it with another --limit
+            figures, reasons = _finish(self, run, folder)
+            finished.append(Finished(folder, run.name, figures, run))
+            lacking |= bool(reasons)
+        if trackers:
+            figures = frames.concat(one.figures for one in finished)
+            tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
+        text = _report(self, config, finished)
+        if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
+            return text
+        print(text or "", end="", flush=True)
+        return UNSCORED
+
+
+def _open(benchmark: Benchmark, config: Any, executor: Executor, run: Run, folder: Folder) -> None:
+    """Begins a run, or goes on with it."""
+    facts = _facts(config, run)
+    facts |= {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
+    path = folder.manifest_path
+    complete = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
+    folder.open(run.identity, facts, overwrite=config.overwrite)
+    opened = functools.partial(folder.open_output, overwrite=config.overwrite)
+    atomic.parallel_map(lambda output: opened(*output), list(run.outputs.items()))
+    if complete and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
+        # Another command that shared the work may be writing its report of it by now.
+        folder.update(status=COMPLETE)
 
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
@@ -181,27 +221,55 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
-def _finish(
-    benchmark: Benchmark, config: Any, run: Run, folder: Folder
-) -> tuple[Finished, Counter[str], int]:
-    """Writes scores and figures of a run, whose blocks are read once. The run, why samples are unscored, and
-    on how many a model failed."""
-    table, failed = (run.scores or benchmark.scores)(folder), 0
+def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iterator[str]:
+    """That nothing was computed, or the peak memory of every model that worked, in its latest run."""
+    if blocks and not any(blocks):
+        yield f"Nothing was computed: results read from '{config.out_dir}'; remove it to compute them again."
+    peaks: dict[str, dict[str, Any]] = {}
+    for step, count in zip(steps, blocks, strict=True):
+        if count and step.stage.model is not None:
+            if (peak := step.folder.notes("peak_memory").get(step.stage.name)) is not None:
+                peaks[step.stage.model.name] = peak
+    for name, peak in peaks.items():
+        yield f"Peak memory, {name}: {peak['bytes'] / 2**30:.1f} GiB ({peak['what']})."
+
+
+def _finish(benchmark: Benchmark, run: Run, folder: Any) -> tuple[pd.DataFrame, Counter[str]]:
+    """Writes scores and figures of a run, whose blocks are read once; its figures, and why samples are
+    unscored."""
+    table = (run.scores or benchmark.scores)(folder)
     table.write(folder.path / SCORES)
     if benchmark.estimates is not None:
-        made = benchmark.estimates(table, folder)
+        figures = benchmark.estimates(table, folder)
     else:  # a figure of every metric and variant, and the negation gap of every metric
         groups = table.groups("metric") if benchmark.gap else ()
         gaps = [rows.gap(*benchmark.gap or ("", ""), metric=metric, task="gap") for (metric,), rows in groups]
-        made = frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
-    reasons = benchmark.decides(table, folder).unscored()
-    if "failed" in table.frame:
-        lost = table.frame.dropna(subset="failed")
-        failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
-    figures = frames.label(made, benchmark=benchmark.name, model=run.name)
-    frames.write(folder.path / FIGURES, figures)
+        figures = frames.concat([table.figures(task="results"), *map(frames.frame, gaps)])
+    figures = frames.label(figures, benchmark=benchmark.name, model=run.name)
+    atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
     folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-    return Finished(folder, run.name, figures, run, table), reasons, failed
+    if reasons := benchmark.decides(table, folder).unscored():
+        failed = 0
+        if "failed" in table.frame:
+            lost = table.frame.dropna(subset="failed")
+            failed = len(lost.drop_duplicates(["id", "metric", "variant"]))
+        print(unscored_sentence(run.name, reasons, failed), file=sys.stderr, flush=True)
+    return figures, reasons
+
+
+def _report(benchmark: Benchmark, config: Any, finished: Sequence[Finished]) -> str:
+    """The report of a command: of its own runs, and of the others in its OUT where the benchmark's is
+    `whole`."""
+    unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
+    shown = [one for one in finished if one.folder.path not in unfinished]
+    if benchmark.whole:
+        own = {one.folder.path for one in finished}
+        others = {path: Folder(path).manifest() for path in runs_below(config.out_dir) if path not in own}
+        ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
+        complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
+        unfinished += [path for path in ours if path not in complete]
+        shown += of_folders(benchmark, complete)
+    return write_report(benchmark, config.out_dir, shown, config, unfinished)
 
 
 def selection(blocks: Blocks) -> dict[str, Any]:

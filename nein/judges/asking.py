@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.engine.folder import runs_below
 from nein.engine.images import ImageError
 from nein.engine.store import Need
 from nein.models import needs
@@ -29,17 +29,18 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
 
     judges  Kind -> reference, in place of the run's own.
     """
-    below = runs.find(path)
+    below = runs_below(path)
     if not below:
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+    run = RunDir(below[0])
     fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = dict((below[0].manifest() or {}).get("config", {}))
+    given = dict(run.manifest().get("config", {}))
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     models = {key: value for key, value in given.pop("models", {}).items() if key in named}
     config = EvalConfig(
         **{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**models | dict(judges or {}))
     )
-    return below[0], config
+    return run, config
 
 
 def needs_of(kind: str, path: Path) -> list[Need]:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.reporting import people, sections
-from nein.benchmarks.nein.runs import Records
+from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
@@ -47,16 +47,16 @@ StudyPlan = dict[str, Any]
 
 def run(options: StudyConfig) -> str:
     """Writes the pages; with --labels, what the labels say. Raises UserError."""
-    loaded = [one for one in runs.load([options.run])[0] if one.track != "add"]
+    loaded = [one for one in runs.load([options.run]) if one.track != "add"]
     if not loaded:
         raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
     out = options.out or options.run / "study"
     return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
 
 
-def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
+def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     questions = [people.BETTER] if options.pairs else people.QUESTIONS
-    dataset = loading.reload(loaded[0].manifest["data"], options.data, options.split)
+    dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
     _, config = read_config(options.run)
     truth = {pair.id: pair for pair in known.unedited(dataset, config.align_resolution)}
     before = {sample.id: sample.sample_path for sample in dataset.samples}
@@ -64,10 +64,10 @@ def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
     numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
     plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
 
-    def add(sample: str, sides: Sequence[Records], gold: str, views: Sequence[np.ndarray]) -> str:
+    def add(sample: str, sides: Sequence[RunDir], gold: str, views: Sequence[np.ndarray]) -> str:
         told = [options.seed, sample, gold, *(one.label for one in sides)]
         item = hashlib.sha256("/".join(map(str, told)).encode()).hexdigest()[:10]
-        places = [[one.run.editor, one.track] for one in sides]
+        places = [[one.editor, one.track] for one in sides]
         plan["items"][item] = {"id": sample, "runs": places, "gold": gold}
         names = ("left", "right") if options.pairs else ("after",)
         views = [decoded(partial(images.decode, before[sample])), *views]
@@ -79,9 +79,9 @@ def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
 
     edits, gold = [], []
     for sample, sides in _drawn(loaded, [*truth], options):
-        paths = [one.run.image_path(one.edits[one.place[sample]]) for one in sides]
+        paths = [one.image_path(one.edits[one.index[sample]]) for one in sides]
         edits.append(add(sample, sides, "", [decoded(partial(images.decode, path)) for path in paths]))
-    names = [name for name in truth if any(name in run.place for run in loaded)]
+    names = [name for name in truth if any(name in run.index for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
     for number, name in enumerate(names[: options.gold]):
         _, right, wrong = decoded(truth[name].pictures)
@@ -113,8 +113,8 @@ def _write(loaded: Sequence[Records], out: Path, options: StudyConfig) -> str:
 
 
 def _drawn(
-    loaded: Sequence[Records], samples: Sequence[str], options: StudyConfig
-) -> list[tuple[str, list[Records]]]:
+    loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig
+) -> list[tuple[str, list[RunDir]]]:
     """(sample, its run or two runs in the order of their sides), at random, as many of every run or pair."""
     groups = [[run] for run in loaded]
     if options.pairs:
@@ -130,12 +130,12 @@ def _drawn(
     return [*itertools.islice(flat, options.items)]
 
 
-def _is_asked(run: Records, sample: str) -> bool:
+def _is_asked(run: RunDir, sample: str) -> bool:
     edit = run.edit(sample)
     return bool(edit and edit["image"] and not runs.of_edit(edit, run.track)["stays"])
 
 
-def _analyse(loaded: Sequence[Records], out: Path, files: Sequence[Path]) -> str:
+def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
         raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
     plan = atomic.read_json(out / PLAN, SHAPE)

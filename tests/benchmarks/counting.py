@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.benchmarks.runner import Benchmark, machine_identity, selected
-from nein.benchmarks.runs import Run
+from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
 from nein.engine.blocks import Blocks

@@ -22,8 +22,8 @@ from tests.helpers import commands
 def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
     runs = report.make(tmp_path, 40, editors=2, side=8)
     for editor, gone in ((0, "_1"), (1, "_2")):
-        run = RunDir(runs, f"editor-{editor}", "negative")
-        kept = [i for i, edit in enumerate(run.read_edits()) if not edit["id"].endswith(gone)]
+        run = RunDir(runs / f"editor-{editor}" / "negative")
+        kept = [i for i, edit in enumerate(run.edits) if not edit["id"].endswith(gone)]
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
     (first, second), _ = of_runs.load([runs])
     for metric in ("l1", "removal_vqa"):

@@ -6,12 +6,11 @@ from typing import Any
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.evaluate import evaluate
-from nein.benchmarks.nein.runs import EDIT, of_folder, scores_of
+from nein.benchmarks.nein.evaluate import NEIN
+from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
 from nein.engine.executors.threads import Threads
-from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
@@ -41,21 +40,22 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
 
 
 def finish(run):
-    frames.write(run.path / FIGURES, figures.of_run(of_runs.read(run)))
+    run = RunDir(run.path)
+    frames.write(run.path / FIGURES, figures.of_table(run.every, run.corpus(), run.track))
 
 
 def report(out):
-    text = evaluate(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Threads("cpu", debug=True))
+    text = NEIN(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Threads("cpu", debug=True))
     assert isinstance(text, str)
     return text
 
 
 def edits_of(path):
-    return of_folder(Folder(path)).read_edits()
+    return RunDir(path).edits
 
 
 def scores_in(path):
-    return list(of_folder(Folder(path)).scores())
+    return list(RunDir(path).score_rows())
 
 
 def table(edits, scores):

@@ -57,7 +57,7 @@ def test_edit_records_say_what_was_done(make_data, evaluate, tmp_path):
     assert {row["object"] for row in rows.values()} == {"cat"}
     assert {row["seed"] for row in rows.values()} == {sample_seed(5, first["id"])}  # twins share their noise
     assert first["sha256"] == images.pixel_hash(images.decode(out / "identity" / "negative" / first["image"]))
-    manifest = RunDir(out, "identity", "negative").manifest()
+    manifest = RunDir(out / "identity" / "negative").manifest()
     assert (manifest["status"], manifest["config"]["seed"]) == ("complete", 5)
     assert manifest["invocations"][0]["environment"]["packages"]["numpy"] == np.__version__
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import evaluate, figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.evaluate import load_plan
 from nein.benchmarks.nein.reporting import sample_browser, sections
-from nein.benchmarks.nein.runs import asked
+from nein.benchmarks.nein.runs import without_stays
 from nein.datasets.nein import loading
 from nein.datasets.nein.loading import in_families
 from nein.datasets.nein.samples import Dataset, Sample, records_hash
@@ -67,7 +66,7 @@ def values_of(frame, *columns, **where):
 
 def test_a_removal_that_should_not_be_is_left_out_of_the_whole():
     def column(families, metric):
-        rows = asked(runs.table(edits(families), SCORES)).where(metric=metric)
+        rows = without_stays(runs.table(edits(families), SCORES)).where(metric=metric)
         values = (None if value != value else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"], values, strict=True))
 
@@ -251,7 +250,7 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
-    shown = sample_browser.Browser.of(of_runs.load([out])[0])
+    shown = sample_browser.Browser.of(of_runs.load([out]))
     samples, details = shown.described(), list(shown.details(iter([[]] * len(shown.ids))))
     cells = [labels for [labels] in samples.facets["Family"]]
     [[values]] = samples.values  # of one run by one metric
@@ -303,8 +302,8 @@ def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
 
 def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):
     words = "--editor identity --families implicit,double_negation --metrics l1 --limit 4 --device cpu --out"
-    plan = load_plan(EvalConfig.parse([*words.split(), str(tmp_path / "run")]))
-    assert {one.family for one in plan.dataset.samples} == {"implicit", "double_negation"}
-    origin = json.loads(json.dumps(plan.dataset.origin))
-    assert loading.reload(origin).records_sha256 == plan.dataset.records_sha256
-    assert loading.reload(origin, "nano").records_sha256 == plan.dataset.records_sha256
+    run, *_ = evaluate.runs(EvalConfig.parse([*words.split(), str(tmp_path / "run")]), "cpu")
+    origin = json.loads(json.dumps(run.facts["data"]))
+    assert {one.family for one in loading.reload(origin).samples} == {"implicit", "double_negation"}
+    assert loading.reload(origin).records_sha256 == origin["records_sha256"]
+    assert loading.reload(origin, "nano").records_sha256 == origin["records_sha256"]

@@ -5,7 +5,6 @@ import pytest
 
 from nein import metrics, statistics
 from nein.benchmarks.nein import figures, paper_numbers
-from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.reporting import protocols, report
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
@@ -18,7 +17,7 @@ from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
 
 def write_run(out, editor, track, scores, *, preset="nano", status="complete", fid=None):
-    run, denied = RunDir(out, editor, track), track == "negative"
+    run, denied = RunDir(out / editor / track), track == "negative"
     edits = [
         {"id": f"s{i}", "source_id": f"c{i // 2}", "object": "dog", "image": "x.png", "error": None,
          "instruction": families.negative_sentence(i % 2, "dog") if denied else "Remove the dog.",
@@ -82,20 +81,20 @@ def test_only_complete_runs_are_shown_and_rows_that_cannot_be_compared_are_point
 
 def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence(tmp_path):
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None], "l2": [0.1, 0.2]})
-    read = of_runs.read(run)
+    read = RunDir(run.path)
     assert (read.values("l1"), read.values("dino")) == ({"s0": 0.1, "s1": None}, {})
     assert read.metrics == ["l1", "l2"]
-    kept, lost = run.read_edits()
+    kept, lost = run.edits
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
-        of_runs.read(run)
+        len(RunDir(run.path).every)
     run.write(EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="must have one row for each of its samples"):
-        of_runs.read(run)
+        len(RunDir(run.path).edits)
     run.write(EDIT, 0, [kept, lost])
     run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
     with pytest.raises(UserError, match="has a row of 's1' where other metrics have 's0'"):
-        of_runs.read(run)
+        len(RunDir(run.path).every)
 
 
 def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate, caplog):
@@ -232,7 +231,7 @@ def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(ev
         "--metrics", "removal_vqa,retention_vqa,removal_ovd,retention_ovd",
     )  # fmt: skip
     assert done.code == 0, done.stderr
-    run = of_runs.read(RunDir(tmp_path / "out", "flaky", "negative"))
+    run = RunDir(tmp_path / "out" / "flaky" / "negative")
     found = {(row["metric"], row["quirk"], row["statistic"]): row["value"] for row in protocols.rows(run)}
     failed = sum(edit["image"] is None for edit in run.edits)
     assert 0 < failed < 12

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nein import metrics
-from nein.benchmarks.nein import runs, score
+from nein.benchmarks.nein import score
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
@@ -16,6 +16,7 @@ from nein.datasets.nein import samples as samples_module
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import environment
 from nein.engine.errors import UserError
+from nein.engine.folder import runs_below
 from nein.wording import families
 from tests.helpers.hub import Repository
 
@@ -212,10 +213,11 @@ def test_an_object_is_a_whole_word_and_another_sentence_has_no_template():
 
 def test_a_run_has_its_places_and_is_found_below_a_result_folder_or_given_alone(tmp_path):
     for editor, track in (("b", "negative"), ("a", "remove"), ("a", "negative")):
-        RunDir(tmp_path, editor, track).open({"seed": 0}, {}, overwrite=False)
-    assert [run.label for run in runs.find(tmp_path)] == ["a/negative", "a/remove", "b/negative"]
-    assert [run.label for run in runs.find(tmp_path / "a" / "remove")] == ["a/remove"]
-    assert runs.find(tmp_path / "nothing") == []
+        RunDir(tmp_path / editor / track).open({"seed": 0}, {}, overwrite=False)
+    labels = ["a/negative", "a/remove", "b/negative"]
+    assert [RunDir(path).label for path in runs_below(tmp_path)] == labels
+    assert [RunDir(path).label for path in runs_below(tmp_path / "a" / "remove")] == ["a/remove"]
+    assert runs_below(tmp_path / "nothing") == []
 
 
 BROKEN = {"not valid JSON": "[{", "nested too deeply": "[" * 100_000, "not UTF-8": "\xff",

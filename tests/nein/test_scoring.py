@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from nein.benchmarks.nein import runs
+from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
+from nein.engine.folder import runs_below
 from nein.metrics import METRICS
 from nein.models import drift
 from nein.reporting import figures as frames
@@ -51,12 +52,13 @@ def test_every_metric_is_there(options, evaluate, tmp_path):
             assert entry["n"] == 4 or metric.startswith("retention"), metric
             low, high = METRICS[metric].range
             assert value is None or low <= value <= high
-    manifests = [run.manifest() for run in runs.find(tmp_path / "whole")]
+    written = [RunDir(path) for path in runs_below(tmp_path / "whole")]
+    manifests = [run.manifest() for run in written]
     for manifest in manifests:
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
         assert all(model["fingerprint"] for model in manifest["models"].values())
     assert len({manifest["models"]["editor"]["fingerprint"] for manifest in manifests}) == 2
-    rows = [row for run in runs.find(tmp_path / "whole") for row in run.scores()]
+    rows = [row for run in written for row in run.score_rows()]
     assert len(rows) == 2 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
 
 

@@ -61,7 +61,7 @@ def edit(make_data, evaluate, tmp_path):
         )  # fmt: skip
         assert done.code == code, done.stderr
         SENT.sort()  # blocks are made side by side
-        return RunDir(tmp_path / out, "Service", "negative"), done
+        return RunDir(tmp_path / out / "Service" / "negative"), done
 
     return run
 
@@ -90,7 +90,7 @@ def test_what_a_service_failed_at_is_sent_again_and_nothing_else(service, edit):
     service(s3_1=BUSY)
     edit()
     assert SENT == [NAMES[1], NAMES[4]]
-    assert [row["id"] for row in run.read_edits() if row.get("again")] == [NAMES[4]]
+    assert [row["id"] for row in run.edits if row.get("again")] == [NAMES[4]]
     service()
     edit()
     assert SENT == [NAMES[4]]
@@ -111,14 +111,14 @@ def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_la
     edit()
     assert SENT == NAMES[3:]
     assert contents(run) == contents(whole)
-    run.image_path(run.read_edits()[1]).unlink()
+    run.image_path(run.edits[1]).unlink()
     edit()
     assert SENT == [NAMES[1]]
     assert contents(run) == contents(whole)
     service()  # one that costs nothing makes whole blocks, whose batches are always the same
     free, _ = edit("--limit", 3, out="free")
     assert SENT == NAMES[:4]
-    free.image_path(free.read_edits()[1]).unlink()
+    free.image_path(free.edits[1]).unlink()
     edit("--limit", 3, out="free")
     assert SENT == NAMES[:4]
 
@@ -131,7 +131,7 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
 
     monkeypatch.setattr(Service, "edit_one", edit_one)
     run, _ = edit()
-    assert [row["id"] for row in run.read_edits() if row.get("reshaped")] == [NAMES[1]]
+    assert [row["id"] for row in run.edits if row.get("reshaped")] == [NAMES[1]]
     said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
     assert f"{said} stretched to the target's size for L1." in notes_of(run)
 
@@ -144,17 +144,17 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
     found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))
     counts = {one["group"]: (round(one["value"] * one["n"]), one["n"]) for one in found}
-    told = {row["id"]: of_runs.TEMPLATES[row["template"]] for row in run.read_edits()}
+    told = {row["id"]: of_runs.TEMPLATES[row["template"]] for row in run.edits}
     assert counts.pop("all") == (2, 6)
     assert counts == {told[name]: (int(name in (NAMES[0], NAMES[4])), 1) for name in NAMES}
-    values = {row["id"]: row["value"] for row in run.scores() if row["metric"] == "removal_vqa"}
+    values = {row["id"]: row["value"] for row in run.score_rows() if row["metric"] == "removal_vqa"}
     assert [values[name] for name in NAMES] == [None, 1, 1, 1, None, 1]
-    shift = {(row["quirk"], row["statistic"]): row for row in protocols.rows(of_runs.read(run))}
+    shift = {(row["quirk"], row["statistic"]): row for row in protocols.rows(RunDir(run.path))}
     assert shift["denominator", "paper"]["n"] == 4  # no failure of the editor under any protocol
     service()
     edit()
     assert SENT == []
-    run.image_path(run.read_edits()[1]).unlink()  # of its block all is made again but what was refused
+    run.image_path(run.edits[1]).unlink()  # of its block all is made again but what was refused
     edit()
     assert SENT == NAMES[1:4]
     _, done = edit("--retry-refused")
@@ -164,7 +164,7 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
 
 def test_pictures_lie_in_folders_of_a_thousand_and_a_run_with_one_folder_goes_on(service, edit, tmp_path):
     whole, _ = edit(out="whole")
-    assert {row["image"] for row in whole.read_edits()} == {f"images/000/{name}.png" for name in NAMES}
+    assert {row["image"] for row in whole.edits} == {f"images/000/{name}.png" for name in NAMES}
     assert RunDir.image_name(12_999, "a") == "images/012/a.png"
     run, _ = edit("--limit", 4)
     for name in NAMES[:4]:
@@ -174,7 +174,7 @@ def test_pictures_lie_in_folders_of_a_thousand_and_a_run_with_one_folder_goes_on
     assert SENT == []
     edit()
     assert SENT == NAMES[4:]
-    assert [row["image"].count("/") for row in run.read_edits()] == [1] * 4 + [2] * 2
+    assert [row["image"].count("/") for row in run.edits] == [1] * 4 + [2] * 2
     for name in ("scores.csv", "figures.csv"):
         assert (run.path / name).read_bytes() == (whole.path / name).read_bytes()
 
@@ -193,8 +193,8 @@ def test_edited_pictures_are_found_in_either_layout_and_of_many_none_is_listed(
     line = ("--edited", tmp_path / "given", "--data", make_data(3, 2), "--metrics", "l1", "--device", "cpu")
     done = evaluate(*line, "--out", tmp_path / "again")
     assert done.code == 0, done.stderr
-    run = RunDir(tmp_path / "again", "method", "negative")
-    rows = zip(run.read_edits(), made.read_edits(), strict=True)
+    run = RunDir(tmp_path / "again" / "method" / "negative")
+    rows = zip(run.edits, made.edits, strict=True)
     assert all(one["sha256"] == other["sha256"] for one, other in rows)
     other = next((tmp_path / "given").rglob("*.png"))
     images.write_png(other, 255 - images.decode(other))

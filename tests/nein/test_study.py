@@ -91,7 +91,7 @@ def test_labels_find_the_judge_out_correct_removal_and_reach_the_report(out, tmp
     assert "labels for nein report --labels" in said
     assert "Ada answers kept: always 'mostly'; artefacts: always 'none'" in " ".join(said.split())
     figures = frames.read(study / "figures.csv")
-    run = next(one for one in of_runs.load([out])[0] if one.run.editor == "ip2p")
+    run = next(one for one in of_runs.load([out]) if one.editor == "ip2p")
     of_ip2p = {"task": "labelled", "model": "ip2p", "statistic": "labelled"}
     found = frames.pick(figures, **of_ip2p)
     # By hand: (1 - w) mean verdict of the others + mean of label - (1 - w) verdict, w the labelled share.

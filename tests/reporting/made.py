@@ -52,7 +52,7 @@ def write_run(
     failed=(), pictures=True, features=0, models=None, sha="x", size=None,
 ):  # fmt: skip
     """A complete run. values: metric -> function of the sample's index; failed: indices without an edit."""
-    run = RunDir(out, editor, track)
+    run = RunDir(out / editor / track)
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     origin = {
         "kind": "folder", "split": "val", "annotations": str(data / "val.json"), "columns": {},

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from nein.benchmarks.nein.config import CompareConfig
-from nein.benchmarks.nein.reporting.comparisons import compare
+from nein.benchmarks.report import compare
 from nein.engine.errors import UserError
 from nein.reporting import format
 from tests.helpers import runs

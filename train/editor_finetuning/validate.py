@@ -16,19 +16,19 @@ from accelerate.utils import send_to_device
 
 from nein import editors
 from nein.benchmarks import runner
-from nein.benchmarks.nein import score
+from nein.benchmarks.nein import figures, score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing
-from nein.benchmarks.nein.evaluate import estimates, scores
+from nein.benchmarks.nein.evaluate import scores
 from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, SamplePlan, records_hash, validate_images
+from nein.datasets.nein.samples import Dataset, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
-from nein.engine.blocks import sample_seed
+from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
@@ -64,20 +64,21 @@ def subset(dataset: Dataset, count: int) -> Dataset:
 def assess(
     editor: editors.Editor,
     run: RunDir,
-    plan: SamplePlan,
+    dataset: Dataset,
     names: Sequence[str],
     config: EvalConfig,
     executor: Threads,
 ) -> dict[str, Any]:
-    """Edits and scores `plan` with the benchmark's stages, resuming what is there; every process calls it.
+    """Edits and scores `dataset` with the benchmark's stages, resuming what is there; every process calls it.
 
     The main process gets the run's figures by metric.
     """
+    blocks = Blocks.first(len(dataset.samples), config.batch_size)
     if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
-        identity |= {"data": plan.dataset.records_sha256, "batch_size": plan.batch_size}
-        selected = {EDIT: runner.selection(plan.blocks)}
-        facts = {"config": dataclasses.asdict(config), "data": plan.facts(), "selected": selected}
+        identity |= {"data": dataset.records_sha256, "batch_size": blocks.size}
+        selected = {EDIT: runner.selection(blocks)}
+        facts = {"config": dataclasses.asdict(config), "data": dataset.facts(blocks), "selected": selected}
         run.open(identity, facts, overwrite=True)
         for name in names:
             run.open_output(
@@ -85,14 +86,17 @@ def assess(
             )
     executor.barrier()  # no process reads a folder that another is about to remove
     stages = (
-        editing(run, plan, Model.one("editor", lambda: editor, kind="editor"), run_seed=config.seed),
-        scoring(run, plan, names, scorer_model(config, executor.device, lambda: names)),
+        editing(
+            run, dataset, blocks, Model.one("editor", lambda: editor, kind="editor"), run_seed=config.seed
+        ),
+        scoring(run, dataset, blocks, names, scorer_model(config, executor.device, lambda: names)),
     )
     with quiet():
         executor.compute([Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
-    results = frames.records(frames.select(estimates(scores(run), run), task="results"))
+    table = figures.of_table(scores(run), run.corpus(), run.track)
+    results = frames.records(frames.select(table, task="results"))
     run.update(status=COMPLETE)
     return {figure["metric"]: figure for figure in results}
 
@@ -123,9 +127,9 @@ class Validation:
     ) -> dict[str, float]:
         """Figures by name (main process; others get none). Writes OUT/validation."""
         twin = averaged_copy(unet, average)
-        figures: dict[str, float] = {}
+        values: dict[str, float] = {}
         if self._processes.is_main:
-            figures["loss"] = self._loss(twin, scheduler, scaling_factor)
+            values["loss"] = self._loss(twin, scheduler, scaling_factor)
         editor = self._editor(twin)
         out = self._config.out_dir / "validation"
         slug = f"step-{step:08d}"
@@ -135,25 +139,24 @@ class Validation:
             names = [n for n in wanted if track == "negative" or "retention" in n or "removal" in n]
             if not names:
                 continue
-            run_dir = RunDir(out if track == "negative" else out / "swapped", slug, track)
-            plan = SamplePlan(dataset, tuple(range(len(dataset.samples))), self._eval.batch_size)
+            run_dir = RunDir((out if track == "negative" else out / "swapped") / slug / track)
             # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
             executor = Threads(str(self._device), self._processes, at_once=1)
-            summary = assess(editor, run_dir, plan, names, self._eval, executor)
+            summary = assess(editor, run_dir, dataset, names, self._eval, executor)
             for name, entry in summary.items():
                 if entry["value"] is None:
                     continue
                 if track == "negative":
-                    figures[name] = entry["value"]
+                    values[name] = entry["value"]
                 elif name.startswith("removal"):  # absent after "Add a X." is a failure
-                    figures[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
+                    values[f"add_{name.removeprefix('removal_')}"] = 1 - entry["value"]
         if self._processes.is_main:
             ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
             steps = sorted(out.glob("step-*/negative"))
             shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
             grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
         self._processes.barrier()
-        return figures
+        return values
 
     def _editor(self, twin: Any) -> InstructPix2Pix:
         pipeline = copy.copy(self._base.pipeline)

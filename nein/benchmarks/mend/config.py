@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "editor": Kind(
-        "nein", "nein.benchmarks.nein.evaluate:evaluate", "editor", 48, ("remove",), {"control": ["remove"]}
+        "nein", "nein.benchmarks.nein.evaluate:NEIN", "editor", 48, ("remove",), {"control": ["remove"]}
     ),
     "encoder": Kind(
         "negbench", "nein.benchmarks.negbench.run:NEGBENCH", "model", 500, ("original", "affirmation"),

@@ -48,7 +48,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     if not executor.is_main:
         return None
     benchmark, inner = registry.get(kind.benchmark), command(config, arms)
-    folders: dict[str, list[Folder]] = {}
+    folders: dict[str, list[Any]] = {}
     for one in benchmark.runs(inner, executor.device):
         folder = benchmark.folder(inner.out_dir / one.folder)
         folders.setdefault(one.identity.get("mend", ""), []).append(folder)
@@ -83,22 +83,17 @@ def able(config: MendConfig) -> list[str]:
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
 
 
-def compared(kind: Kind, folders: Mapping[str, Sequence[Folder]]) -> Iterator[dict[str, Any]]:
+def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
     rows_of = benchmark.compared or benchmark.decides
     for arm in filter(None, folders):
         both = [*zip(folders[arm], folders[""], strict=True)]
         if kind.benchmark == "nein":
-            from nein.benchmarks.nein import runs
             from nein.benchmarks.nein.reporting import comparisons
 
-            mended, plain = (
-                [runs.read(runs.of_folder(one)) for one in side] for side in zip(*both, strict=True)
-            )
-            pairs = [*zip(mended, plain, strict=True)]
-            told = {one.name: one for pair in pairs for one in pair if one.track == "remove"}
-            for row in comparisons.comparisons(pairs, controls=told):
+            removed: Any = {run.name: run for pair in both for run in pair if run.track == "remove"}
+            for row in comparisons.comparisons(both, controls=removed):
                 yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
             continue
         for pair in both:

@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import FIGURES
+from nein.benchmarks.runner import FIGURES
 from nein.datasets.negbench import loading, records
 from nein.datasets.negbench.loading import DataSet
 from nein.engine.blocks import Blocks

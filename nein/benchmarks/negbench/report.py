@@ -20,7 +20,7 @@ from nein.benchmarks.negbench.folder import ModelTasks
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runs import FIGURES, Finished, Printed
+from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError

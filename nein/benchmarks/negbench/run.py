@@ -19,8 +19,7 @@ from nein.benchmarks.negbench.folder import ModelTasks, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runner import Benchmark
-from nein.benchmarks.runs import Run
+from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks.runs import Printed
+from nein.benchmarks.runner import Printed
 from nein.datasets.negvqa.questions import AVERAGE, HUB, VARIANTS, category_of
 from nein.reporting import figures as frames
 

@@ -15,8 +15,7 @@ from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, AnswersDir
-from nein.benchmarks.runner import selected
-from nein.benchmarks.runs import Finished
+from nein.benchmarks.runner import Finished, selected
 from nein.datasets import hub
 from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
 from nein.engine.blocks import sample_seed

@@ -12,9 +12,9 @@ import numpy as np
 
 from nein import editors
 from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, RESHAPED, SCORES, SKIPPED, RunDir
-from nein.datasets.nein.samples import Sample, SamplePlan
+from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.blocks import sample_seed
+from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
@@ -52,7 +52,7 @@ def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
 
 
 def editing(
-    run: RunDir, plan: SamplePlan, editor: Model, *, run_seed: int, maps: bool = False,
+    run: RunDir, dataset: Dataset, blocks: Blocks, editor: Model, *, run_seed: int, maps: bool = False,
     retry_refused: bool = False, without: RunDir | None = None,
 ) -> Stage:  # fmt: skip
     """The stage that makes the images of a run.
@@ -66,7 +66,7 @@ def editing(
     Of a block where only some requests failed for a reason of the service, these alone are sent again. What
     an editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
     """
-    selected = plan.selected if isinstance(plan.selected, range) else frozenset(plan.selected)
+    selected = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
     compared: list[int] = []  # the block that was compared with the run without the remedy
 
     def failed(index: int, row: Row) -> bool:
@@ -79,7 +79,7 @@ def editing(
         """Whether a picture or sheet is not on disk, or empty; or what could not be read can be read now."""
         if row["image"] is None:
             unread = (row["error"] or "").startswith(UNUSABLE)
-            return unread and not isinstance(_decode(plan.dataset.samples[index]), str)
+            return unread and not isinstance(_decode(dataset.samples[index]), str)
         made = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
         return not all(map(atomic.holds_something, made))
 
@@ -90,10 +90,11 @@ def editing(
             for row in atomic.read_lines(path, EDIT_ROW) if path.exists() else ():
                 earlier.setdefault(row["id"], []).append(row)
         lacking, members = False, []
-        for index, sample in zip(plan.blocks.members(number), plan.members(number), strict=True):
-            there = [row for row in earlier.get(sample.id, ()) if not vanished(index, row)]
-            lacking |= not there
-            kept = next((row for row in there if not failed(index, row)), None)
+        indices = blocks.members(number)
+        for index, sample in zip(indices, dataset.members(indices), strict=True):
+            rows = [row for row in earlier.get(sample.id, ()) if not vanished(index, row)]
+            lacking |= not rows
+            kept = next((row for row in rows if not failed(index, row)), None)
             members.append(Member(index, sample, _decode(sample), kept))
         return number, lacking, members
 
@@ -144,14 +145,14 @@ def editing(
         return {EDIT: made}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        rows = [_row(sample, run.track, run_seed) for sample in plan.members(number)]
+        rows = [_row(sample, run.track, run_seed) for sample in dataset.members(blocks.members(number))]
         return {EDIT: [{**row, "error": reason} for row in rows]}
 
     def usable(output: str, number: int, rows: list[Row]) -> bool:
-        members = zip(plan.blocks.members(number), rows, strict=False)
+        members = zip(blocks.members(number), rows, strict=False)
         return bool(rows) and not any(failed(*one) or vanished(*one) for one in members)
 
-    return Stage(EDIT, (EDIT,), plan.blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
+    return Stage(EDIT, (EDIT,), blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
 
 def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:

@@ -20,6 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ import safetensors
 
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES, Records, RunDir, asked, scores_of
+from nein.benchmarks.nein.runs import REFUSED, REMOVALS, SCORES, TEMPLATES, RunDir, scores_of, without_stays
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.loading.digests import json_digest
@@ -51,14 +52,9 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def of_run(run: Records) -> pd.DataFrame:
-    made = of_table(run.every, run.run.read_corpus())
-    return frames.label(made, model=run.name, variant=run.track)
-
-
-def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
+def of_table(every: ScoreTable, corpus: Mapping[str, Row], track: str = "negative") -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
-    table = asked(every)
+    table = without_stays(every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
         if (entry := corpus.get(metric)) is not None:
@@ -88,7 +84,7 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row]) -> pd.DataFrame:
                 for level in sorted(of_metric.names(axis)):
                     names = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
                     rows.append(_figure(of_metric.where(**{axis: level}), metric, **names))
-    return frames.frame([*rows, *refusals(every)])
+    return frames.frame({"variant": track, **row} for row in [*rows, *refusals(every)])
 
 
 def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
@@ -142,17 +138,17 @@ def printed(editor: str, name: str) -> pd.DataFrame:
     return frames.frame(frames.number(one.value, unit=one.unit, n=one.n, **one.of, **what) for one in table)
 
 
-def together(runs: Sequence[Records]) -> pd.DataFrame:
+def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd.DataFrame:
     """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
     parts = []
     for run in runs:
-        parts.append(of_run(run))
-        if run.manifest.get("config", {}).get("preset") == "paper" and run.track == "negative":
-            parts.append(printed(run.run.editor, run.name))
+        parts.append(frames.label(figures[run.path], model=run.name))
+        if run.about.get("config", {}).get("preset") == "paper" and run.track == "negative":
+            parts.append(printed(run.editor, run.name))
     return frames.concat(parts)
 
 
-def gaps(runs: Sequence[Records]) -> pd.DataFrame:
+def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     by_track = {(run.name, run.track): run for run in runs}
     rows: list[dict[str, Any]] = []
@@ -185,7 +181,7 @@ def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str,
             yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
 
 
-def breakdowns(loaded: Sequence[Records], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
+def breakdowns(loaded: Sequence[RunDir], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
     """Removal and Retention by template, object and size of the source image. sizes: source id -> class."""
     chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
@@ -269,13 +265,13 @@ class Features:
         return list(first.values())
 
 
-def read_features(run: Records, metric: str = "fid") -> Features | None:
+def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the samples of a run; None without any."""
-    done = run.run.done(scores_of(metric))
+    done = run.done(scores_of(metric))
     ids: list[str] = []
     edited, target, keys = [], [], []
-    for number in (number for number in run.run.selection().numbers if number in done):
-        tensors, about = _features(run.run, metric, number)
+    for number in (number for number in run.blocks.numbers if number in done):
+        tensors, about = _features(run, metric, number)
         for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
             if name in run.sources:
                 ids.append(name)
@@ -287,18 +283,18 @@ def read_features(run: Records, metric: str = "fid") -> Features | None:
     return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
 
 
-def of_whole(metric: str, run: Records) -> dict[str, Any]:
+def of_whole(metric: str, run: RunDir) -> dict[str, Any]:
     """The metric of the selection, an entry of corpus.json; the one there for the same features, since an
     interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
     sample, so that both sets weigh the scenes alike."""
-    paper, folder, blocks = run.manifest["config"]["protocol"] == "paper", run.run, run.run.selection()
-    rows = (row for number in blocks.numbers for row in folder.chosen(scores_of(metric), number, blocks))
+    paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.numbers
+    rows = (row for number in numbers for row in run.chosen(scores_of(metric), number))
     reasons = [row["reason"] for row in rows if row["reason"]]
     seal = json_digest({
-        "samples": [edit["id"] for edit in run.edits], "identity": folder.metrics()[metric],
-        "features": [_features(folder, metric, number)[1] for number in blocks.numbers], "reasons": reasons,
+        "samples": [edit["id"] for edit in run.edits], "identity": run.outputs(SCORES)[metric],
+        "features": [_features(run, metric, number)[1] for number in numbers], "reasons": reasons,
     })[:16]  # fmt: skip
-    if (earlier := folder.read_corpus().get(metric, {})).get("seal") == seal:
+    if (earlier := run.corpus().get(metric, {})).get("seal") == seal:
         return dict(earlier)
     features = read_features(run, metric)
     n = len(features.ids) if features is not None else 0

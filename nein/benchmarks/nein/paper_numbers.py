@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nein.benchmarks.runs import Printed
+from nein.benchmarks.runner import Printed
 from nein.datasets.hub import PUBLISHED
 from nein.metrics import METRICS
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, Row, runs_at, runs_below
+from nein.engine.folder import COMPLETE, Folder, Row, runs_at
 from nein.engine.shapes import Shape
 from nein.metrics import METRICS
 from nein.models.references import slug
@@ -78,17 +77,37 @@ def scores_of(metric: str) -> str:
     return f"{SCORES}/{metric}"
 
 
+REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
+REMOVAL = (*REMOVALS, "auc_removal")
+#: Cells of minimal pairs in which Removal says nothing.
+_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
+#: The negative instructions, as tables name them: "No X in the image."
+TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
+#: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
+#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
+#: service declined the edit.
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", REFUSED)
+
+
 class RunDir(Folder):
+    """One run in OUT/<editor>/<track>. What its blocks hold is read when it is first wanted, and kept.
+
+    name  The editor in tables: another one where several runs have it (`in_order`).
+    """
+
     benchmark = "nein"
     facts = MANIFEST
 
-    def __init__(self, out: Path, editor: str, track: str) -> None:
-        super().__init__(out / editor / track, "edits", _BLOCKS)
-        self.out, self.editor, self.track, self.label = out, editor, track, f"{editor}/{track}"
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "edits", _BLOCKS)
+        parents = path.parents if len(path.parts) > 2 else path.absolute().parents
+        self.out, self.name = parents[1], parents[0].name
+        self.editor, self.track = self.name, path.name or path.absolute().name
+        self._last: tuple[int, dict[str, list[Row]]] = (-1, {})
 
     @property
-    def is_complete(self) -> bool:
-        return self.manifest().get("status") == COMPLETE
+    def label(self) -> str:
+        return f"{self.name}/{self.track}"
 
     @staticmethod
     def image_name(index: int, sample_id: str) -> str:
@@ -109,151 +128,101 @@ class RunDir(Folder):
     def feature_path(self, metric: str, block: int) -> Path:
         return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
 
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """Name -> identity of the metrics that this or an earlier command has begun."""
-        return self.outputs(SCORES)
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """The manifest, as it was when it was first read."""
+        return self.manifest()
 
-    def selection(self) -> Blocks:
+    @cached_property
+    def blocks(self) -> Blocks:
         """The selected samples, cut into blocks. Raises UserError for a run of another version."""
-        told = self.manifest().get("selected", {}).get(EDIT)
-        if told is None:
+        selected = self.about.get("selected", {}).get(EDIT)
+        if selected is None:
             raise UserError(
                 f"'{self.path}' does not say which samples it is of: another version wrote it. Give its nein "
                 "eval again, which makes no picture and no score twice."
             )
-        ranges = [range(first, end) for first, end in told["records"]]
+        ranges = [range(first, end) for first, end in selected["records"]]
         wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
-        return Blocks(max((part.stop for part in ranges), default=0), told["size"], wanted)
+        return Blocks(max((part.stop for part in ranges), default=0), selected["size"], wanted)
 
     def whole_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics that are there for the whole selection, by this or an earlier command."""
-        needed, begun = set(blocks.numbers), self.metrics()
+        needed, begun = set(blocks.numbers), self.outputs(SCORES)
         return [name for name in METRICS if name in begun and needed <= self.done(scores_of(name))]
 
-    def chosen(self, output: str, number: int, blocks: Blocks) -> list[Row]:
+    def chosen(self, output: str, number: int) -> list[Row]:
         """The rows of the selected samples in a block. Raises UserError where it is not of these samples."""
-        rows, first = self.read(output, number), number * blocks.size
+        blocks, rows, first = self.blocks, self.read(output, number), number * self.blocks.size
         wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
-        places = [index - first for index in blocks.members(number) if index in wanted]
-        if len(rows) <= max(places) or len({row["id"] for row in rows}) != len(rows):
+        indices = [index - first for index in blocks.members(number) if index in wanted]
+        if len(rows) <= max(indices) or len({row["id"] for row in rows}) != len(rows):
             raise UserError(
                 f"'{self.block_path(output, number)}' must have one row for each of its samples; remove it "
                 "and give the same command again."
             )
-        return [rows[place] for place in places]
+        return [rows[index] for index in indices]
 
-    def read_edits(self) -> list[Row]:
+    @cached_property
+    def edits(self) -> list[Row]:
         """The edits of the selection, in data order; of a run under way those that are there."""
-        blocks = self.selection()
-        there = self.done(EDIT)
-        numbers = [number for number in blocks.numbers if number in there]
-        return [row for number in numbers for row in self.chosen(EDIT, number, blocks)]
-
-    def scores(self) -> Iterator[Row]:
-        """The scores of the selection, in data order, by every metric that has them all: `id`, `metric` and
-        what its block says. One at a time: a row with what judges said is a kilobyte."""
-        blocks = self.selection()
-        names = [name for name in self.whole_metrics(blocks) if METRICS[name].kind != "corpus"]
-        for number in blocks.numbers:
-            yield from self.scores_in(number, names, blocks)
-
-    def scores_in(self, number: int, names: Sequence[str], blocks: Blocks) -> Iterator[Row]:
-        """The same of one block."""
-        columns = [self.chosen(scores_of(name), number, blocks) for name in names]
-        for rows in zip(*columns, strict=True):
-            for name, row in zip(names, rows, strict=True):
-                if row["id"] != rows[0]["id"]:
-                    path = self.block_path(scores_of(name), number)
-                    raise UserError(
-                        f"'{path}' has a row of '{row['id']}' where other metrics have '{rows[0]['id']}'; "
-                        "remove it and give the same command again."
-                    )
-                yield {"id": row["id"], "metric": name, "detail": {}, **row}
-
-    def read_corpus(self) -> dict[str, Row]:
-        """Metric -> its figure of the whole; {} where there is none."""
-        path = self.path / "corpus.json"
-        corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
-        for metric, entry in corpus.items():
-            said = shapes.fault(entry, CORPUS_ENTRY, metric)
-            if not said and entry["value"] is not None:
-                said = shapes.fault(entry, _DISTANCE, metric)
-            if said:
-                raise UserError(f"'{path}': {said}; score the run again with nein eval.")
-        return corpus
-
-
-def of_folder(folder: Folder) -> RunDir:
-    """The run that lies in `folder`."""
-    return RunDir(folder.path.parents[1], folder.path.parent.name, folder.path.name)
-
-
-def find(out: Path) -> list[RunDir]:
-    """Every run at or below `out`, ordered by editor, then track."""
-    return [of_folder(Folder(path)) for path in runs_below(out)]
-
-
-REMOVALS = {"removal_vqa": "VQA", "removal_ovd": "OVD"}
-REMOVAL = (*REMOVALS, "auc_removal")
-#: Cells of minimal pairs in which Removal says nothing.
-_NO_REMOVAL = frozenset(label for label, cell in CELLS.items() if cell != CELLS["denied, there"])
-#: The negative instructions, as tables name them: "No X in the image."
-TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
-#: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
-#: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
-#: service declined the edit.
-DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", REFUSED)
-
-
-@dataclass
-class Records:
-    """One run. name: in tables. edits: of the selection, in data order. every: also scores of Removal that
-    say nothing, because the object need not go."""
-
-    run: RunDir
-    name: str
-    edits: list[Row]
-    every: ScoreTable
-    _last: tuple[int, dict[str, list[Row]]] = field(default=(-1, {}), repr=False)
-
-    @property
-    def track(self) -> str:
-        return self.run.track
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}/{self.track}"
+        done = self.done(EDIT)
+        return [row for number in self.blocks.numbers if number in done for row in self.chosen(EDIT, number)]
 
     @cached_property
-    def manifest(self) -> Mapping[str, Any]:
-        return self.run.manifest() or {}
-
-    @property
-    def data_sha256(self) -> str | None:
-        return self.manifest.get("data", {}).get("records_sha256")
-
-    @cached_property
-    def place(self) -> dict[str, int]:
-        """Sample id -> its place among the edits."""
-        return {edit["id"]: place for place, edit in enumerate(self.edits)}
+    def index(self) -> dict[str, int]:
+        """Sample id -> its index among the edits."""
+        return {edit["id"]: index for index, edit in enumerate(self.edits)}
 
     def edit(self, sample: str) -> Row | None:
         """The edit of a sample, if there is one."""
-        return self.edits[self.place[sample]] if sample in self.place else None
+        return self.edits[self.index[sample]] if sample in self.index else None
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Sample id -> its source image."""
         return {edit["id"]: edit["source_id"] for edit in self.edits}
 
+    def score_rows(self, number: int | None = None) -> Iterator[Row]:
+        """The scores of the selection (of one block), in data order, by every metric that has them all: `id`,
+        `metric` and what its block says. One at a time: a row with a judge's replies is a kilobyte."""
+        names = [name for name in self.whole_metrics(self.blocks) if METRICS[name].kind != "corpus"]
+        for block in self.blocks.numbers if number is None else [number]:
+            columns = [self.chosen(scores_of(name), block) for name in names]
+            for rows in zip(*columns, strict=True):
+                for name, row in zip(names, rows, strict=True):
+                    if row["id"] != rows[0]["id"]:
+                        path = self.block_path(scores_of(name), block)
+                        raise UserError(
+                            f"'{path}' has a row of '{row['id']}' where other metrics have "
+                            f"'{rows[0]['id']}'; remove it and give the same command again."
+                        )
+                    yield {"id": row["id"], "metric": name, "detail": {}, **row}
+
     @cached_property
-    def blocks(self) -> Blocks:
-        return self.run.selection()
+    def every(self) -> ScoreTable:
+        """All scores, also those of Removal that say nothing, because the object need not go. Raises
+        UserError for a score without an edit."""
+
+        def rows() -> Iterator[Row]:
+            for row in self.score_rows():
+                if (edit := self.edit(row["id"])) is None:
+                    raise UserError(
+                        f"'{self.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
+                        "scores and give its nein eval again."
+                    )
+                yield of_edit(edit, self.track) | {
+                    "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
+                    "before": row["detail"].get("present_before"),
+                    "failed": row.get(AGAIN) or edit.get(AGAIN),
+                }  # fmt: skip
+
+        return ScoreTable.of(rows(), DETAILS)
 
     @cached_property
     def table(self) -> ScoreTable:
         """The scores, those of Removal only where the object must go."""
-        return asked(self.every)
+        return without_stays(self.every)
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -268,53 +237,40 @@ class Records:
         shown = (None if value != value else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"].tolist(), shown, strict=True))
 
-    @cached_property
-    def whole(self) -> dict[str, Row]:
-        """What corpus.json says of the metrics that have a value."""
-        return {name: entry for name, entry in self.run.read_corpus().items() if entry["value"] is not None}
+    def corpus(self) -> dict[str, Row]:
+        """Metric -> its figure of the whole; {} where there is none."""
+        path = self.path / "corpus.json"
+        corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
+        for metric, entry in corpus.items():
+            fault = shapes.fault(entry, CORPUS_ENTRY, metric)
+            if not fault and entry["value"] is not None:
+                fault = shapes.fault(entry, _DISTANCE, metric)
+            if fault:
+                raise UserError(f"'{path}': {fault}; score the run again with nein eval.")
+        return corpus
 
     def model(self, kind: str) -> Mapping[str, Any]:
-        """What the manifest says about a loaded model: "editor", "vqa", ...; empty when it was not needed."""
-        return self.manifest.get("models", {}).get(kind, {})
+        """The manifest's description of a model: "editor", "vqa", ...; empty when it was not needed."""
+        found: Mapping[str, Any] = self.about.get("models", {}).get(kind, {})
+        return found
 
-    def said(self, sample: str) -> list[Row]:
+    def replies(self, sample: str) -> list[Row]:
         """The rows of the scores of a sample, read again from its block, of which the last one is kept."""
-        if sample not in self.place:
+        if sample not in self.index:
             return []
-        number = self.blocks.wanted[self.place[sample]] // self.blocks.size
+        number = self.blocks.wanted[self.index[sample]] // self.blocks.size
         if self._last[0] != number:
             rows: dict[str, list[Row]] = {}
-            for row in self.run.scores_in(number, self.metrics, self.blocks):
+            for row in self.score_rows(number):
                 rows.setdefault(row["id"], []).append(row)
             self._last = number, rows
         return self._last[1].get(sample, [])
 
 
-def asked(every: ScoreTable) -> ScoreTable:
+def without_stays(every: ScoreTable) -> ScoreTable:
     """The scores without those of Removal where the object need not go."""
     nothing = every.frame["metric"].isin(REMOVAL) & every.frame["stays"].notna()
     return ScoreTable(every.frame[~nothing])
-
-
-def read(run: RunDir, scores: ScoreTable | None = None) -> Records:
-    """The records of one run, complete or under way. scores: those that were read already. Raises UserError
-    for a score without an edit."""
-    edits = run.read_edits()
-    by_id = {edit["id"]: edit for edit in edits}
-
-    def rows() -> Iterator[Row]:
-        for row in run.scores():
-            if (edit := by_id.get(row["id"])) is None:
-                raise UserError(
-                    f"'{run.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
-                    "scores and give its nein eval again."
-                )
-            yield of_edit(edit, run.track) | {
-                "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
-                "before": row["detail"].get("present_before"), "failed": row.get(AGAIN) or edit.get(AGAIN),
-            }  # fmt: skip
-
-    return Records(run, run.editor, edits, ScoreTable.of(rows(), DETAILS) if scores is None else scores)
 
 
 def of_edit(edit: Row, track: str) -> Row:
@@ -328,47 +284,40 @@ def of_edit(edit: Row, track: str) -> Row:
     }  # fmt: skip
 
 
-def load(paths: Sequence[Path]) -> tuple[list[Records], list[str]]:
-    """(complete runs below the paths, labels of the others). Raises UserError: none, or of different data."""
-    there = below(paths)
-    complete = [run for run in there if run.is_complete]
-    loaded = in_order([read(run) for run in complete])
-    check_same_data(loaded, "report them apart")
-    return loaded, [run.label for run in there if run not in complete]
+def load(paths: Sequence[Path]) -> list[RunDir]:
+    """The complete runs below the paths. Raises UserError: none, or of different data."""
+    return in_order([run for path in runs_at(paths) if (run := RunDir(path)).about["status"] == COMPLETE])
 
 
-def below(paths: Sequence[Path]) -> list[RunDir]:
-    """Every run at or below the paths, once. Raises UserError without any."""
-    return [of_folder(Folder(path)) for path in runs_at(paths)]
-
-
-def in_order(loaded: Sequence[Records]) -> list[Records]:
+def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     """Runs as in tables, told apart by name: editors as in the paper, then as in their command, then by
-    name; of an editor the instruction under test first."""
+    name; of an editor the instruction under test first. Raises UserError for runs of different data."""
+    if same_data:
+        check_same_data(loaded)
     editors = list(paper_numbers.ROW_OF)
-    several = len({one.run.out.resolve() for one in loaded}) > 1
-    for one in loaded:
-        one.name = f"{one.run.out.name}/{one.run.editor}" if several else one.run.editor
-    names = Counter(one.label for one in loaded)
-    for one in loaded:
-        if names[one.label] > 1:
-            one.name = str(one.run.out / one.run.editor)
+    several = len({run.out.resolve() for run in loaded}) > 1
+    for run in loaded:
+        run.name = f"{run.out.name}/{run.editor}" if several else run.editor
+    names = Counter(run.label for run in loaded)
+    for run in loaded:
+        if names[run.label] > 1:
+            run.name = str(run.out / run.editor)
+    seen = list(dict.fromkeys(run.name for run in loaded))
 
-    seen = list(dict.fromkeys(one.name for one in loaded))
-
-    def order(one: Records) -> tuple[int, str, int, int]:
-        asked = [slug(name) for name in one.manifest.get("config", {}).get("editor", [])]
-        known = [*editors, *asked, one.run.editor.partition("+")[0]]
-        place = known.index(one.run.editor if one.run.editor in editors else known[-1])
-        return place, one.run.editor, seen.index(one.name), TRACKS.index(one.track)
+    def order(run: RunDir) -> tuple[int, str, int, int]:
+        asked = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
+        known = [*editors, *asked, run.editor.partition("+")[0]]
+        rank = known.index(run.editor if run.editor in editors else known[-1])
+        return rank, run.editor, seen.index(run.name), TRACKS.index(run.track)
 
     return sorted(loaded, key=order)
 
 
-def check_same_data(loaded: Sequence[Records], advice: str) -> None:
+def check_same_data(loaded: Sequence[RunDir]) -> None:
     """Raises UserError where two runs were made on different records."""
-    for other in loaded[1:]:
-        if other.data_sha256 != loaded[0].data_sha256:
+    data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
+    for run, sha256 in zip(loaded, data, strict=True):
+        if sha256 != data[0]:
             raise UserError(
-                f"'{loaded[0].run.path}' and '{other.run.path}' were made on different data; {advice}."
+                f"'{loaded[0].path}' and '{run.path}' were made on different data; name them one by one."
             )

@@ -19,9 +19,10 @@ import safetensors.numpy
 from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
-from nein.datasets.nein.samples import Sample, SamplePlan
+from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockStore
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
@@ -89,7 +90,8 @@ def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[s
 
 def scoring(
     run: RunDir,
-    plan: SamplePlan,
+    dataset: Dataset,
+    blocks: Blocks,
     names: Sequence[str],
     scorer: Model,
     served: bool = False,
@@ -108,10 +110,13 @@ def scoring(
                 run.block_path(scores_of(name), number).unlink(missing_ok=True)
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
+    def members(number: int) -> Sequence[Sample]:
+        return dataset.members(blocks.members(number))
+
     def read(number: int) -> tuple[int, list[metrics.EditPair]]:
         rows = list(run.rows(EDIT, [number]))
         edits = {row["id"]: row for row in rows}
-        if [row["id"] for row in rows] != [sample.id for sample in plan.members(number)]:
+        if [row["id"] for row in rows] != [sample.id for sample in members(number)]:
             raise UserError(
                 f"'{run.block_path(EDIT, number)}' does not hold the samples of its block; remove it and "
                 "give the same command again."
@@ -124,7 +129,7 @@ def scoring(
             return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
 
         return number, [
-            _item(run, sample, edits[sample.id], needed, original, plain) for sample in plan.members(number)
+            _item(run, sample, edits[sample.id], needed, original, plain) for sample in members(number)
         ]
 
     def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -146,7 +151,7 @@ def scoring(
             if scores_of(name) in missing:
                 _write_features(run, name, number, [], [])
         row: Row = {"value": None, "reason": reason, "detail": {}}
-        return {output: [{"id": sample.id, **row} for sample in plan.members(number)] for output in missing}
+        return {output: [{"id": sample.id, **row} for sample in members(number)] for output in missing}
 
     outputs = tuple(map(scores_of, names))
 
@@ -159,7 +164,7 @@ def scoring(
             in ("edited", "COCO", "NeIn")
         }  # fmt: skip
         edits = {row["id"]: row for row in run.rows(EDIT, [number])} if roles else {}
-        for sample in plan.members(number) if roles else ():
+        for sample in members(number) if roles else ():
             if (role := roles.get(sample.id)) is not None:
                 paths = {"COCO": sample.source_path, "NeIn": sample.sample_path}
                 path = paths.get(role) or run.image_path(edits[sample.id])
@@ -167,7 +172,7 @@ def scoring(
                     return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
-    return Stage("score", outputs, plan.blocks, read, work, lost, scorer, usable, depends_on=EDIT)
+    return Stage("score", outputs, blocks, read, work, lost, scorer, usable, depends_on=EDIT)
 
 
 def _item(

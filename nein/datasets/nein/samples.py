@@ -130,27 +130,14 @@ class Dataset:
                 raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
         return [position[wanted] for wanted in ids]
 
+    def members(self, block: range) -> Sequence[Sample]:
+        """The samples with these indices."""
+        return self.samples[block.start : block.stop]
 
-@dataclass(frozen=True)
-class SamplePlan:
-    """A data set, the selected indices in data order, and the block size."""
-
-    dataset: Dataset
-    selected: Sequence[int]
-    batch_size: int
-
-    @property
-    def blocks(self) -> Blocks:
-        return Blocks(len(self.dataset.samples), self.batch_size, self.selected)
-
-    def members(self, block: int) -> list[Sample]:
-        """The samples of a block, selected or not."""
-        return [self.dataset.samples[index] for index in self.blocks.members(block)]
-
-    def facts(self) -> dict[str, Any]:
+    def facts(self, blocks: Blocks) -> dict[str, Any]:
         """What a run's manifest says of its data."""
-        sha256, n = self.dataset.records_sha256, len(self.dataset.samples)
-        return {**self.dataset.origin, "records_sha256": sha256, "n": n, "selected": len(self.selected)}
+        counts = {"n": len(self.samples), "selected": len(blocks.wanted)}
+        return {**self.origin, "records_sha256": self.records_sha256, **counts}
 
 
 def load_folder(

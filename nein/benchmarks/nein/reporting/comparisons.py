@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +12,8 @@ from nein.benchmarks.config import Comparing
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import CompareConfig
 from nein.benchmarks.nein.reporting import sections
-from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
+from nein.benchmarks.runner import Finished
 from nein.engine.errors import UserError, unknown
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
@@ -24,9 +24,9 @@ from nein.statistics.estimates import t_p_value
 SIGNIFICANT = 0.05
 
 
-def compare(options: CompareConfig) -> str:
-    """Every pair of the runs named, tested and corrected for their number. Raises UserError."""
-    loaded, unfinished = runs.load(options.runs)
+def compare(finished: Sequence[Finished], options: CompareConfig) -> str:
+    """Every pair of the runs, tested and corrected for their number. Raises UserError."""
+    loaded = runs.in_order([one.folder for one in finished])
     controls = {run.name: run for run in loaded if run.track == "remove"}
     loaded = [run for run in loaded if options.track in (run.track, "all")]
     if len(loaded) < 2:
@@ -39,13 +39,11 @@ def compare(options: CompareConfig) -> str:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     compared = frames.label(frames.frame(rows), benchmark="nein")
     shown = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
-    results = figures.together(loaded)
-    if unfinished:
-        print(f"not compared because not complete: {', '.join(unfinished)}", file=sys.stderr)
+    results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
     return paired.printed(options.format, compared, shown, results[results["unscored"] > 0])
 
 
-def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records, Records]]:
+def chosen(loaded: Sequence[RunDir], options: Comparing) -> list[tuple[RunDir, RunDir]]:
     """The pairs to compare: all, or every run of a track against the baseline's. Raises UserError."""
     if options.baseline is None:
         return list(itertools.combinations(loaded, 2))
@@ -59,8 +57,8 @@ def chosen(loaded: Sequence[Records], options: Comparing) -> list[tuple[Records,
 
 
 def comparisons(
-    pairs: Sequence[tuple[Records, Records]], family: str = "metric", metrics: Sequence[str] = (),
-    controls: Mapping[str, Records] = MappingProxyType({}),
+    pairs: Sequence[tuple[RunDir, RunDir]], family: str = "metric", metrics: Sequence[str] = (),
+    controls: Mapping[str, RunDir] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of the frame for every metric of every pair (`nein.benchmarks.paired`).
 
@@ -78,7 +76,7 @@ def comparisons(
     return paired.corrected(made, family)
 
 
-def compared(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
+def compared(one: RunDir, other: RunDir, metric: str) -> Iterator[dict[str, Any]]:
     """One comparison; nothing where a run lacks the metric or no sample is scored in both."""
     if METRICS[metric].kind == "corpus":
         yield from _compare_whole(one, other, metric)
@@ -89,10 +87,10 @@ def compared(one: Records, other: Records, metric: str) -> Iterator[dict[str, An
         )  # fmt: skip
 
 
-def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[str, Any]]:
+def _compare_whole(one: RunDir, other: RunDir, metric: str) -> Iterator[dict[str, Any]]:
     """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
-    first, second = one.whole.get(metric), other.whole.get(metric)
-    if first is None or second is None:
+    first, second = (run.corpus().get(metric, {"value": None}) for run in (one, other))
+    if first["value"] is None or second["value"] is None:
         return
     if any(first[key] != second[key] for key in ("sources", "reference")):
         return
@@ -113,7 +111,7 @@ def _compare_whole(one: Records, other: Records, metric: str) -> Iterator[dict[s
     what: Any = {"task": "comparisons", "metric": metric, "first": one.label, "second": other.label}
     for side, entry in (("first", first), ("second", second)):
         yield number(entry["value"], unit="", n=entry["n"], statistic=side, **what)
-    unscored = len(one.place.keys() | other.place.keys()) - n
+    unscored = len(one.index.keys() | other.index.keys()) - n
     yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p, **what)
 
 

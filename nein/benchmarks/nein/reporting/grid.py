@@ -10,11 +10,12 @@ from typing import Any
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
+from nein.engine.folder import runs_at
 from nein.metrics import METRICS
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 
@@ -26,13 +27,13 @@ class Column:
 
     name: str
     caption: str
-    run: Records | None = None
+    run: RunDir | None = None
 
 
 def grid(options: GridConfig) -> str:
     """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
     drawn = read_runs(options.runs, options.tracks)
-    dataset = loading.reload(drawn[0].manifest["data"], options.data, options.split)
+    dataset = loading.reload(drawn[0].about["data"], options.data, options.split)
     chosen = choose(
         dataset, drawn, ids=options.ids, select=options.select, metric=options.metric, number=options.number,
         seed=options.seed,
@@ -60,24 +61,24 @@ def grid(options: GridConfig) -> str:
     return f"{out}\n"
 
 
-def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[Records]:
+def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]:
     """Every run below `paths`, also one under way, by editor as found; all must be on the same data."""
-    found = [run for run in runs.below(paths) if not tracks or run.track in tracks]
-    if not found:
+    below = map(RunDir, runs_at(paths))
+    loaded = [run for run in below if not tracks or run.track in tracks]
+    if not loaded:
         raise UserError(f"There is no run of track {', '.join(tracks)} there.")
-    loaded = [runs.read(run) for run in found]
     for run in loaded:
-        if "annotations" not in run.manifest.get("data", {}):
+        if "annotations" not in run.about.get("data", {}):
             raise UserError(
-                f"'{run.run.manifest_path}' does not say where the data are; it is no run of nein eval."
+                f"'{run.manifest_path}' does not say where the data are; it is no run of nein eval."
             )
-    runs.check_same_data(loaded, "draw them apart")
+    runs.check_same_data(loaded)
     order = list(dict.fromkeys(run.name for run in loaded))
     return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
 
 
 def choose(
-    dataset: Dataset, loaded: Sequence[Records], *, ids: Sequence[str] | None = None, select: str = "random",
+    dataset: Dataset, loaded: Sequence[RunDir], *, ids: Sequence[str] | None = None, select: str = "random",
     metric: str | None = None, number: int = 6, seed: int = 0,
 ) -> list[Sample]:  # fmt: skip
     """The samples to draw: `ids`; or "random", those whose hash with the seed is smallest, so that a sample
@@ -85,7 +86,7 @@ def choose(
     scored the sample, equal ones by the hash."""
     if ids:
         return [dataset.samples[place] for place in dataset.places(ids)]
-    edited = [sample for sample in dataset.samples if any(sample.id in run.place for run in loaded)]
+    edited = [sample for sample in dataset.samples if any(sample.id in run.index for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
     ranked = sorted(edited, key=lambda sample: hashlib.sha256(f"{seed}:{sample.id}".encode()).hexdigest())
@@ -109,13 +110,13 @@ def choose(
     return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
 
 
-def columns(loaded: Sequence[Records]) -> list[Column]:
+def columns(loaded: Sequence[RunDir]) -> list[Column]:
     """The sample, every run, and the target."""
     several_tracks = len({run.track for run in loaded}) > 1
-    several_outs = len({run.run.out.resolve() for run in loaded}) > 1
+    several_outs = len({run.out.resolve() for run in loaded}) > 1
     edits = []
     for run in loaded:
-        head = f"{run.run.out.name}/{run.name}" if several_outs else run.name
+        head = f"{run.out.name}/{run.name}" if several_outs else run.name
         head += f"\n{run.track}" if several_tracks else ""
         edits.append(Column(head.replace("\n", "/"), head, run))
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
@@ -151,14 +152,14 @@ def _picture(path: Path) -> Cell:
 _SAID = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
 
 
-def _edit(name: str, run: Records, shown: str | None, verdicts: bool) -> Cell:
+def _edit(name: str, run: RunDir, shown: str | None, verdicts: bool) -> Cell:
     edit = run.edit(name)
     if edit is None:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
         return Cell(None, runs.why_not(edit), color=RED)
-    cell = _picture(run.run.image_path(edit))
-    values = {row["metric"]: row["value"] for row in run.said(name)}
+    cell = _picture(run.image_path(edit))
+    values = {row["metric"]: row["value"] for row in run.replies(name)}
     badges = []
     for metric, judge in REMOVALS.items() if verdicts else ():
         if metric in values:

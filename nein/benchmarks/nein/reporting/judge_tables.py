@@ -13,7 +13,7 @@ import pandas as pd
 from nein.benchmarks import controls
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.reporting.sections import PAIRS
-from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
@@ -50,11 +50,11 @@ class Calibration:
     rows: Sequence[Mapping[str, Any]]
     controls: Sequence[Mapping[str, Any]] = ()
 
-    def fits(self, run: Records) -> bool:
+    def fits(self, run: RunDir) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
         option = "article" if self.kind == "vqa" else "threshold"
         same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
-        return same and run.manifest.get("config", {}).get(option) == self.manifest[option]
+        return same and run.about.get("config", {}).get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
@@ -84,7 +84,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     return calibrations
 
 
-def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def judged(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Rows of the frame: agreement of the judges of every run; of calibrated judges the error rates by set of
     pictures (task "calibration", sets in `group`), controls, reliability, and the corrected figures."""
     yield from agreements(loaded)
@@ -103,7 +103,7 @@ def judged(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> It
     yield from corrected(loaded, calibrations) if calibrations else ()
 
 
-def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
@@ -115,7 +115,7 @@ def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) ->
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:
                 # By names of objects alone: many words of captions name what no judge looks for.
-                rule = run.manifest["config"]["protocol"]
+                rule = run.about["config"]["protocol"]
                 rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
                 mended = calibration.correct_removal if what == "removal" else calibration.correct_retention
                 result = mended(entry, judge.rates(rule, role="object"))
@@ -123,7 +123,7 @@ def corrected(loaded: Sequence[Records], calibrations: Sequence[Calibration]) ->
 
 
 def beside(
-    judged: Estimate, result: Corrected, how: str, run: Records, metric: str
+    judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str
 ) -> Iterator[dict[str, Any]]:
     """A figure as judged, and what is made of it."""
     what: dict[str, Any] = {"task": how, "metric": metric, **_of(run)}
@@ -149,7 +149,7 @@ def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]
             )  # fmt: skip
 
 
-def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
+def agreements(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
         one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
@@ -165,7 +165,7 @@ def agreements(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
         yield from (figure(one, unit="", statistic=name, **what) for name, one in estimates.items())
 
 
-def _of(run: Records) -> dict[str, Any]:
+def _of(run: RunDir) -> dict[str, Any]:
     return {"model": run.name, "variant": run.track}
 
 
@@ -184,7 +184,7 @@ def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     return read
 
 
-def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def rewarded(loaded: Sequence[RunDir], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), or that
     people prefer ("preferences"); of every arm that chooses the best of several edits (task "best-of") the
     same of its judge, in the wording of the run, and the gain in Removal over the editor's own edits of the
@@ -202,8 +202,8 @@ def rewarded(loaded: Sequence[Records], rewards: Mapping[str, Mapping[str, Any]]
         what, which = {"task": "best-of", **_of(run)}, "negated" if run.track == "negative" else "affirmed"
         for family, rates in rewards.get(arm["judge"], {}).get("sets", {}).items():
             rows.append(_share(rates, which, **what | {"metric": "preferred", "group": family}))
-        base = (run.run.out, run.run.editor.partition("+best-of-")[0], run.track)
-        for other in (one for one in loaded if (one.run.out, one.run.editor, one.track) == base):
+        base = (run.out, run.editor.partition("+best-of-")[0], run.track)
+        for other in (one for one in loaded if (one.out, one.editor, one.track) == base):
             for metric in (name for name in REMOVALS if name in run.metrics and name in other.metrics):
                 chosen, own, clusters = run.of(metric).pair(other.of(metric))
                 gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
@@ -245,7 +245,7 @@ _GRADE = {
 
 
 def grades(
-    loaded: Sequence[Records], graded: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
+    loaded: Sequence[RunDir], graded: Sequence[tuple[Mapping[str, Any], pd.DataFrame]]
 ) -> list[dict[str, Any]]:
     """How well the judges that decide Removal answer questions and their negations (NegVQA; task
     "negvqa")."""

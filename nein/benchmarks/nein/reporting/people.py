@@ -10,7 +10,7 @@ import pandas as pd
 
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.reporting.judge_tables import beside
-from nein.benchmarks.nein.runs import REMOVALS, Records
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import labels
@@ -80,17 +80,17 @@ def shares(rows: Sequence[Labelled]) -> dict[tuple[str, str], dict[str, float]]:
     return {run: {name: sum(given) / len(given) for name, given in of.items()} for run, of in every.items()}
 
 
-def labelled(loaded: Sequence[Records], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
+def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
     known, made = shares(rows), []
-    runs = {(run.run.editor, run.track): run for run in loaded}
+    runs = {(run.editor, run.track): run for run in loaded}
     if not known.keys() & runs.keys():
         given, there = ("; ".join("/".join(key) for key in of) or "none" for of in (known, runs))
         raise UserError(f"The labels are of other runs: {given}. Those here are {there}.")
     for key, of_run in known.items():
         run = runs.get(key)
-        if run and (stranger := next((name for name in of_run if name not in run.place), None)):
+        if run and (stranger := next((name for name in of_run if name not in run.index), None)):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
     for key, run in runs.items():
         for metric in REMOVALS:
@@ -108,7 +108,7 @@ def labelled(loaded: Sequence[Records], rows: Sequence[Labelled]) -> list[dict[s
 
 
 def against(
-    runs: Mapping[tuple[str, str], Records], known: Mapping[tuple[str, str], Mapping[str, float]]
+    runs: Mapping[tuple[str, str], RunDir], known: Mapping[tuple[str, str], Mapping[str, float]]
 ) -> Iterator[dict[str, Any]]:
     """How far each judge agrees with people, over all labels and by editor, object and template; and its
     sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
@@ -134,16 +134,16 @@ def against(
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)
 
 
-def preferred(loaded: Sequence[Records], rows: Sequence[Labelled]) -> Iterator[dict[str, Any]]:
+def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[dict[str, Any]]:
     """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
     "preferred")."""
-    by_run = {(one.run.editor, one.track): one for one in loaded}
+    by_run = {(one.editor, one.track): one for one in loaded}
     verdicts = {(one.label, metric): one.values(metric) for one in loaded for metric in REMOVALS}
     hits: list[tuple[Any, ...]] = []
     for row in (row for row in rows if row["better"]):
         name, value = row["id"], {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
         sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
-        shown = {one.label: one.sources[name] for one in sides if one is not None and name in one.place}
+        shown = {one.label: one.sources[name] for one in sides if one is not None and name in one.index}
         if len(shown) < 2:
             raise UserError(f"The labels are of sample '{name}' of runs that are not here.")
         first, second = sorted(shown)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nein.benchmarks.nein.figures import read_features
-from nein.benchmarks.nein.runs import Records
+from nein.benchmarks.nein.runs import RunDir
 from nein.metrics import METRICS
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.reporting.figures import number
@@ -126,13 +126,13 @@ def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | No
     return None if None in seen else sum(map(bool, seen)) / len(held)
 
 
-def rows(run: Records) -> list[dict[str, Any]]:
+def rows(run: RunDir) -> list[dict[str, Any]]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
     values: dict[tuple[str, str], dict[str, float | None]] = {}
     refused: dict[tuple[str, str], str] = {}
-    for row in run.run.scores():
+    for row in run.score_rows():
         metric = row["metric"]
         for quirk, rules in SIDES.get(metric, {}).items():
             side = values.setdefault((metric, quirk), {})
@@ -150,7 +150,7 @@ def rows(run: Records) -> list[dict[str, Any]]:
         scored = ([value for value in side.values() if value is not None] for side in (fixed, paper))
         before, after = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
         made += _shift(metric, quirk, before, after, flips, note)
-    features = read_features(run) if "fid" in run.whole else None
+    features = read_features(run) if run.corpus().get("fid", {}).get("value") is not None else None
     if features is not None and len(once := features.unique_targets()) > 1:
         from nein.metrics.fid import frechet_distance
 

@@ -19,8 +19,8 @@ from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import idle
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, people, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
-from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, Records
-from nein.benchmarks.runs import Finished
+from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, RunDir
+from nein.benchmarks.runner import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
@@ -47,13 +47,14 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     everything. Raises UserError."""
     if isinstance(options, EvalConfig) and "report" not in options.stages:
         return None
-    done = [(run, one.scores) for one in finished if (run := runs.of_folder(one.folder)).is_complete]
-    if not done:
+    if not finished:
         raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
-    loaded = runs.in_order([runs.read(*one) for one in done])
-    presets = sorted({str(run.manifest.get("config", {}).get("preset")) for run in loaded})
+    evaluating = isinstance(options, EvalConfig)
+    loaded = runs.in_order([one.folder for one in finished], same_data=not evaluating)
+    presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
-    results, gaps = figures.together(loaded), figures.gaps(loaded)
+    results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
+    gaps = figures.gaps(loaded)
     tables = (table for table in reversed(sections.results()) if table.sheet(results).rows)
     said: dict[str, Any] = {
         "subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded), "headline": [*tables][:1],
@@ -61,10 +62,9 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     if isinstance(options, EvalConfig):
         frame = frames.label(frames.concat([results, gaps]), benchmark="nein")
         return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **said)
-    runs.check_same_data(loaded, "report them apart")
     browser = Browser.of(loaded, options.data, options.split)
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
-    folders = list(dict.fromkeys(options.calibration or [run.run.out / "calibration" for run in loaded]))
+    folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
@@ -87,10 +87,10 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         parts=[browser.part(out, pictures, options.budget * 2**20)],
         sections=sections.page(comparisons.out_of_reach(compared)),
         settings={run.label: pages.setting({
-            "editor": run.run.editor, "track": run.track,
-            **{key: run.manifest.get(key, {}) for key in ("config", "data", "models")},
+            "editor": run.editor, "track": run.track,
+            **{key: run.about.get(key, {}) for key in ("config", "data", "models")},
             "invocations": [
-                {k: v for k, v in call.items() if k != "command"} for call in run.manifest["invocations"]
+                {k: v for k, v in call.items() if k != "command"} for call in run.about["invocations"]
             ],
         }) for run in loaded}, **said,
     )  # fmt: skip
@@ -137,9 +137,9 @@ def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
     return []
 
 
-def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
+def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     """What a reader has to know: small sets, rows that differ, samples lost."""
-    configs = [run.manifest.get("config", {}) for run in loaded]
+    configs = [run.about.get("config", {}) for run in loaded]
     said = []
     results = frames.select(frame, task="results", source="")
     sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
@@ -150,7 +150,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
         )
     said += few_clusters(frames.records(results))
     for what, values in {
-        "data": {run.data_sha256 for run in loaded},
+        "data": {run.about.get("data", {}).get("records_sha256") for run in loaded},
         "protocol": {config.get("protocol") for config in configs},
         "alignment": {config.get("align") for config in configs},
         "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(results)},
@@ -162,17 +162,17 @@ def notes(frame: pd.DataFrame, loaded: Sequence[Records]) -> list[str]:
     said += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
-            calls = [one["command"] for one in run.manifest.get("invocations", []) if one.get("command")]
+            calls = [one["command"] for one in run.about.get("invocations", []) if one.get("command")]
             again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
     return said
 
 
-def _idle(loaded: Sequence[Records]) -> Iterator[str]:
+def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs with a remedy whose pictures are all those of the editor without it."""
     plain = {run.label: run.edits for run in loaded}
     for run in loaded:
-        mend, name = run.manifest["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        mend, name = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
         if mend and (count := idle(run.edits, plain.get(name, ()))):
             yield (
                 f"{run.label}: --mend {mend} did not act: all {count} pictures are byte for byte those "
@@ -180,7 +180,7 @@ def _idle(loaded: Sequence[Records]) -> Iterator[str]:
             )
 
 
-def _reshaped(loaded: Sequence[Records]) -> Iterator[str]:
+def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs whose pictures came back with another aspect ratio, which metrics of targets do not see."""
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
@@ -233,13 +233,13 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     return said
 
 
-def costs(loaded: Sequence[Records]) -> Iterator[dict[str, Any]]:
+def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:
-        samples = functools.cache(lambda number, run=run: len(run.run.read(EDIT, number)))
-        places = [one.get("environment", {}) for one in reversed(run.manifest.get("invocations", []))]
+        samples = functools.cache(lambda number, run=run: len(run.read(EDIT, number)))
+        places = [one.get("environment", {}) for one in reversed(run.about.get("invocations", []))]
         place: dict[str, Any] = next((one for one in places if one.get("device")), {})
-        costs = run.run.costs()
+        costs = run.costs()
         for stage in ("edit", "score"):
             by_block = costs.get(stage, {})
             count = sum(map(samples, by_block))

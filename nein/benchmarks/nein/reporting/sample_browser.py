@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, Records, why_not
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir, why_not
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
@@ -31,19 +31,19 @@ EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", 
 class Browser:
     """The samples of a report. samples: id -> record with its pictures, where the data are at hand."""
 
-    runs: Sequence[Records]
+    runs: Sequence[RunDir]
     ids: list[str]
     samples: Mapping[str, Sample]
     sizes: Mapping[str, str]
     note: str
 
     @classmethod
-    def of(cls, loaded: Sequence[Records], source: str | None = None, split: str = "val") -> Browser:
+    def of(cls, loaded: Sequence[RunDir], source: str | None = None, split: str = "val") -> Browser:
         """The samples of the runs; without the data set, pictures of samples and targets are missing."""
-        ids = list(dict.fromkeys(name for run in loaded for name in run.place))
+        ids = list(dict.fromkeys(name for run in loaded for name in run.index))
         note = ""
         try:
-            dataset = loading.reload(loaded[0].manifest["data"], source, split)
+            dataset = loading.reload(loaded[0].about["data"], source, split)
             samples = {sample.id: sample for sample in dataset.samples}
         except (UserError, KeyError) as error:
             if source:
@@ -76,7 +76,7 @@ class Browser:
         """Everything but pictures and raw answers."""
         negative = [run for run in self.runs if run.track == "negative"]
 
-        def edit_in(runs: Sequence[Records], name: str) -> Row:
+        def edit_in(runs: Sequence[RunDir], name: str) -> Row:
             """The edit of a sample in the first of the runs that has it."""
             return next(edit for run in runs if (edit := run.edit(name)) is not None)
 
@@ -113,9 +113,9 @@ class Browser:
             columns=COLUMNS,
         )
 
-    def _values(self, run: Records, metrics: Sequence[str]) -> list[list[float | int | str | None]]:
+    def _values(self, run: RunDir, metrics: Sequence[str]) -> list[list[float | int | str | None]]:
         """By metric, of every sample the value; a sentence where the run has none or asks for no removal."""
-        why = ["no removal asked" if name in run.place else "not in this run" for name in self.ids]
+        why = ["no removal asked" if name in run.index else "not in this run" for name in self.ids]
         return [[*map(_short, map(values.get, self.ids, why))] for values in map(run.values, metrics)]
 
     def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
@@ -127,7 +127,7 @@ class Browser:
             said = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
             yield cards.Detail(both, said=said)
 
-    def _said(self, run: Records, name: str, picture: Thumbnail) -> cards.CardReply:
+    def _said(self, run: RunDir, name: str, picture: Thumbnail) -> cards.CardReply:
         """A row of every score: place of the metric, value, then the reason and what the judge said."""
         edit, rows = run.edit(name), []
         if edit is None:
@@ -135,7 +135,7 @@ class Browser:
         seed = edit.get("seed", "")
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
         parts += [why_not(edit) if edit.get("error") else "", edit.get("note") or ""]
-        for row in run.said(name):
+        for row in run.replies(name):
             shown, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
             if detail:
                 shown += row["reason"], {key: detail[key] for key in EVIDENCE if key in detail}
@@ -157,7 +157,7 @@ class Browser:
             elif edit["image"] is None:
                 places.append({"none": why_not(edit)})
             else:
-                places.append(str(run.run.image_path(edit)))
+                places.append(str(run.image_path(edit)))
         return places
 
 
