@@ -97,8 +97,9 @@ def test_options_that_commands_share_are_declared_in_one_place(name):
         if item.name in SHARED and (place, item.name) not in OWN:
             group = SHARED[item.name]
             assert issubclass(configuration, group), item.name
-            declared = options.metadata(group, group.__dataclass_fields__[item.name])
-            assert options.metadata(configuration, item) == declared
+            assert item.metadata == next(
+                one.metadata for one in options.fields(group) if one.name == item.name
+            )
 
 
 def test_options_are_given_by_place_by_name_in_short_and_as_lists():

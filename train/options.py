@@ -61,8 +61,7 @@ class RunOptions(OfflineOptions, TrackerOptions):
 
     def identity(self) -> dict[str, Any]:
         """The options that decide the weights, for comparison with an earlier part of the same run."""
-        items = options.fields(type(self))
-        decides = (item.name for item in items if options.metadata(type(self), item).get("decides"))
+        decides = (item.name for item in options.fields(type(self)) if item.metadata.get("decides"))
         return {name: getattr(self, name) for name in decides}
 
 

@@ -126,10 +126,10 @@ def _tree(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
 
 def _add_options(parser: argparse.ArgumentParser, cls: type[Options]) -> None:
     options.add_options(parser, cls, {})
-    hints = options.hints(cls)
-    words = {item.name: options.metadata(cls, item).get("among") for item in options.fields(cls)}
+    every = options.flat(cls)
     for action in parser._actions:
-        hint = hints.get(action.dest)
-        action.choices = words.get(action.dest) or options.literals(hint) or None
+        item = every.get(action.dest)
+        hint = item.hint if item else None
+        action.choices = (item and item.metadata.get("among")) or options.literals(hint) or None
         if action.dest == "config" or Path in (hint, *typing.get_args(hint)):
             action.complete = shtab.FILE  # type: ignore[attr-defined]

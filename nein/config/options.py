@@ -12,13 +12,13 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import pydantic
 import yaml
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.engine import store
 from nein.engine.errors import UserError, chosen, near_match, unknown
@@ -33,8 +33,8 @@ SHORT = {"out": "-o", "number": "-n"}
 Names = list[str]
 #: A list of files or folders, given in the same way.
 Paths = list[Path]
-UnitInterval = Annotated[float, Field(ge=0, le=1)]
-Device = Annotated[str, Field(pattern=f"^({DEVICES})$")]
+UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
+Device = Annotated[str, pydantic.Field(pattern=f"^({DEVICES})$")]
 
 EXPECTED: dict[Any, str] = {
     Device: DEVICES_SAID,
@@ -84,7 +84,7 @@ class Options:
     @classmethod
     def of(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python; what is None or not given comes from the preset."""
-        known = [key(cls, item) for item in fields(cls)]
+        known = [item.key for item in fields(cls)]
         given = _written({name: value for name, value in values.items() if value is not None})
         for name, value in given.items():
             if isinstance(value, dict):
@@ -176,8 +176,8 @@ def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
 
 def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
     """What stands on the command line, by its key; dotted options are nested."""
-    parser = make_parser(cls, prog, "")
-    mappings = {f"{_flag(name)}.": name for name, hint in hints(cls).items() if _is_dict(hint)}
+    parser, every = make_parser(cls, prog, ""), flat(cls)
+    mappings = {f"{_flag(key)}.": key for key, item in every.items() if typing.get_origin(item.hint) is dict}
     plain: list[str] = []
     typed: dict[str, Any] = {}
     items = list(argv)
@@ -187,23 +187,22 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
         if entry := flag[len(start) :] if start else "":  # --editor-options.steps 3: any key
             if not equals and (not items or items[0].startswith("--")):
                 raise UserError(f"{flag} needs a value; see {prog} --help.")
-            of_text = typing.get_args(hints(cls)[mappings[start]])[1:] == (str,)
+            of_text = typing.get_args(every[mappings[start]].hint)[1:] == (str,)
             text = value if equals else items.pop(0)
             outer, _, inner = mappings[start].rpartition(".")  # --models.vqa_options.detail low
-            place = typed.setdefault(outer, {}) if outer else typed
-            place.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
+            group = typed.setdefault(outer, {}) if outer else typed
+            group.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
         else:
             plain.append(f"{flag}{equals}{value}")
-    places = _places(cls)
     for name, given in vars(parser.parse_args(plain)).items():
         outer, _, inner = name.partition(".")
-        if isinstance(given, list) and _types(cls).get(name) in LISTS and name not in places:
+        if name in every and every[name].hint in LISTS and "metavar" not in every[name].metadata:
             given = ",".join(given)
-        place = typed.setdefault(outer, {}) if inner else typed
+        group = typed.setdefault(outer, {}) if inner else typed
         if name in mappings.values():  # whole, beside single entries
             whole = _load(given, name)
-            given = {**whole, **place.get(inner or name, {})} if isinstance(whole, dict) else whole
-        place[inner or name] = given
+            given = {**whole, **group.get(inner or name, {})} if isinstance(whole, dict) else whole
+        group[inner or name] = given
     return typed
 
 
@@ -227,30 +226,27 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> di
 
 def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False) -> Given:
     """The checked options of these values, by their keys. Raises UserError."""
-    by_key = {key(cls, item): item for item in fields(cls)}
+    by_key, checked = {item.key: item for item in fields(cls)}, {}
     _check_keys(values, by_key, prog)
-    nested, types, made = _nested(cls), _types(cls), {}
     for name, value in values.items():
-        field = by_key[name].name
-        if field in nested:
+        item = by_key[name]
+        if dataclasses.is_dataclass(item.hint):
             if not isinstance(value, Mapping):
                 raise UserError(f"{name} is '{value}'; it must hold 'key: value' lines.")
-            inner = _types(nested[field])
+            inner = {one.key: one.hint for one in fields(item.hint)}
             _check_keys(value, inner, prog, f"{name}.")
-            value = {one: _checked(inner[one], given, f"{name}.{one}") for one, given in value.items()}
-            made[field] = nested[field](**value)
+            entries = {key: _checked(inner[key], entry, f"{name}.{key}") for key, entry in value.items()}
+            checked[item.name] = item.hint(**entries)
         else:
-            made[field] = _checked(types[field], value, metadata(cls, by_key[name]).get("metavar", name))
-    needed = [
-        item for item in fields(cls) if "metavar" in item.metadata and item.default is dataclasses.MISSING
-    ]
-    if missing := [item.metadata["metavar"] for item in needed if not made.get(item.name)]:
-        words = [f": {', '.join(choices)}" for one in needed[:1] if (choices := literals(types[one.name]))]
+            checked[item.name] = _checked(item.hint, value, item.metadata.get("metavar", name))
+    needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
+    if missing := [item.metadata["metavar"] for item in needed if not checked.get(item.name)]:
+        words = [f": {', '.join(choices)}" for one in needed[:1] if (choices := literals(one.hint))]
         raise UserError(f"{prog} needs {' and '.join(missing)}{(words or [f'; see {prog} --help'])[0]}.")
-    given = cls(**made)
+    given = cls(**checked)
     for item in fields(cls):  # words of a list as they are written in `among`
-        if "among" in (facts := metadata(cls, item)):
-            words = [chosen(facts["what"], name, facts["among"]) for name in getattr(given, item.name)]
+        if among := item.metadata.get("among"):
+            words = [chosen(item.metadata["what"], name, among) for name in getattr(given, item.name)]
             setattr(given, item.name, list(dict.fromkeys(words)))
     folder = None if to_fetch else getattr(given, "models_from", None)
     if folder:
@@ -295,14 +291,14 @@ def _expected(hint: Any, value: str) -> str:
     if typing.get_origin(hint) is Literal:
         near = near_match(value, parts)
         return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
-    if _is_dict(hint):
+    if typing.get_origin(hint) is dict:
         return "a mapping."
     return _expected(parts[0], value) if len(parts) == 1 else f"{hint}."  # the first of `kind | None`
 
 
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
-    values = {key(type(config), item): getattr(config, item.name) for item in fields(type(config))}
+    values = {item.key: getattr(config, item.name) for item in fields(type(config))}
     return yaml.safe_dump(_written(values), sort_keys=False, allow_unicode=True)
 
 
@@ -317,25 +313,39 @@ def preset_file(preset: str, start: str) -> Path:
     )
 
 
-def fields(cls: type) -> Iterator[dataclasses.Field[Any]]:
-    """The fields of a dataclass: those that it declares itself, then those of its groups."""
+class Field(NamedTuple):
+    """One option. key: its name on the command line and in files. metadata: from the group that declares it,
+    where the class only changes its default."""
+
+    name: str
+    key: str
+    hint: Any
+    metadata: Mapping[str, Any]
+    default: Any
+
+
+@functools.cache
+def fields(cls: type) -> tuple[Field, ...]:
+    """The options of a dataclass: those that it declares itself, then those of its groups."""
+    hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
-    declared = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
-    yield from (every.pop(name) for name in declared)
-    yield from every.values()
+    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    found = []
+    for name in dict.fromkeys([*own, *every]):
+        item = every[name]
+        declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
+        metadata = next((one.metadata for one in declared if one is not None and one.metadata), {})
+        factory = item.default_factory
+        default = item.default if factory is dataclasses.MISSING else factory()
+        found.append(Field(name, metadata.get("typed", name), hints[name], metadata, default))
+    return tuple(found)
 
 
-def metadata(cls: type, item: dataclasses.Field[Any]) -> Mapping[str, Any]:
-    """Of a field, from the group that declares it where the class changes its default only."""
-    if item.metadata:
-        return item.metadata
-    declared = (vars(base).get("__dataclass_fields__", {}).get(item.name) for base in cls.__mro__)
-    return next((one.metadata for one in declared if one is not None and one.metadata), {})
-
-
-def key(cls: type, item: dataclasses.Field[Any]) -> str:
-    """The name of a field on the command line and in files."""
-    return str(metadata(cls, item).get("typed", item.name))
+def flat(cls: type) -> dict[str, Field]:
+    """The options by key; those of a group have dotted ones."""
+    groups = [item for item in fields(cls) if dataclasses.is_dataclass(item.hint)]
+    inner = {f"{group.key}.{item.key}": item for group in groups for item in fields(group.hint)}
+    return {**{item.key: item for item in fields(cls) if item not in groups}, **inner}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -364,9 +374,10 @@ def make_parser(
     cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
     source = "--config, then the preset" if cls.presets is not None else "--config"
+    positional = (item.metadata.get("metavar") for item in fields(cls))
     parser = _Parser(
         prog=prog,
-        usage=" ".join(["%(prog)s", *_places(cls).values(), "[OPTIONS]"]),
+        usage=" ".join(["%(prog)s", *filter(None, positional), "[OPTIONS]"]),
         description=description,
         epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
         argument_default=argparse.SUPPRESS,
@@ -384,42 +395,38 @@ def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Map
     parser.add_argument(
         "--dry-run", action="store_true", help="print the configuration and what would be done"
     )
-    nested, types = _nested(cls), _types(cls)
-    items = [(item, metadata(cls, item).get("group", "")) for item in fields(cls) if item.name not in nested]
-    titles = dict.fromkeys(sorted((title for _, title in items if title), key=lambda title: title != "Main"))
-    groups = {"": parser, **{title: parser.add_argument_group(title) for title in titles}}
-    for item, title in items:
-        _add(groups[title], cls, key(cls, item), item, types[item.name], preset)
-    for name, kind in nested.items():
-        title = "Language model" if name == "llm" else name.capitalize()
-        group = parser.add_argument_group(title, " ".join((kind.__doc__ or "").split()))
-        for item in dataclasses.fields(kind):
-            _add(group, kind, f"{name}.{item.name}", item, _types(kind)[item.name], preset.get(name, {}))
+    kinds = {item.key: item.hint for item in fields(cls)}
+    groups: dict[str, Any] = {"": parser}
+    titled = {
+        name: name.rpartition(".")[0] or item.metadata.get("group", "") for name, item in flat(cls).items()
+    }
+    for name, title in sorted(titled.items(), key=lambda pair: pair[1] != "Main"):
+        item, (outer, _, inner) = flat(cls)[name], name.rpartition(".")
+        if title not in groups:
+            about = " ".join((kinds[outer].__doc__ or "").split()) if outer else None
+            shown = "Language model" if title == "llm" else title.capitalize() if outer else title
+            groups[title] = parser.add_argument_group(shown, about)
+        default = (preset.get(outer, {}) if outer else preset).get(inner, item.default)
+        text = item.metadata["help"]
+        text = re.sub("<(presets|counted|default_out)>", lambda match: getattr(cls, match.group(1)), text)
+        _add(groups[title], name, item, default, text)
 
 
-def _add(
-    group: Any, cls: type, name: str, item: dataclasses.Field[Any], hint: Any, preset: Mapping[str, Any]
-) -> None:
-    facts = metadata(cls, item)
-    text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m.group(1)), facts["help"])
-    if "metavar" in facts:
-        group.add_argument(
-            item.name, metavar=facts["metavar"], help=text, nargs="*" if hint in LISTS else "?"
-        )
+def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
+    if "metavar" in item.metadata:
+        count = "*" if item.hint in LISTS else "?"
+        group.add_argument(item.name, metavar=item.metadata["metavar"], help=text, nargs=count)
         return
-    flag = _flag(name)[2:]
-    words = ",".join(literals(hint))
-    value = "N" if "number" in _expected(hint, "") else re.sub(r".*(\.|_(?!from$|by$))", "", name).upper()
+    flag, words = _flag(name)[2:], ",".join(literals(item.hint))
+    value = re.sub(r".*(\.|_(?!from$|by$))", "", name).upper()
+    value = "N" if "number" in _expected(item.hint, "") else value
     more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else value}
-    if facts.get("negatable") or hint == bool | None:
+    if item.metadata.get("negatable") or item.hint == bool | None:
         more = {"action": argparse.BooleanOptionalAction}
-    elif hint is bool:
+    elif item.hint is bool:
         more = {"action": "store_true"}
-    elif hint in LISTS:
+    elif item.hint in LISTS:
         more["action"] = "append"
-    factory = item.default_factory
-    default = item.default if factory is dataclasses.MISSING else factory()
-    default = preset.get(name.rpartition(".")[2], default)
     if default not in (None, False, [], {}, "") and "(default: " not in text:
         shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
         shown = shown if len(shown) <= 40 else f"{shown[:36]}..."
@@ -436,30 +443,6 @@ def literals(hint: Any) -> list[str]:
 
 
 _adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
-_types: Callable[[type], dict[str, Any]] = functools.cache(
-    functools.partial(typing.get_type_hints, include_extras=True)
-)
-
-
-def hints(cls: type) -> dict[str, Any]:
-    """Type of every option, dotted names included."""
-    inner = {
-        f"{name}.{key}": hint for name, kind in _nested(cls).items() for key, hint in _types(kind).items()
-    }
-    return {**_types(cls), **inner}
-
-
-def _nested(cls: type) -> dict[str, Any]:
-    return {name: hint for name, hint in _types(cls).items() if dataclasses.is_dataclass(hint)}
-
-
-def _places(cls: type) -> dict[str, str]:
-    """Name -> metavar of the arguments that are given by their place."""
-    return {item.name: item.metadata["metavar"] for item in fields(cls) if "metavar" in item.metadata}
-
-
-def _is_dict(hint: Any) -> bool:
-    return typing.get_origin(hint) is dict
 
 
 def _load(text: str, name: str) -> Any:

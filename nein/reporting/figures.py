@@ -5,7 +5,7 @@ n, unscored           Values that entered, and samples that have none: counted, 
 value, low, high      The figure and its 95 % interval, in the unit of the data, not scaled.
 standard_error, clusters   As in `nein.statistics.Estimate`.
 p, p_holm, ...        Of a difference: its tests (`TESTS`).
-unit                  How it is shown (`nein.reporting.format.UNITS`).
+unit                  How it is shown (`UNITS`).
 reasons               Why samples are unscored: JSON, reason -> how many.
 
 Text that is not there is "", a number NaN. A figure that says two things (a gap and a ratio) is two rows.
@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,16 @@ TRAILING = ("n", "unscored", *ESTIMATE, "clusters", *TESTS, "needed", "unit", "r
 NUMBERS = (*ESTIMATE, *TESTS, *COUNTS)
 _FORMULA = r"=+\-@|\t\r"
 
+
+class Unit(NamedTuple):
+    """Values are shown times `scale`, with `digits` after the point."""
+
+    scale: float
+    digits: int
+
+
+#: "%": per cent of a share; "points": a difference of shares; "": a number as it is; "count": whole.
+UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count": Unit(1.0, 0)}
 #: A row of the frame as plain values: None where there is no number.
 Figure = Mapping[str, Any]
 
@@ -160,7 +170,10 @@ def read(path: Path) -> pd.DataFrame:
         head = text.partition("\n")[0].split(",")
         if lacking := [name for name in ("n", "unscored", "value") if name not in head]:
             raise ValueError(f"there is no column '{lacking[0]}'")
-        return read_csv(text)
+        figures = read_csv(text)
+        if "unit" in figures and (odd := set(figures["unit"]) - set(UNITS)):
+            raise ValueError(f"there is no unit '{min(odd)}'")
+        return figures
     except FileNotFoundError:
         raise UserError(f"'{path}' does not exist.") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, ValueError) as error:

@@ -7,23 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from nein.reporting.figures import Figure
+from nein.reporting.figures import UNITS, Figure
 
 DASH = "–"
 Interval = Literal["ends", "reach", "none"]
-
-
-class Unit(NamedTuple):
-    """Values are shown times `scale`, with `digits` after the point."""
-
-    scale: float
-    digits: int
-
-
-#: "%": per cent of a share; "points": a difference of shares; "": a number as it is; "count": whole.
-UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count": Unit(1.0, 0)}
 
 
 def number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:

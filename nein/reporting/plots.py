@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nein.reporting import figures as frames
-from nein.reporting.figures import Figure
-from nein.reporting.format import UNITS
+from nein.reporting.figures import UNITS, Figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -25,7 +25,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         run = RunDir(runs / f"editor-{editor}" / "negative")
         kept = [i for i, edit in enumerate(run.edits) if not edit["id"].endswith(gone)]
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
-    (first, second), _ = of_runs.load([runs])
+    first, second = of_runs.load([runs])
     for metric in ("l1", "removal_vqa"):
         one, other, apart = comparisons.compared(first, second, metric)
         test = statistics.pairs_test(
@@ -42,9 +42,9 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
 def test_tables_for_other_programs_hold_no_rows(tmp_path):
     peaks = []
     for count in (160, 320):
-        run = RunDir(report.make(tmp_path / str(count), count, editors=1, side=8), "editor-0", "negative")
+        run = report.make(tmp_path / str(count), count, editors=1, side=8) / "editor-0" / "negative"
         tracemalloc.start()
-        export.tables([run.path], tmp_path / "out")
+        export.tables([run], tmp_path / "out")
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 320 * 10

@@ -15,6 +15,7 @@ from nein.benchmarks.nein.edit import CELL
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors.basic import Identity
 from nein.engine import images
+from nein.engine.folder import runs_below
 from nein.engine.images import decode, write_png
 from tests.editors.ldm import original_format
 from tests.editors.tiny import build_action, build_pipeline, build_sam
@@ -85,7 +86,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     assert "nein convert last.ckpt FOLDER --ema" in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
     assert done.code == 0, done.stderr
-    run = RunDir(tmp_path / "runs" / "ip2p" / "negative")
+    [run] = map(RunDir, runs_below(tmp_path / "runs"))
     source = run.manifest()["models"]["editor"]["published"]["converted_from"]
     assert (source["ema"], source["file"]) == (True, "last.ckpt")
     peak = run.manifest()["peak_memory"]

@@ -139,10 +139,14 @@ def printed(editor: str, name: str) -> pd.DataFrame:
 
 
 def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd.DataFrame:
-    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's."""
+    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's.
+    Figures of a plug-in's metric that is not installed here are left out. Raises UserError."""
     parts = []
     for run in runs:
-        parts.append(frames.label(figures[run.path], model=run.name))
+        known = frames.select(figures[run.path], metric=(*METRICS, REFUSED))
+        if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
+            raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
+        parts.append(frames.label(known, model=run.name))
         if run.about.get("config", {}).get("preset") == "paper" and run.track == "negative":
             parts.append(printed(run.editor, run.name))
     return frames.concat(parts)
