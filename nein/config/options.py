@@ -233,10 +233,11 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         if dataclasses.is_dataclass(item.hint):
             if not isinstance(value, Mapping):
                 raise UserError(f"{name} is '{value}'; it must hold 'key: value' lines.")
-            inner = {one.key: one.hint for one in fields(item.hint)}
+            group: Any = item.hint
+            inner = {one.key: one.hint for one in fields(group)}
             _check_keys(value, inner, prog, f"{name}.")
             entries = {key: _checked(inner[key], entry, f"{name}.{key}") for key, entry in value.items()}
-            checked[item.name] = item.hint(**entries)
+            checked[item.name] = group(**entries)
         else:
             checked[item.name] = _checked(item.hint, value, item.metadata.get("metavar", name))
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
@@ -324,8 +325,7 @@ class Field(NamedTuple):
     default: Any
 
 
-@functools.cache
-def fields(cls: type) -> tuple[Field, ...]:
+def _fields(cls: type) -> tuple[Field, ...]:
     """The options of a dataclass: those that it declares itself, then those of its groups."""
     hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
@@ -334,11 +334,16 @@ def fields(cls: type) -> tuple[Field, ...]:
     for name in dict.fromkeys([*own, *every]):
         item = every[name]
         declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
-        metadata = next((one.metadata for one in declared if one is not None and one.metadata), {})
+        metadata: Mapping[str, Any] = next(
+            (one.metadata for one in declared if one is not None and one.metadata), {}
+        )
         factory = item.default_factory
         default = item.default if factory is dataclasses.MISSING else factory()
         found.append(Field(name, metadata.get("typed", name), hints[name], metadata, default))
     return tuple(found)
+
+
+fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
 
 
 def flat(cls: type) -> dict[str, Field]:

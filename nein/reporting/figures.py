@@ -123,7 +123,7 @@ def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
         [None if none else entry for entry, none in zip(column.tolist(), column.isna().tolist(), strict=True)]
         for _, column in figures.items()
     ]
-    return [dict(zip(figures, entries, strict=True)) for entries in zip(*columns, strict=True)]
+    return [dict(zip(figures.columns, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
 def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
