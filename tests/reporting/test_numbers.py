@@ -155,8 +155,8 @@ def test_the_gap_and_the_gap_of_every_template(table, raw):
         }
         both = [i for i in told if i in denied]
         close(others["ratio"], sum(told[i] for i in both) / sum(denied[i] for i in both))
-        close(others["remove"], sum(told.values()) / len(told))
-        close(others["negative"], sum(denied.values()) / len(denied))
+        close(others["remove"], sum(told[i] for i in both) / len(both))
+        close(others["negative"], sum(denied[i] for i in both) / len(both))
     shapes = {
         "The image doesn't have any X.": r"The image doesn't have any .+\.",
         "No X in the image.": r"No (?!.+ present).+ in the image\.",

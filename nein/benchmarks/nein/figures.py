@@ -171,8 +171,8 @@ def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str,
     if test is None:
         return
     what: dict[str, Any] = {"task": "gap", "metric": metric}
-    for name, rows in (("remove", told.scored), ("negative", denied.scored)):
-        yield frames.number(float(rows.values.mean()), unit="%", n=len(rows), statistic=name, **what)
+    for name, values in (("remove", first), ("negative", second)):  # of the pairs
+        yield frames.number(float(values.mean()), unit="%", n=len(values), statistic=name, **what)
     yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **what)
