@@ -53,7 +53,9 @@ class VllmServer(Endpoint):
             "server": said.server.rpartition("-")[0],
             "batch_invariant": "not said" if invariant is None else str(invariant) in ("1", "True", "true"),
         }
-        _warn(self._facts["batch_invariant"])
+        if self._facts["batch_invariant"] is not True:
+            text = "vLLM runs without %s=1, or does not say: the last bits of an answer may depend on what "
+            log.warning(text + "else is asked at the time.", INVARIANT)
 
     def facts(self) -> dict[str, Any]:
         """Model, version, configuration, and whether answers depend on the batch: "not said" unless the
@@ -63,7 +65,9 @@ class VllmServer(Endpoint):
     def about(
         self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
     ) -> Completion:
-        return without_end(super().about(picture, turn, max_tokens, likeliest))
+        said = super().about(picture, turn, max_tokens, likeliest)
+        # vLLM counts the end-of-sequence token, which ends an answer that the limit does not.
+        return replace(said, tokens=said.tokens - 1) if said.finished and said.tokens else said
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:
         """What the server has beside /v1; {} for nothing."""
@@ -76,14 +80,3 @@ class VllmServer(Endpoint):
         except (openai.APIError, ValueError):
             return {}
         return said if isinstance(said, dict) else {}
-
-
-def without_end(said: Completion) -> Completion:
-    """vLLM counts the end-of-sequence token, which ends an answer that the limit does not."""
-    return replace(said, tokens=said.tokens - 1) if said.finished and said.tokens else said
-
-
-def _warn(invariant: Any) -> None:
-    if invariant is not True:
-        text = "vLLM runs without %s=1, or does not say: the last bits of an answer may depend on what else "
-        log.warning(text + "is asked at the time.", INVARIANT)
