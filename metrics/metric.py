@@ -97,7 +97,7 @@ class Settings:
     evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
                 (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
     before      Removal also asks about the object in the unedited sample. The scores are the same.
-    batch_size, workers  Pictures per pass through a network; threads for resizing (None: by the cores).
+    batch_size  Pictures per pass through a network.
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -108,7 +108,6 @@ class Settings:
     evidence: Literal["own", "both"] = "own"
     before: bool = False
     batch_size: int = 32
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         choose("alignment", self.align, ("stretch", "crop"))
@@ -179,7 +178,7 @@ class Batch:
         jobs: list[Any] = [
             (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
         ]
-        edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+        edited = map_images(lambda job: stretch(*job), jobs)
         return list(zip(edited, targets, strict=True))
 
     def edited_features(self, kind: str) -> list[Feature]:
