@@ -18,7 +18,7 @@ QUESTIONS = [
 LABELS = ["car", "dog", "traffic light"]
 
 
-@pytest.fixture(scope="module", params=["make_llava_15", "make_qwen2_vl"])
+@pytest.fixture(scope="module", params=["make_llava_15", "make_qwen2_5_vl"])
 def chat(request, tmp_path_factory):
     folder = getattr(tiny, request.param)(tmp_path_factory.mktemp("chat") / request.param, seed=1)
     return metrics.load_judge("vqa", str(folder))

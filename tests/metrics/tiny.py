@@ -275,55 +275,32 @@ TEMPLATE = (
 )
 
 
-def make_qwen2_vl(folder, seed=0):
-    eyes = {
-        "depth": 2, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "mlp_ratio": 2, "patch_size": 8,
-        "spatial_merge_size": 2, "temporal_patch_size": 2,
-    }  # fmt: skip
-    return _make_qwen(folder, seed, "Qwen2VL", eyes, 32)
-
-
-def _make_qwen(folder, seed, name, eyes, least, *, text=AS_TINY, videos="Qwen2VL", **more):
-    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
-    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
-    roles = {"vision_start": special[0], "image": special[2], "video": special[3]}
-    ids = {f"{role}_token_id": words.convert_tokens_to_ids(token) for role, token in roles.items()}
-    with seeded(seed):
-        text = {**speaking(words), "rope_parameters": rope, **text}
-        ids |= {"vision_end_token_id": words.convert_tokens_to_ids(special[1])}
-        config = getattr(transformers, f"{name}Config")(text_config=text, vision_config=eyes, **ids, **more)
-        model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
-        loud(model, words)
-        model.save_pretrained(folder)
-    sizes = {"shortest_edge": least * least, "longest_edge": 48 * 48}
-    images = transformers.Qwen2VLImageProcessor(patch_size=eyes["patch_size"], size=sizes)
-    videos = getattr(transformers, f"{videos}VideoProcessor")(patch_size=eyes["patch_size"], size=sizes)
-    template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
-    processor = getattr(transformers, f"{name}Processor")
-    processor(images, words, videos, chat_template=template).save_pretrained(folder)
-    return folder
-
-
 def make_qwen2_5_vl(folder, seed=0):
     eyes = {
         "depth": 2, "hidden_size": 32, "out_hidden_size": 48, "num_heads": 2, "intermediate_size": 48,
         "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16,
         "fullatt_block_indexes": [1], "initializer_range": 0.3,
     }  # fmt: skip
-    return _make_qwen(folder, seed, "Qwen2_5_VL", eyes, 16, tie_word_embeddings=False)
-
-
-def make_qwen3_vl(folder, seed=0):
-    """A `Qwen3VLForConditionalGeneration`; its first layers are given features of the tower's layers too."""
-    eyes = {
-        "depth": 3, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 48, "num_heads": 2,
-        "patch_size": 8, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0, 1], "initializer_range": 0.3,
-    }  # fmt: skip
-    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4, "mrope_interleaved": True}
-    text = {"head_dim": 12, "rope_parameters": rope}
-    return _make_qwen(folder, seed, "Qwen3VL", eyes, 32, text=text, videos="Qwen3VL")
+    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    words = tokenizer(special, bos="<s>", eos="</s>", pad="<pad>", add_eos=False, limit=2048)
+    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 1e4}
+    roles = dict(zip(("vision_start", "vision_end", "image", "video"), special, strict=True))
+    ids = {f"{role}_token_id": words.convert_tokens_to_ids(token) for role, token in roles.items()}
+    with seeded(seed):
+        config = transformers.Qwen2_5_VLConfig(
+            text_config={**speaking(words), "rope_parameters": rope}, vision_config=eyes,
+            tie_word_embeddings=False, **ids,
+        )  # fmt: skip
+        model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+        loud(model, words)
+        model.save_pretrained(folder)
+    sizes = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+    images = transformers.Qwen2VLImageProcessor(patch_size=4, size=sizes)
+    videos = transformers.Qwen2VLVideoProcessor(patch_size=4, size=sizes)
+    template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+    processor = transformers.Qwen2_5_VLProcessor(images, words, videos, chat_template=template)
+    processor.save_pretrained(folder)
+    return folder
 
 
 def make_owlvit(folder, seed=0):
