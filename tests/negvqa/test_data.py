@@ -23,7 +23,7 @@ def test_a_file_in_the_released_layout_is_read_whole(tmp_path):
     assert item.options == ("cat 3", "dog 3")
     assert item.questions == {"original": "What is number 3?", "negated": "What is not number 3?"}
     assert item.answers == {"original": "B", "negated": "A"}
-    assert (item.load() == picture(1)).all()
+    assert (images.decode(item.picture) == picture(1)).all()
     assert found.items[2].source == item.source  # two questions, one picture
     assert len({item.source for item in found.items}) == 6
 
@@ -48,7 +48,7 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monke
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
     found = questions.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
-    assert (found.items[0].load() == picture(7)).all()
+    assert (images.decode(found.items[0].picture) == picture(7)).all()
     assert found.items[0].category == "OCR"
     with pytest.raises(UserError, match="--columns has no key 'subset'"):
         questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
@@ -94,7 +94,7 @@ def test_a_data_set_of_the_hub_is_read_with_its_picture_files(tmp_path, monkeypa
     table.to_parquet(str(tmp_path / "made" / "data" / "test-00000-of-00001.parquet"))
     found = questions.load(f"hub:{tmp_path / 'made'}")
     assert [item.id for item in found.items] == ["10", "11", "12", "13"]
-    assert (found.items[2].load() == picture(1)).all()
+    assert (images.decode(found.items[2].picture) == picture(1)).all()
     assert found.items[0].source == found.items[1].source != found.items[2].source
     with pytest.raises(UserError, match="could not be loaded from the hub"):
         questions.load(f"hub:{tmp_path / 'nowhere'}")
@@ -162,7 +162,7 @@ def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path):
         assert Counter(item.answers["original"] for item in own) == {"A": 6, "B": 6}
         assert all(item.answers["negated"] != item.answers["original"] for item in own)
     assert all(item.picture.is_file() for item in found.items)
-    assert found.items[0].load().shape == (64, 64, 3)
+    assert images.decode(found.items[0].picture).shape == (64, 64, 3)
 
 
 def test_the_answers_are_true_of_the_drawn_scenes_which_no_other_split_has():

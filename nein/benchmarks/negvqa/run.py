@@ -328,7 +328,7 @@ class Questioning:
 def _picture(item: Item) -> Any:
     """(H, W, 3) uint8, or why there is none."""
     try:
-        return item.load()
+        return images.decode(item.picture)
     except images.ImageError as error:
         return f"{NO_PICTURE}{str(error).rpartition(': ')[2]}"
 

@@ -71,10 +71,8 @@ Row = Mapping[str, Any]
 def of_folder(folder: Folder) -> Iterator[dict[str, Any]]:
     """The score rows of a run that has all its answers."""
     facts = folder.manifest()
-    chosen = facts["selected"].get(MATCHES, {"size": 1, "records": ()})
-    size = chosen["size"]
-    blocks = {n for first, end in chosen["records"] for n in range(first // size, -(-end // size))}
-    matches = folder.rows(MATCHES, sorted(blocks))  # only of answers without a letter
+    matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
+    matches = folder.rows(MATCHES, sorted(matched))  # only of answers without a letter
     yield from score(selected(folder, ANSWERS), facts["scoring"], facts["letters"], matches)
     if BLIND in facts["selected"]:
         yield from score(selected(folder, BLIND), facts["scoring"])

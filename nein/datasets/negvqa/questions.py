@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nein.datasets import hub
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
@@ -85,10 +83,6 @@ class Item:
     @property
     def category(self) -> str:
         return category_of(self.subset)
-
-    def load(self) -> np.ndarray:
-        """(H, W, 3) uint8. Raises `images.ImageError`."""
-        return images.decode(self.picture)
 
 
 @dataclass(frozen=True)
