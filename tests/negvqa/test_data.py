@@ -152,9 +152,9 @@ def test_wrong_files_are_answered_in_a_sentence(tmp_path):
         questions.load(str(tmp_path / "empty.jsonl"))
 
 
-def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path):
-    found = questions.load("nano", questions=48, cache=tmp_path)
-    again = questions.load("nano", questions=48, cache=tmp_path)
+def test_nano_questions_are_drawn_once_and_letters_are_balanced(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    found, again = (questions.load("nano", questions=48) for _ in range(2))
     assert found.sha256 == again.sha256
     assert len(found.items) == 48
     for kind in KINDS:

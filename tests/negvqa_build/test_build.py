@@ -6,7 +6,7 @@ import pytest
 
 from nein import cli
 from nein.datasets.negvqa import questions
-from nein.engine import atomic
+from nein.engine import atomic, images
 from nein.engine.folder import Folder
 from nein.loading import batches
 from tests.helpers import commands, killing
@@ -53,7 +53,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
         assert item.questions == {"original": row["question"], "negated": negation(row["question"])}
         texts = dict(zip("AB", item.options, strict=True))
         assert texts[item.answers["original"]] == right != texts[item.answers["negated"]]
-        assert item.load().mean() == 40 * (row["index"] % 6)
+        assert images.decode(item.picture).mean() == 40 * (row["index"] % 6)
     asked = {facts(body) for body in server.requests}
     records = atomic.read_lines(out / "records.jsonl")
     assert asked == {(r["question"], r["right"], r["wrong"]) for r in records}

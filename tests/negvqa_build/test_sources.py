@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from nein.engine.errors import UserError
-from nein.generate.negvqa.sources import load
+from nein.generate.negvqa.sources import SPLIT, load
+from nein.nano.sentences import iter_questions
 from tests.negvqa_build.conftest import WORDS, rows, write
 
 
@@ -106,11 +107,9 @@ def test_two_splits_of_the_hub_are_read_one_after_the_other(choices, monkeypatch
     assert [item.id for item in found] == ["0", "1", "2", "3", "4"]
 
 
-def test_drawn_questions_have_options_that_are_really_wrong(tmp_path):
-    from nein.generate.negvqa.sources import SPLIT
-    from nein.nano.sentences import iter_questions
-
-    found = load("nano", questions=16, cache=tmp_path).items
+def test_drawn_questions_have_options_that_are_really_wrong(tmp_path, monkeypatch):
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
+    found = load("nano", questions=16).items
     for item, (_, scene, question) in zip(found, iter_questions(SPLIT, 16), strict=True):
         assert item.answer == question.right
         assert len(item.wrong) == len(item.options) - 1 >= 1

@@ -102,7 +102,6 @@ def load(
     split: str = "test",
     columns: Mapping[str, str] | Iterable[tuple[str, str]] | None = None,
     questions: int = 640,
-    cache: Path | None = None,
 ) -> Questions:
     """Reads "nano" or "nano:WORLD", "hub:OWNER/NAME[@REVISION]", or a JSON-lines file. Raises UserError.
 
@@ -117,7 +116,7 @@ def load(
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
-        folder = drawn(questions, cache, world(source))
+        folder = drawn(questions, world(source))
         rows: Iterable[Row] = atomic.checked_lines(folder / FILE)
         origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
@@ -269,14 +268,14 @@ def _hash(items: Iterable[Item]) -> str:
     return digest.hexdigest()
 
 
-def drawn(count: int, parent: Path | None = None, world: World = NANO) -> Path:
-    """A folder with `count` drawn questions in NegVQA's layout, made once below `parent` or the cache."""
+def drawn(count: int, world: World = NANO) -> Path:
+    """A folder of the cache with `count` drawn questions in NegVQA's layout."""
     name = f"negvqa-{world.name.replace(':', '-')}-{count}"
 
     def write(draft: Path) -> None:
         atomic.write_lines(draft / FILE, _drawn_rows(draft, count, world))
 
-    return nano.drawn(name, write, proof=FILE, parent=parent)
+    return nano.drawn(name, write, proof=FILE)
 
 
 def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:

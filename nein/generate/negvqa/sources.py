@@ -79,7 +79,7 @@ class Choices:
 
 def load(
     source: str, *, pictures: str | None = None, split: str = "dev", columns: Mapping[str, str] = FIELDS,
-    questions: int = 200, cache: Path | None = None,
+    questions: int = 200,
 ) -> Choices:  # fmt: skip
     """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a .jsonl, .json (a list), .csv or .tsv file.
 
@@ -96,7 +96,7 @@ def load(
     rows: Iterable[Mapping[str, Any]]
     origin: dict[str, Any]
     if source == "nano":
-        folder = _drawn(questions, cache)
+        folder = _drawn(questions)
         rows = atomic.checked_lines(folder / FILE)
         origin = {"kind": "nano", "questions": questions}
     elif reference := hub.reference(source):
@@ -190,9 +190,8 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
 
 
-def _drawn(count: int, parent: Path | None = None) -> Path:
-    """A folder with `count` drawn questions in VMCBench's layout (`FILE`, two to four options), made on first
-    use; below `parent`, or in the user's cache."""
+def _drawn(count: int) -> Path:
+    """A folder of the cache with `count` drawn questions in VMCBench's layout, of two to four options."""
 
     def rows(draft: Path) -> Iterator[dict[str, Any]]:
         for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
@@ -213,7 +212,7 @@ def _drawn(count: int, parent: Path | None = None) -> Path:
     def draw(draft: Path) -> None:
         atomic.write_lines(draft / FILE, rows(draft))
 
-    return nano.drawn(f"choices-{count}", draw, proof=FILE, parent=parent)
+    return nano.drawn(f"choices-{count}", draw, proof=FILE)
 
 
 def _wrong(scene: Scene, question: Question) -> set[str]:
