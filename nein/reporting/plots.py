@@ -66,7 +66,7 @@ class Plot(ABC):
 
 @dataclass(frozen=True)
 class Drawing:
-    """A plot of figures: equal figures are equal bytes. `stamp` stands above it."""
+    """A plot of figures: equal figures are equal bytes. `stamp` stands below it."""
 
     plot: Plot
     figures: pd.DataFrame
@@ -88,7 +88,7 @@ class Drawing:
             canvas = self.plot.canvas(self.figures)
             if self.stamp:
                 text = textwrap.fill(self.stamp, 62)
-                canvas.suptitle(text, x=0.01, ha="left", fontsize=9, color=GREY)
+                canvas.supxlabel(text, x=0.01, ha="left", fontsize=9, color=GREY)
             layout = canvas.get_layout_engine()
             assert layout is not None
             layout.execute(canvas)
@@ -390,7 +390,7 @@ def _legend(
         for name, color in colors.items()
     ]  # fmt: skip
     columns = max(1, min(4, len(handles), 58 // (8 + max(map(len, colors), default=0))))
-    canvas.legend(handles=handles, frameon=False, ncols=columns, loc="outside lower center")
+    canvas.legend(handles=handles, frameon=False, ncols=columns, loc="outside upper left")
 
 
 def _tick(name: str) -> str:
