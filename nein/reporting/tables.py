@@ -5,8 +5,9 @@ Rows and columns without a figure do not appear, so one specification serves run
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,9 +72,6 @@ class Column:
     higher_is_better: bool | None = None
     link: str = ""
 
-    def expanded(self, figures: pd.DataFrame) -> list[Column]:
-        return [self]
-
 
 @dataclass(frozen=True)
 class Across:
@@ -88,15 +86,12 @@ class Across:
     higher_is_better: bool | Callable[[str], bool | None] | None = None
     link: str = ""
 
-    def expanded(self, figures: pd.DataFrame) -> list[Column]:
+    def columns(self, figures: pd.DataFrame) -> Iterator[Column]:
         better = self.higher_is_better
-        return [
-            Column(
-                _name(self.names, entry), {**self.where, self.by: entry}, self.show,
-                better(entry) if callable(better) else better, self.link,
-            )
-            for entry in frames.values(frames.select(figures, **self.where), self.by, self.order)
-        ]  # fmt: skip
+        for entry in frames.values(frames.select(figures, **self.where), self.by, self.order):
+            is_better = better(entry) if callable(better) else better
+            where = {**self.where, self.by: entry}
+            yield Column(_name(self.names, entry), where, self.show, is_better, self.link)
 
 
 def _name(names: Names, entry: str) -> str:
@@ -130,18 +125,17 @@ class Table:
         ]
         best: set[tuple[int, int]] = set()
         links: dict[tuple[int, int], str] = {}
-        for column in (one for part in self.columns for one in part.expanded(figures)):
-            chosen = [[one for one in members if _fits(one, column.where)] for members in lines.values()]
+        every = ([part] if isinstance(part, Column) else part.columns(figures) for part in self.columns)
+        for column in itertools.chain.from_iterable(every):
+            chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
             if not any(chosen):
                 continue
-            place, first = len(heads), [members[0] if members else {} for members in chosen]
+            at, first = len(heads), [members[0] if members else {} for members in chosen]
             heads.append(column.title)
             for line, members in zip(cells, chosen, strict=True):
                 line.append(column.show(members) if members else format.DASH)
-            best |= {(number, place) for number in self._best(column, list(lines), first)}
-            links |= {
-                (k, place): str(one[column.link]) for k, one in enumerate(first) if one.get(column.link)
-            }
+            best |= {(row, at) for row in self._best(column, list(lines), first)}
+            links |= {(row, at): str(f[column.link]) for row, f in enumerate(first) if f.get(column.link)}
         return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best), links)
 
     def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
@@ -213,16 +207,13 @@ def markdown(
     sheets: Iterable[Sheet], title: str, notes: Sequence[str] = (), findings: Sequence[str] = ()
 ) -> str:
     """All sheets under headings, then what was found in sentences, then notes on how to read it."""
-    parts = [f"# {title}", *map(section, sheets)]
+    parts = [f"# {title}"]
+    for sheet in sheets:
+        rows = [[*map(markdown_cell, row)] for row in sheet.rows]
+        parts += [f"## {sheet.title}", pipes(rows, [*map(markdown_cell, sheet.columns)])]
+        parts += [sheet.note] if sheet.note else []
     parts += ["\n".join(f"- {sentence}" for sentence in findings)] if findings else []
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
-
-
-def section(sheet: Sheet) -> str:
-    """One sheet under its heading, as Markdown."""
-    rows = [[markdown_cell(cell) for cell in row] for row in sheet.rows]
-    heads = [markdown_cell(cell) for cell in sheet.columns]
-    return "\n\n".join([f"## {sheet.title}", pipes(rows, heads), *([sheet.note] if sheet.note else [])])
 
 
 def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:

@@ -199,7 +199,7 @@ def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own, other):
     recorded, expected = scored(own), scored(other, "own")
     for metric in protocols.MOVES:
         if metric != "fid":
-            values = [verdict(metric, row_of(score), Rules.of(other)) for score in recorded[metric]]
+            values = [verdict(metric, row_of(score), Rules(other, other)) for score in recorded[metric]]
             assert values == [score.value for score in expected[metric]], metric
     assert expected["removal_vqa"] != scored("fixed" if other == "paper" else "paper")["removal_vqa"]
     if own == other:  # asking for the record changes no score
@@ -214,12 +214,12 @@ def row_of(score):
 
 def test_quirks_apart_differ_and_without_the_other_protocols_answers_there_is_no_guess():
     rows = [row_of(score) for score in scored("fixed")["retention_vqa"]]
-    settings = [Rules(), Rules(answers="paper"), Rules(objects="paper"), Rules.of("paper")]
+    settings = [Rules(), Rules(answers="paper"), Rules(objects="paper"), Rules("paper", "paper")]
     assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
     record = row_of(scored("fixed", "own")["retention_vqa"][0])
     assert verdict("retention_vqa", record, Rules()) == record["value"]
     with pytest.raises(NoEvidence, match="--evidence own"):
-        verdict("retention_vqa", record, Rules.of("paper"))
+        verdict("retention_vqa", record, Rules("paper", "paper"))
 
 
 def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(evaluate, make_data, tmp_path):

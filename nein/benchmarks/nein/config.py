@@ -114,11 +114,6 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
         return Path(self.cache) if self.cache else self.out_dir / "cache"
 
     @property
-    def computes(self) -> bool:
-        """Whether it asks for more than a report of what is there."""
-        return bool({"edit", "score"} & set(self.stages))
-
-    @property
     def tracks(self) -> list[str]:
         """Minimal pairs have instructions of their own, and no control."""
         return ["negative"] if MINIMAL_PAIRS in self.families else ["negative", *self.control]

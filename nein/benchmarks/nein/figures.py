@@ -99,18 +99,13 @@ def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
             yield frames.figure(share, unit="%", task="refusals", metric=REFUSED, group=group)
 
 
-def _range(metric: str) -> tuple[float | None, float]:
-    return METRICS[metric].range if METRICS[metric].span is not None else (None, 1.0)
-
-
 def _figure(rows: ScoreTable, metric: str, **what: Any) -> dict[str, Any]:
-    low, high = _range(metric)
-    return rows.figure(unit=unit(metric), low=low, high=high, metric=metric, **what)
+    return rows.described(estimate(rows, metric), unit=unit(metric), metric=metric, **what)
 
 
 def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     """The mean of scores by one metric, with the interval of its kind."""
-    return rows.estimate(*_range(metric))
+    return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
 
 
 def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:

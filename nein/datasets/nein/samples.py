@@ -185,7 +185,11 @@ class Reader:
     def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str], *, listed: bool) -> None:
         self.problems = Problems()
         self._names = {field: columns.get(field, field) for field in FIELDS}
-        self._pictures = [(folder, _images_by_stem(folder) if listed else None) for folder in (coco, nein)]
+        self._pictures: list[tuple[Path, dict[str, Path] | None]] = []
+        for folder in (coco, nein):
+            files = sorted(folder.iterdir()) if listed else ()
+            by_stem = {path.stem: path for path in files if path.suffix.lower() in IMAGE_SUFFIXES}
+            self._pictures.append((folder, by_stem if listed else None))
         self._without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
 
     def sample(self, record: Any, index: int, *, find: bool = True) -> Sample | None:
@@ -444,11 +448,6 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
 
 def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
     return all(thing.stays for thing in things) if things else family in families.STAYS
-
-
-def _images_by_stem(folder: Path) -> dict[str, Path]:
-    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
-    return {path.stem: path for path in files}
 
 
 def _guess(root: Path | None, key: str, split: str) -> Path:

@@ -54,10 +54,6 @@ class Rules:
     objects: Rule = "fixed"
     denominator: Rule = "fixed"
 
-    @classmethod
-    def of(cls, protocol: Rule) -> Rules:
-        return cls(protocol, protocol)
-
 
 #: No quirk, and all of `--protocol paper`.
 FIXED, ALL = "", "all"
@@ -66,7 +62,7 @@ SIDES = {
     metric: {
         FIXED: Rules(),
         **{quirk: Rules(**{quirk: "paper"}) for quirk in quirks},  # type: ignore[arg-type]
-        **({ALL: Rules.of("paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}),
+        **({ALL: Rules("paper", "paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}),
     }
     for metric, quirks in MOVES.items()
     if metric != "fid"

@@ -148,16 +148,19 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
-    said += few_clusters(frames.records(results))
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for figure in frames.records(results):
+        by_run.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
+    said += few_clusters([figure for rows in by_run.values() for figure in rows])
     for what, values in {
         "data": {run.about.get("data", {}).get("records_sha256") for run in loaded},
         "protocol": {config.get("protocol") for config in configs},
         "alignment": {config.get("align") for config in configs},
-        "size": {max(f["n"] + f["unscored"] for f in rows) for _, rows in _by_run(results)},
+        "size": {max(f["n"] + f["unscored"] for f in rows) for rows in by_run.values()},
     }.items():
         if len(values) > 1:
             said.append(f"the rows differ in {what}; they are not comparable with each other.")
-    for name, rows in _by_run(results):
+    for name, rows in by_run.items():
         said += _losses(name, rows)
     said += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
@@ -203,13 +206,6 @@ def few_clusters(results: list[dict[str, Any]]) -> list[str]:
         f"{names}: intervals from {least} source images. Where values are skewed, these intervals "
         "(Student's t) cover about 90 %, not 95 %."
     ]
-
-
-def _by_run(results: pd.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for figure in frames.records(results):
-        runs.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
-    return list(runs.items())
 
 
 def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
