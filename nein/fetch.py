@@ -159,7 +159,7 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
         return f"{NOTHING}\n"
     from nein.models import fetching
 
-    atomic.check_writable(folder)
+    atomic.make_folder(folder)
     root = expanded(folder).absolute()
     sets = _manifest(root)
     found, refused = fetching.ask(wanted, root)

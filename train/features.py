@@ -79,7 +79,7 @@ class FeatureFiles:
                  `ahead` blocks being read in threads meanwhile.
         """
         if processes.is_main:
-            atomic.check_writable(self.folder)
+            atomic.make_folder(self.folder)
         # By number: another command may add files while some of us have looked and some have not.
         share = range(processes.rank, len(self._blocks), processes.size)
         missing = [number for number in share if not self._files[number].is_file()]

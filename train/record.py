@@ -269,7 +269,7 @@ class Session(AbstractContextManager["Session"]):
 
 
 def _lock(out: Path) -> FileLock:
-    atomic.check_writable(out)
+    atomic.make_folder(out)
     # Not a lock that is a mere file: one that a killed process leaves would be held for ever.
     lock = FileLock(out / ".lock", fallback_to_soft=False)
     try:

@@ -33,7 +33,7 @@ from nein.reporting.page import without_folders
 
 
 def run(config: ExportConfig) -> str:
-    atomic.check_writable(config.out)
+    atomic.make_folder(config.out)
     folders = registry.finished(config.runs)
     if config.format == "csv":
         return _listing(tables(folders, config.out))

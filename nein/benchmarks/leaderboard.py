@@ -43,7 +43,7 @@ NOTES = (
 
 
 def run(config: LeaderboardConfig) -> str:
-    atomic.check_writable(config.out)
+    atomic.make_folder(config.out)
     folders, logs = found(config.runs)
     board = frame([*measured(folders, config.out), *reported(logs)])
     tests = [test for test in board["test"].unique() if test]

@@ -47,7 +47,7 @@ def compare(options: CompareConfig) -> str:
 def write(benchmark: Benchmark, options: ReportConfig) -> str:
     """Writes the report of the complete runs of one benchmark; what is printed."""
     options = _own(benchmark, options, benchmark.report_config)
-    atomic.check_writable(options.out.parent)
+    atomic.make_folder(options.out.parent)
     finished, unfinished = _finished(benchmark, options.runs)
     return runner.write_report(benchmark, options.out.with_suffix(".html"), finished, options, unfinished)
 

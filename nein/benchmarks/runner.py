@@ -165,7 +165,7 @@ class Benchmark:
         if executor.is_main:
             tracking.check(trackers)
         runs = self.runs(config, executor.device)
-        atomic.check_writable(config.out_dir)
+        atomic.make_folder(config.out_dir)
         folders = [self.folder(config.out_dir / run.folder) for run in runs]
         if executor.is_main:
             for note in dict.fromkeys(note for run in runs for note in run.notes):

@@ -233,22 +233,14 @@ def holds_something(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents; a UserError says why when it cannot."""
-    return _allowed(path, "created", lambda: path.mkdir(parents=True, exist_ok=True))
-
-
-def check_writable(path: Path) -> None:
-    """Makes `path` and proves that a file can be written into it, before hours of work depend on it."""
-    make_folder(path)
-    _allowed(path, "written to", lambda: tempfile.TemporaryFile(dir=path).close())
-
-
-def _allowed(path: Path, what: str, work: Callable[[], None]) -> Path:
+    """Creates a folder with its parents, and proves that a file can be written into it, before hours of work
+    depend on it. Raises UserError."""
     try:
-        work()
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise UserError(
-            f"'{path}' cannot be {what} ({error.strerror or error}); choose a writable folder with --out."
+            f"'{path}' cannot be written to ({error.strerror or error}); choose a writable folder with --out."
         ) from None
     return path
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,11 @@ def scope_of(ids: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True)
 class FeatureCache:
     """The features of blocks, in files below `root`: key -> float32 array, by space and scope."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    root: Path
 
     def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
         """{} where nothing is kept, or where the file is damaged."""
@@ -50,4 +51,4 @@ class FeatureCache:
         atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(whole))
 
     def _path(self, space: str, scope: str) -> Path:
-        return self._root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"
+        return self.root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"

@@ -15,6 +15,7 @@ processes that make the same block write the same bytes, and no lock is needed.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -64,8 +65,8 @@ COST = {
 class Folder:
     """Paths, manifest and rows of one run; holds no open file.
 
-    holds       What is in it, in messages: "edits", "answers".
-    row_shapes  What the rows of outputs look like (`nein.engine.shapes`), by the first part of their name.
+    content_name  What is in it, in messages: "edits", "answers".
+    row_shapes    What the rows of outputs look like (`nein.engine.shapes`), by the first part of their name.
     """
 
     path: Path
@@ -239,9 +240,11 @@ class Folder:
         path = self.path / folder / f"{process_name()}.log"
         if not path.exists():
             atomic.make_folder(path.parent)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+        line = json.dumps(row).encode() + b"\n"
+        with path.open("ab", buffering=0) as file:  # one call of the system, which other threads do not part
+            if (written := file.write(line)) != len(line):  # the disk is full; what comes later is a line
+                file.truncate(file.tell() - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             if sync:
                 os.fsync(file.fileno())
 

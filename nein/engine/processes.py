@@ -96,9 +96,7 @@ def launched() -> bool:
 
 
 def from_environment() -> Processes:
-    """Joins the process group announced by the launcher's environment, or returns one that is alone."""
-    if not launched():
-        return Processes()
+    """Joins the process group announced by the launcher's environment."""
     from accelerate import PartialState
 
     # They meet once, before there is any work: the first looks through the data, and no one waits later.

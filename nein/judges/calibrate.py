@@ -48,7 +48,7 @@ def run(options: CalibrateConfig) -> None:
 
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
-    atomic.check_writable(out)
+    atomic.make_folder(out)
     spending.keep(out, options.budget)
     kinds = [kind for kind in options.judges if kind != REWARD]
     dataset, annotations = read_material(options, directory)

@@ -90,7 +90,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         gold.append(add(name, [], answers[number % 2], views if options.pairs else views[:1]))
     if not edits:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
-    atomic.check_writable(out)
+    atomic.make_folder(out)
     if (out / PLAN).exists():
         old = atomic.read_json(out / PLAN, SHAPE)
         if any(old[key] != plan[key] for key in ("pairs", "drawn", "items")):

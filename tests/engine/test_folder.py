@@ -1,4 +1,5 @@
 import json
+import resource
 import shutil
 import time
 
@@ -180,6 +181,21 @@ def test_the_latest_note_counts_also_where_the_clocks_of_machines_differ_and_may
     folder.note("models", "clip", None)
     assert folder.notes("models") == {}
     assert len(list((tmp_path / "notes").iterdir())) == 2
+
+
+def test_a_note_that_the_disk_has_no_room_for_leaves_no_part_of_a_line(tmp_path):
+    folder = Folder(tmp_path)
+    folder.cost("edit", 1, {"at": 1.0})
+    [(file, _)] = folder.cost_files()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 9, before[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            folder.cost("edit", 2, {"at": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    folder.cost("edit", 3, {"at": 3.0})
+    assert [*folder.costs()["edit"]] == [1, 3]
 
 
 def test_a_run_of_the_format_before_is_read_and_gone_on_with(tmp_path):

@@ -164,7 +164,7 @@ def test_changed_annotations_or_options_of_a_metric_are_refused_until_told_to_ov
     ("--editor identity --debug-zone", "no editor here has any; add --editor zone"),
     ("--editor identity --device cuda", "sees no GPU of NVIDIA or AMD; use --device cpu"),
     ("--editor identity --out HERE/file/out",
-     "cannot be created (Not a directory); choose a writable folder with --out"),
+     "cannot be written to (Not a directory); choose a writable folder with --out"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_sentence(make_data, evaluate, tmp_path, monkeypatch, options, sentence):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -242,7 +242,7 @@ def run(options: AnalyseConfig) -> None:
     labels = {
         name: name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)
     }
-    atomic.check_writable(out)
+    atomic.make_folder(out)
     device = processes.Processes().device(options.device)
     if device == "cpu":  # a result does not depend on the number of cores
         processes.one_thread()

@@ -157,8 +157,12 @@ class Encoding:
         return False
 
     def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        fingerprint = self.folder.notes("models")["model"]["fingerprint"]
-        return features.FeatureCache(self.cache).get(self._space(fingerprint), _scope(rows))
+        return features.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """Of the model that made what is there."""
+        return str(self.folder.notes("models")["model"]["fingerprint"])
 
     def _space(self, fingerprint: str) -> str:
         space = f"negbench/{self.output.partition('/')[0]}/{fingerprint}"

@@ -44,7 +44,7 @@ ENDINGS = {
 def build(config: ConversionConfig) -> str:
     """Does what is left to do; a summary in words. Raises UserError or MetricError."""
     folder = Folder(config.out_dir, "questions")
-    atomic.check_writable(folder.path)
+    atomic.make_folder(folder.path)
     if config.negator == "llm":
         llm.check(str(config.llm.model))
     choices = load(
