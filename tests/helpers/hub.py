@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 import urllib.parse
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -50,7 +49,6 @@ class Hub(Listening):
     pages      Path of any other address -> content.
     status     Where not 200, what everything is answered with.
     stop_at    A large file breaks off after so many bytes, and nothing is answered from then on.
-    pause      Seconds before every content.
     """
 
     models: dict[str, Repository] = field(default_factory=dict)
@@ -58,7 +56,6 @@ class Hub(Listening):
     pages: dict[str, bytes] = field(default_factory=dict)
     status: int = 200
     stop_at: int | None = None
-    pause: float = 0.0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __post_init__(self):
@@ -177,7 +174,6 @@ class Hub(Listening):
         handler.end_headers()
         if not with_content:
             return
-        time.sleep(self.pause if "/api/" not in handler.path else 0)
         if self.stop_at is not None and len(content) > self.stop_at:
             handler.wfile.write(content[: self.stop_at])
             handler.wfile.flush()

@@ -1,8 +1,6 @@
-"""Everything together on tiny models of the real classes: every metric, and what is made again."""
+"""Everything together on the models that ship: every metric, and what is made again."""
 
 import sys
-
-import pytest
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
@@ -10,35 +8,14 @@ from nein.engine.folder import runs_below
 from nein.metrics import METRICS
 from nein.models import drift
 from nein.reporting import figures as frames
-from tests.editors.tiny import build_pipeline
 from tests.helpers.runs import scores_in
 from tests.loopback import say
-from tests.metrics import tiny
-from tests.nein.conftest import write_data
 from tests.rehearsal import Flaky
 
 
-@pytest.fixture(scope="module")
-def options(tmp_path_factory):
-    root = tmp_path_factory.mktemp("zoo")
-    write_data(root / "data", 2, 2)
-    build_pipeline(root / "editor")
-    vit = tiny.make_vit(root / "vit")
-    folders = {
-        "clip": tiny.make_clip(root / "clip"), "dino": vit, "fid": vit,
-        "lpips": tiny.make_lpips(root / "lpips"), "vqa": tiny.make_llava(root / "llava"),
-        "ovd": tiny.make_owlv2(root / "owlv2"),
-    }  # fmt: skip
-    line = ["--editor", f"{root / 'editor'},solid", "--data", str(root / "data")]
-    line += ["--device", "cpu", "--batch-size", "2", "--metrics", "all", "--protocol", "paper"]
-    line += ["--control", "none"]
-    for kind, folder in folders.items():
-        line += [f"--models.{kind}", str(folder)]
-    return line
-
-
-def test_every_metric_is_there(options, evaluate, tmp_path):
-    done = evaluate(*options, "--out", tmp_path / "whole")
+def test_every_metric_is_there(make_data, evaluate, tmp_path):
+    words = "--editor identity,solid --metrics all --protocol paper --control none --device cpu".split()
+    done = evaluate(*words, "--data", make_data(2, 2), "--batch-size", 2, "--out", tmp_path / "whole")
     assert done.code == 0, done.stderr
     measured = [name for name in METRICS if name != "obeyed"]  # which needs to know what has to go
     files = [*(tmp_path / "whole").glob("*/*/figures.csv")]

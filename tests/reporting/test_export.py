@@ -145,15 +145,6 @@ def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(runs, tmp
     assert (tmp_path / "figures.csv").exists()
 
 
-def test_a_spreadsheet_runs_no_cell(tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    atomic.write_lines(run / "answers.jsonl", [{"id": "1", "text": "=cmd()"}])
-    atomic.write_json(run / "manifest.json", {"format": 5, "status": "complete", "identity": {}})
-    assert exit_code("export", run, "--format", "csv", "--out", tmp_path / "x") == 0
-    assert "'=cmd()" in (tmp_path / "x" / "answers.csv").read_text()
-
-
 def test_a_bundle_is_a_folder_to_put_on_a_server(runs, tmp_path):
     assert exit_code("export", runs["negvqa"], "--format", "bundle", "--out", tmp_path) == 0
     assert str(runs["negvqa"]) not in (tmp_path / "index.html").read_text()
