@@ -116,6 +116,9 @@ def test_evidence_for_both_protocols_asks_what_the_other_would(protocol):
     }  # fmt: skip
     # paper: dogs, frisbee, it; fixed: dog, frisbee; each of the sample and of the edit
     assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
+    unclear = ScriptedJudge(lambda image, prompt: "Yes." if protocol == "paper" else "Perhaps")
+    one(presence(["retention_vqa"], vqa=unclear, protocol=protocol, evidence="own"), work)
+    assert unclear.asked == {"paper": 3, "fixed": 2}[protocol]  # not again about what only the other sees
 
 
 def test_scores_are_json_and_hold_the_evidence():

@@ -1,18 +1,18 @@
 """The page in a real browser: search, filter, links, markup in captions, keyboard, side-car files."""
 
+import functools
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 
-from nein.benchmarks.nein.runs import EDIT, scores_of
+from nein.benchmarks.nein.reporting import sample_browser
 from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
 from nein.reporting.report import write
-from tests.helpers import runs
-from tests.reporting import made
-from tests.reporting.conftest import MARKUP, report
+from tests.reporting.conftest import MARKUP
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
@@ -271,77 +271,60 @@ def test_a_head_sorts_its_table_and_turns_the_order(opened):
         assert head.find_element(By.XPATH, "..").get_attribute("aria-sort") == order
 
 
-def test_what_is_not_asked_of_a_sample_is_not_unscored(browser, tmp_path):
+#: Sample -> of each metric its name, value, reason and what the judge said; and how a dialog words it.
+SAID = {
+    "right": [
+        (("l1", 0.0625), ["L1", "6.2", "", ""]),
+        (("removal_vqa", 1.0, "the judge said no",
+          {"answer": 'Né "no"\n', "p_yes": 0.0625, "p_no": 0.1875, "question": "Is there a <b>cat</b>?"}),
+         ["Removal (VQA)", "100.0", "the judge said no",
+          'answer: "Né \\"no\\"\\n" · P(yes) 0.062 · P(no) 0.188 · asked: Is there a <b>cat</b>?']),
+        (("retention_vqa", 0.5, "lost: man",
+          {"before": {"man": "Yes", "red car": {"error": "no time"}}, "after": {"man": "No"}}),
+         ["Retention (VQA)", "50.0", "lost: man",
+          'in the sample: man "Yes", red car no time · in the edit: man "No"']),
+        (("removal_ovd", 0.0, "", {"score": 0.75, "threshold": 0.1}),
+         ["Removal (OVD)", "0.0", "", "box score 0.750 (threshold 0.1)"]),
+        (("retention_ovd", 0.333333, "", {"before": {"man": 0.5125, "car": 1.0}, "after": {"man": 0.0}}),
+         ["Retention (OVD)", "33.3", "", "in the sample: man 0.512, car 1.000 · in the edit: man 0.000"]),
+    ],
+    "lost": [
+        (("l1", None, "not edited: no"), ["L1", "unscored", "not edited: no", ""]),
+        (("removal_vqa", None, "neither yes nor no", {"answer": "Perhaps", "p_yes": None, "p_no": 0.4}),
+         ["Removal (VQA)", "unscored", "neither yes nor no", 'answer: "Perhaps" · P(no) 0.400']),
+    ],
+    "other": [(("removal_vqa", 1.0), ["Removal (VQA)", "not asked", "", ""])],
+}  # fmt: skip
+
+
+def test_all_that_a_judge_may_say_is_said_in_words_and_what_is_not_asked_is_not_unscored(browser, tmp_path):
+    metrics = [row[0] for row, _ in SAID["right"]]
+    values = [[dict(row[:2] for row, _ in said).get(name) for said in SAID.values()] for name in metrics]
+    values[1][2] = "not asked"
     samples = cards.Samples(
-        ["right", "lost", "other"], ["one", "two", "three"],
-        members=[cards.Member("editor")],
-        measures=[cards.Measure("gone", "Gone", badge=("VQA", "removed", "still there"))],
-        values=[[[1.0, None, "not asked"]]],
+        [*SAID], ["one", "two", "three"], members=[cards.Member("editor")],
+        measures=[sample_browser._measure(name) for name in metrics], values=[values], chosen="removal_vqa",
+        columns=sample_browser.COLUMNS,
     )  # fmt: skip
-    details = [cards.Detail(said=[cards.CardReply({"none": "no picture"})])] * 3
-    parts = [cards.browser(lambda: (samples, details))]
+    details = [
+        cards.Detail(said=[cards.CardReply({"none": "no picture"}, rows=[
+            [metrics.index(row[0]), *row[1:]] for row, _ in said
+        ])])
+        for said in SAID.values()
+    ]  # fmt: skip
+    words = Path(sample_browser.__file__).with_name("evidence.js")
+    parts = [cards.browser(lambda: (samples, details), scripts=[words])]
     [path] = write(tmp_path / "page", frames.frame([]), pages.Page("Cards", parts=parts), ["html"])
     opened = Page(browser, path).open()
     opened.drawn()
-    badges = "return [...document.querySelectorAll('.card .badge')].map(b => b.textContent)"
-    assert opened.script(badges) == ["VQA: removed", "VQA: unscored", "VQA: not asked"]
-    opened = Page(browser, path).open("#verdict=unscored")
-    assert opened.ids() == ["lost"]
-
-
-def test_all_that_a_judge_may_say_is_said_in_words(browser, tmp_path):
-    rows = made.records(3, 1)
-    data = made.write_data(tmp_path / "data", rows)
-    run = made.write_run(tmp_path / "runs", data, "ip2p", "negative", rows, {"l1": lambda i: 0.5})
-    names = [row["NeIn"] for row in rows]
-    halves = {"answer": 'Né "no"\n', "p_yes": 0.0625, "p_no": 0.1875, "question": "Is there a <b>cat</b>?"}
-    unread = {"answer": "Perhaps", "p_yes": None, "p_no": 0.4, "protocol": "fixed"}
-    asked = {"before": {"man": "Yes", "red car": {"error": "no time"}}, "after": {"man": "No"}}
-    boxes = {"before": {"man": 0.5125, "car": 1.0}, "after": {"man": 0.0}, "threshold": 0.1}
-    said = [
-        (names[0], "l1", 0.0625, "", {}),
-        (names[0], "removal_vqa", 1.0, "the judge said no", halves),
-        (names[0], "removal_ovd", 0.0, "", {"score": 0.75, "threshold": 0.1, "box": [0, 0, 9, 9]}),
-        (names[0], "auc_removal", 0.25, "", {"score": 0.75, "threshold": 1.0}),
-        (names[0], "retention_vqa", 0.5, "lost: man", asked),
-        (names[0], "retention_ovd", 0.333333, "", boxes),
-        (names[1], "l1", None, "not edited: no", {}),
-        (names[1], "removal_vqa", None, "neither yes nor no", unread),
-        (names[2], "removal_ovd", 1.0, "", {"score": 0.0, "threshold": 0.1}),
-    ]
-    for metric in {metric for _, metric, *_ in said}:
-        told = {name: what for name, of, *what in said if of == metric}
-        filled = [(name, *told.get(name, (None, "left out", {}))) for name in names]
-        keys = ("id", "value", "reason", "detail")
-        run.open_output(scores_of(metric), {}, overwrite=False)
-        run.write(scores_of(metric), 0, (dict(zip(keys, row, strict=True)) for row in filled))
-    runs.rewrite(run, EDIT, lambda edit: {**edit, "stays": edit["id"] == names[2]})
-    path = tmp_path / "report.html"
-    report([str(run.path), "-o", str(path), "--formats", "html"])
+    badges = opened.script("return [...document.querySelectorAll('.card .badge')].map(b => b.textContent)")
+    assert [text for text in badges if "VQA" in text] == ["VQA: removed", "VQA: unscored", "VQA: not asked"]
+    assert "lost" in Page(browser, path).open("#verdict=unscored").ids()
     cells = (
         "return [...document.querySelectorAll('#dialog-body tbody tr')]"
-        ".map(r => [...r.cells].map(c => c.textContent)).filter(r => r[2] != 'left out')"
+        ".map(r => [...r.cells].map(c => c.textContent))"
     )
-    opened = Page(browser, path).open(f"#sample={names[0]}")
-    opened.until(lambda: opened.script(cells))
-    assert opened.script(cells) == [
-        ["L1", "6.2", "", ""],
-        ["Removal (VQA)", "100.0", "the judge said no",
-         'answer: "Né \\"no\\"\\n" · P(yes) 0.062 · P(no) 0.188 · asked: Is there a <b>cat</b>?'],
-        ["Retention (VQA)", "50.0", "lost: man",
-         'in the sample: man "Yes", red car no time · in the edit: man "No"'],
-        ["Removal (OVD)", "0.0", "", "box score 0.750 (threshold 0.1)"],
-        ["AUC-Removal", "25.0", "", "box score 0.750 (threshold 1.0)"],
-        ["Retention (OVD)", "33.3", "", "in the sample: man 0.512, car 1.000 · in the edit: man 0.000"],
-    ]  # fmt: skip
-    opened = Page(browser, path).open(f"#sample={names[1]}")
-    opened.until(lambda: opened.script(cells))
-    assert opened.script(cells) == [
-        ["L1", "unscored", "not edited: no", ""],
-        ["Removal (VQA)", "unscored", "neither yes nor no", 'answer: "Perhaps" · P(no) 0.400'],
-    ]
-    opened = Page(browser, path).open(f"#sample={names[2]}")
-    opened.until(lambda: opened.script(cells))
-    assert opened.script(cells) == [
-        ["Removal (OVD)", "no removal asked", "", "box score 0.000 (threshold 0.1)"]
-    ]
+    for name, said in SAID.items():
+        shown = Page(browser, path).open(f"#sample={name}")
+        shown.until(functools.partial(shown.script, cells))
+        assert shown.script(cells) == [worded for _, worded in said]
