@@ -12,6 +12,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.executors.threads import Threads
 from nein.engine.executors.worker import Worker
+from nein.engine.folder import Folder
 from nein.engine.processes import read_ahead
 from nein.engine.stages import Model, Stage, Step
 from nein.loading.weights import ALIGNMENT, aligned
@@ -147,14 +148,19 @@ def test_weights_that_were_replaced_are_noticed(folder):
         compute(folder, model=model)
 
 
-def test_a_mistake_in_one_block_ends_the_work_and_keeps_the_others(folder):
+def test_a_mistake_in_one_block_ends_the_work_is_told_and_keeps_the_others(folder, monkeypatch):
+    def full(*_):
+        raise UserError("no room for notes")
+
     def work(model, numbers, missing):
         if numbers[0] == 8:
+            monkeypatch.setattr(Folder, "note", full)
             raise UserError("no more")
         return {"squares": [{"id": n, "value": n * n} for n in numbers]}
 
     with pytest.raises(UserError, match="no more"):
         compute(folder, work=work)
+    monkeypatch.undo()
     assert folder.done("squares") < set(range(BLOCKS))
     assert compute(folder) >= 1
     assert folder.done("squares") == set(range(BLOCKS))

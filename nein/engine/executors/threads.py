@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from nein.engine.errors import UserError
 from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.worker import Worker
 from nein.engine.processes import Processes, one_thread, share
@@ -95,12 +96,14 @@ class Threads:
                 self._one_by_one(scheduler, bars)
             else:
                 self._side_by_side(scheduler, bars, at_once)
+            self._worker.note()
         except BaseException:
             self._worker.stop()
+            with contextlib.suppress(UserError, OSError):  # the cause is told, and not that of a full disk
+                self._worker.note()
             raise
         finally:
             scheduler.close()
-            self._worker.note()
             bars.close()
         return bars.made
 
