@@ -169,7 +169,6 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     ("--evaluation-share 2", "--evaluation-share is '2'; it must be a number from 0 to 1."),
     ("--editor magicbrsh", "did you mean 'magicbrush'?"),
     ("--models.itm nowhere", "neither a folder, a hub id"),
-    ("--queryed 3", "Unknown option --queryed; did you mean --queried?"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence_and_nothing_is_written(captioned, models, build, tmp_path, more, sentence):
     done = build(*arguments(captioned, models, tmp_path / "out", *more.split()))

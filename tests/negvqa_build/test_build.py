@@ -182,9 +182,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(choices, tmp_
         (["--llm.model", "openai:http://127.0.0.1:9/v1#x"], "add --negator llm"),
         (["--negator", "llm", "--llm.model", "openai:http://127.0.0.1:9/v1#x"], "Nobody answers"),
         (["--negator", "llm", "--llm.model", "nowhere"], "no language model 'nowhere'"),
-        (["--negator", "rule"], "rules"),
         (["--columns.question", "prompt"], "--columns.question"),
-        (["--limt", "3"], "--limit"),
     ],
 )
 def test_a_mistake_is_one_sentence(choices, tmp_path, capsys, more, sentence):

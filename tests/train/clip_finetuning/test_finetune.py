@@ -201,7 +201,6 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune, whole,
             ["--batch-size", "64", "--nano-scenes", "5"],
             "A step takes 64 pictures with captions, but there are 3",
         ),
-        (["--learning-rate", "fast"], "learning"),
         (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),
     ],
 )
