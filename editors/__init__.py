@@ -95,8 +95,8 @@ def check(name: str, **overrides: Any) -> None:
     if kind == "served":
         split_address(name)
     row = row_of(name)
-    for option in overrides if row else ():  # whoever wrote another one knows its options
-        if option not in row.values:
+    for option in overrides:
+        if row is not None and option not in row.values:  # who wrote another one knows its options
             raise unknown("option", option, [*row.values], f"It was given to editor '{name}'.")
 
 
@@ -161,7 +161,8 @@ def get_editor(
         from nein.editors.served import ServedEditor
 
         return ServedEditor(name, **overrides)
-    row, machine = row_of(name), {"device": device, "dtype": dtype, "batch_size": batch_size}
+    row = row_of(name)
+    machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
         try:
             thing = plugins()[name].load() if name in plugins() else load_attribute(name)

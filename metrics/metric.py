@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -97,7 +97,7 @@ class Settings:
     evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
                 (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
     before      Removal also asks about the object in the unedited sample. The scores are the same.
-    batch_size  Pictures per pass through a network.
+    batch_size, workers  Pictures per pass through a network; threads for resizing (None: by the cores).
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -108,6 +108,7 @@ class Settings:
     evidence: Literal["own", "both"] = "own"
     before: bool = False
     batch_size: int = 32
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         choose("alignment", self.align, ("stretch", "crop"))
@@ -178,7 +179,7 @@ class Batch:
         jobs: list[Any] = [
             (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
         ]
-        edited = map_images(lambda job: stretch(*job), jobs)
+        edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
         return list(zip(edited, targets, strict=True))
 
     def edited_features(self, kind: str) -> list[Feature]:
@@ -315,7 +316,11 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
             parts[metric.pictures] = lacking, batch.of(usable, list(dict.fromkeys(names)))
         lacking, part = parts[metric.pictures]
-        found = isolated(lambda items, by=metric, part=part: by.score(part.of(items)), part.items)
+        found = isolated(partial(_scored, metric, part), part.items)
         scores = (Score(None, one) if isinstance(one, str) else one for one in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows
+
+
+def _scored(metric: Metric, batch: Batch, items: Sequence[EditPair]) -> Sequence[Score]:
+    return metric.score(batch.of(items))

@@ -151,8 +151,9 @@ def resolve_editors(
 
             remedies.check(remedy, plain.row)
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
-            facts = {"edits": remedies.edits_of(remedy), "asks_the_run": remedies.asks_the_run(remedy)}
-            choices.append(replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain, **facts))
+            mended = replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain)
+            edits, asks = remedies.edits_of(remedy), remedies.asks_the_run(remedy)
+            choices.append(replace(mended, edits=edits, asks_the_run=asks))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
             raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")
