@@ -227,9 +227,15 @@ def judge(
     loaded = metrics.load_judge("vqa", references.resolve(model), device=here, dtype=dtype)
     prompts = [[template(loaded.template).wrap(question) for question in row] for row in each]
     rows = [
-        {"image": number, "question": question, "answer": said.text, "p_yes": said.p_yes, "p_no": said.p_no}
+        {
+            "image": number,
+            "question": question,
+            "answer": answer.text,
+            "p_yes": answer.p_yes,
+            "p_no": answer.p_no,
+        }
         for number, (asked, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
-        for question, said in zip(asked, answers, strict=True)
+        for question, answer in zip(asked, answers, strict=True)
     ]
     return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
 
@@ -251,11 +257,11 @@ def _run(
         )
     service.use(config)
     with contextlib.closing(executors.start(config)) as executor:
-        made = {name: make(name, thing, executor.device) for name, thing in objects.items()}
-        if config.out is None and made:  # a folder for these models, by their names and a digest
-            marks = json_digest({name: thing.fingerprint for name, thing in made.items()})[:8]
-            config.out = f"{config.out_dir}-{'-'.join([*made][:3])}-{marks}"
-        with references.offering(made):
+        models = {name: make(name, thing, executor.device) for name, thing in objects.items()}
+        if config.out is None and models:  # a folder for these models, by their names and a digest
+            marks = json_digest({name: thing.fingerprint for name, thing in models.items()})[:8]
+            config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{marks}"
+        with references.offering(models):
             benchmark(config, executor)
             return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
 
@@ -370,10 +376,10 @@ class EditingResult(Result):
     def _repr_html_(self) -> str:
         from base64 import b64encode
 
-        said = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in finding(self.figures))
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in finding(self.figures))
         self.grid(3)
         picture = b64encode((self.out / "grid.png").read_bytes()).decode()
-        return f'{said}<img src="data:image/png;base64,{picture}" alt="samples">{super()._repr_html_()}'
+        return f'{sentences}<img src="data:image/png;base64,{picture}" alt="samples">{super()._repr_html_()}'
 
 
 def _as_frame(sheet: Sheet) -> pd.DataFrame:

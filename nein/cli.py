@@ -242,7 +242,7 @@ def commands() -> dict[str, Command]:
         except (ImportError, AttributeError) as error:
             why = str(error)
         table[point.name] = Command(f"is broken ({point.value}: {why})", "", "") if why else command
-    for name, place in registry.plugins().items():
+    for name, target in registry.plugins().items():
         if name in table:
             continue
         try:
@@ -251,7 +251,7 @@ def commands() -> dict[str, Command]:
             table[name] = Command(f"is broken ({error})", "", "")
             continue
         options = f"{found.config.__module__}:{found.config.__qualname__}"
-        table[name] = Command(found.about or f"evaluate on {found.title}", options, place, shared=True)
+        table[name] = Command(found.about or f"evaluate on {found.title}", options, target, shared=True)
     return table
 
 

@@ -300,5 +300,7 @@ def _card_licence(folder: Path | None) -> str | None:
     card = folder / "README.md" if folder is not None else None
     if card is None or not card.is_file():
         return None
-    said = re.search(r"^license: *(\S.*)$", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return said[1].strip() if said else None
+    licence = re.search(
+        r"^license: *(\S.*)$", card.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
+    )
+    return licence[1].strip() if licence else None

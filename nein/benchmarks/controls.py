@@ -33,13 +33,13 @@ def figures(plain: Rows, controls: Rows, judge: str) -> Iterator[dict[str, Any]]
     same           Share of answers that stay.
     flag           (a column) What the judge fails.
     """
-    there, asked = _frame(plain), _frame(controls)
+    uncontrolled, controlled = _frame(plain), _frame(controls)
     key = ["set", "id"]
-    for control in (name for name in TITLES if name in set(asked["control"])):
-        part = asked[asked["control"] == control]
+    for control in (name for name in TITLES if name in set(controlled["control"])):
+        part = controlled[controlled["control"] == control]
         what: dict[str, Any] = {"task": "controls", "judge": judge, "group": control}
         if control in INDIFFERENT:
-            both = part.merge(there, on=[*key, "word"], suffixes=("", "_before"))
+            both = part.merge(uncontrolled, on=[*key, "word"], suffixes=("", "_before"))
             both = both.dropna(subset=["yes", "yes_before"])
             same = bounded_mean((both["yes"] == both["yes_before"]).to_numpy(), both["cluster"].tolist())
             steady = same is not None and (same.high is None or same.high >= STEADY)
@@ -47,7 +47,9 @@ def figures(plain: Rows, controls: Rows, judge: str) -> Iterator[dict[str, Any]]
             unscored = len(part) - len(both)
             yield figure(same, unit="%", unscored=unscored, metric="same", flag=flag, **what)
             continue
-        before = there[there["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
+        before = (
+            uncontrolled[uncontrolled["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
+        )
         after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
         both = after.join(before).dropna()
         clusters = both["cluster"].tolist()
@@ -66,11 +68,11 @@ def _frame(rows: Rows) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def flags(made: pd.DataFrame, judges: Iterable[str]) -> list[str]:
+def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
     """A sentence for each of the judges that fails a control, or was calibrated without any."""
-    said = []
+    sentences = []
     for judge in judges:
-        rows = frames.records(frames.select(made, task="controls", judge=judge))
+        rows = frames.records(frames.select(figures, task="controls", judge=judge))
         failed = {TITLES[row["group"]]: row["flag"] for row in rows if row["flag"]}
         unseen = [title for title, flag in failed.items() if title in NOTICED.values()]
         moved = [title for title in failed if title in INDIFFERENT.values()]
@@ -79,5 +81,5 @@ def flags(made: pd.DataFrame, judges: Iterable[str]) -> list[str]:
         if not rows:
             parts = ["was calibrated without controls: give nein calibrate again"]
         if parts:
-            said.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
-    return said
+            sentences.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
+    return sentences

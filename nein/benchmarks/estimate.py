@@ -27,16 +27,18 @@ def lines(config: Any) -> Iterator[str]:
     from nein.loading.service import setting
     from nein.models.references import named
 
-    found = next(one for one in map(registry.get, registry.names()) if one.config is type(config))
+    found = next(
+        benchmark for benchmark in map(registry.get, registry.names()) if benchmark.config is type(config)
+    )
     left, done, edits = Counter[str](), Counter[str](), set[str]()
     for run in found.runs(config, "cpu"):
         folder = found.folder(config.out_dir / run.folder)
         for stage in run.stages:
-            there = set.intersection(*(folder.done(output) for output in stage.outputs))
-            made = sum(index // stage.blocks.size in there for index in stage.blocks.wanted)
+            blocks_done = set.intersection(*(folder.done(output) for output in stage.outputs))
+            records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.wanted)
             for reference, each in stage.asks.items():
-                done[reference] += each * made
-                left[reference] += each * (len(stage.blocks.wanted) - made)
+                done[reference] += each * records_done
+                left[reference] += each * (len(stage.blocks.wanted) - records_done)
                 edits |= {reference} if stage.name == EDIT else set()
     ledger = spending.Ledger(config.out_dir)
     spent = ledger.models()
@@ -52,8 +54,8 @@ def lines(config: Any) -> Iterator[str]:
             dollars = None if so_far["dollars"] is None else so_far["dollars"] / requests
             seconds = ledger.seconds[name] / requests
         else:
-            told = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
-            basis = f"by a table: {told} a request"
+            amount = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
+            basis = f"by a table: {amount} a request"
             cost = spending.price(name, usage, address)
             dollars = None if cost is None else float(cost)
         at_once = setting("concurrency", config.concurrency)

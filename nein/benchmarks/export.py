@@ -186,16 +186,16 @@ def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None
     for benchmark in dict.fromkeys(run.benchmark for run in runs):
         ours = [run for run in runs if run.benchmark == benchmark]
         entries = [EvalResultEntry(**entry) for run in ours for entry in _hub_results(run, dataset)]
-        place = f".eval_results/{benchmark}.yaml"
+        name = f".eval_results/{benchmark}.yaml"
         text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True)
-        atomic.write_text(out / place, text)
-        files[place] = out / place
+        atomic.write_text(out / name, text)
+        files[name] = out / name
     for run in runs:
-        place = f"{run.benchmark}/{run.name}{f'-{run.part}' if run.part else ''}.json".replace(":", "-")
+        name = f"{run.benchmark}/{run.name}{f'-{run.part}' if run.part else ''}.json".replace(":", "-")
         facts: dict[str, Any] = {"model": run.name, "part": run.part, "preset": run.preset}
         facts |= {"figures": _hub_results(run, dataset), "manifest": without_folders(run.manifest)}
-        atomic.write_text(out / place, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-        files[place] = out / place
+        atomic.write_text(out / name, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        files[name] = out / name
     return files
 
 

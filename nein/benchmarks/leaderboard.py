@@ -121,8 +121,8 @@ def printed(benchmark: str) -> Iterator[dict[str, Any]]:
     for row in registry.get(benchmark).printed() if benchmark in registry.names() else ():
         what = {"benchmark": benchmark, "model": row["model"], "source": PUBLISHED}
         test = _test(benchmark, {"name": row["data"]}, row["measure"])
-        told, denied = row["affirmed"], row["negated"]
-        gap = None if told is None else told - denied
+        affirmed, negated = row["affirmed"], row["negated"]
+        gap = None if affirmed is None else affirmed - negated
         yield from _rows({**what, "test": test}, row, {"value": gap})
 
 
@@ -179,7 +179,7 @@ def sections(board: pd.DataFrame) -> list[Section]:
         (Across("test", _GAP, tables.estimate(), link="page"),), {"source": ours},
     )  # fmt: skip
     columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))
-    made = [Section("field", "All tests", [field])]
+    found = [Section("field", "All tests", [field])]
     for name in frames.values(board, "benchmark"):
         where = {"benchmark": name}
         table = Table(f"of_{name}", _title(name), GAPS.rows, columns, where)
@@ -187,21 +187,21 @@ def sections(board: pd.DataFrame) -> list[Section]:
             f"of_{name}", f"{_title(name)}: negation gap, with 95 % intervals", place=("model", "elsewhere"),
             series="test", where={**_GAP, **where, "source": ours}, axis="points", limits=None, dots=True,
         )  # fmt: skip
-        made.append(Section(f"of_{name}", _title(name), [table], [plot]))
-    return made
+        found.append(Section(f"of_{name}", _title(name), [table], [plot]))
+    return found
 
 
 def findings(board: pd.DataFrame) -> list[str]:
     """The widest gap of each test, in a sentence."""
-    said = []
+    sentences = []
     for test in frames.values(board, "test"):
         members = board[(board["test"] == test) & (board["source"] != PUBLISHED)]
         gaps = []
         for (model, _), part in members.groupby(["model", "source"], sort=False):
             by = {figure["statistic"]: figure for figure in frames.records(part)}
             gaps.append(Gap(str(model), by["affirmed"], by["negated"], by["gap"]))
-        said.append(widest(gaps, what=test, change="the input is negated"))
-    return [sentence for sentence in said if sentence]
+        sentences.append(widest(gaps, what=test, change="the input is negated"))
+    return [sentence for sentence in sentences if sentence]
 
 
 def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:

@@ -83,8 +83,8 @@ def comparisons(
                 what = {"metric": metric, "variant": variant}
                 rows += tested(first, second, part, theirs.where(variant=variant or None), 1.0, "%", **what)
             if gap is not None:
-                told, denied = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
-                mine, theirs = (a.less(b) for a, b in zip(told, denied, strict=True))
+                affirmed, negated = ([side.where(variant=name) for side in (mine, theirs)] for name in gap)
+                mine, theirs = (a.less(b) for a, b in zip(affirmed, negated, strict=True))
                 rows += tested(first, second, mine, theirs, 2.0, "points", metric=metric, variant="gap")
     return corrected(rows, family)
 

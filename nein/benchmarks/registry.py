@@ -39,15 +39,15 @@ def get(name: str) -> Benchmark:
     """Raises UserError for a name that there is not, or a plug-in that cannot be loaded."""
     from nein.benchmarks.runner import Benchmark
 
-    place = OURS.get(name) or plugins().get(name)
-    if place is None:
+    target = OURS.get(name) or plugins().get(name)
+    if target is None:
         raise unknown("benchmark", name, names())
     try:
-        found = pkgutil.resolve_name(place)
+        found = pkgutil.resolve_name(target)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"The benchmark '{name}' ({place}) cannot be loaded: {error}.") from None
+        raise UserError(f"The benchmark '{name}' ({target}) cannot be loaded: {error}.") from None
     if not isinstance(found, Benchmark) or found.name != name:
-        raise UserError(f"'{place}' is not a nein.benchmarks.runner.Benchmark named '{name}'.")
+        raise UserError(f"'{target}' is not a nein.benchmarks.runner.Benchmark named '{name}'.")
     return found
 
 

@@ -306,8 +306,8 @@ def selected(folder: Folder, output: str) -> Iterator[Row]:
 
 def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:
     total = sum(reasons.values())
-    said = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
-    why = f" ({'; '.join(said)}{'; ...' if len(reasons) > 3 else ''})" if said else ""
+    counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
+    why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
     again = f" {failed} failed; retry with: {environment.typed()}" if failed else ""
     return f"{name}: {total} {'has' if total == 1 else 'have'} no score{why}.{again}"
 
@@ -364,14 +364,14 @@ def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
         for kind, count in known.items():
             if count["flipped"] or (count["asked"] and len(versions[kind]) > 1):
                 right = f"{count['right_before']} right before, {count['right_after']} after"
-                told = f"{count['flipped']} of {count['asked']} known questions otherwise ({right})"
-                yield f"{one.name}: at the end '{kind}' answered {told}."
+                text = f"{count['flipped']} of {count['asked']} known questions otherwise ({right})"
+                yield f"{one.name}: at the end '{kind}' answered {text}."
         for kind, counts in versions.items():
             if len(counts) > 1:
-                told = " and ".join(
+                text = " and ".join(
                     f"{version} ({count:,} answers)" for version, count in sorted(counts.items())
                 )
-                yield f"{one.name}: the version behind '{kind}' changed during the run: {told}."
+                yield f"{one.name}: the version behind '{kind}' changed during the run: {text}."
 
 
 def planned(
@@ -379,22 +379,22 @@ def planned(
 ) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
     service.keep(config)
-    made = runs(config, device)
-    return by_model(made, [folder(config.out_dir / run.folder) for run in made])
+    found = runs(config, device)
+    return by_model(found, [folder(config.out_dir / run.folder) for run in found])
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:
     """Every stage of every run, in an order in which each model is loaded once, models of later stages after
     those of earlier ones."""
     steps = [
-        (Step(folder, stage, run.name), place)
+        (Step(folder, stage, run.name), position)
         for run, folder in zip(runs, folders, strict=True)
-        for place, stage in enumerate(run.stages)
+        for position, stage in enumerate(run.stages)
     ]
     names = [step.stage.model.name if step.stage.model is not None else None for step, _ in steps]
     latest: dict[str | None, int] = {}
-    for name, (_, place) in zip(names, steps, strict=True):
-        latest[name] = max(place, latest.get(name, 0))
+    for name, (_, position) in zip(names, steps, strict=True):
+        latest[name] = max(position, latest.get(name, 0))
     first = {name: number for number, name in enumerate(latest)}
     order = sorted(range(len(steps)), key=lambda k: (latest[names[k]], first[names[k]]))
     return [steps[k][0] for k in order]

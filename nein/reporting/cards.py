@@ -154,8 +154,8 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 
 
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
-    place = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
-    return {"name": name, "entries": list(place), "of": [[place[e] for e in several] for several in entries]}
+    index = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
+    return {"name": name, "entries": list(index), "of": [[index[e] for e in several] for several in entries]}
 
 
 def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
@@ -198,6 +198,8 @@ def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> 
     with ThreadPoolExecutor(processes.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
-            made = dict(zip(places, pool.map(lambda place: of_file(Path(place), side), places), strict=True))
+            thumbnails = dict(
+                zip(places, pool.map(lambda place: of_file(Path(place), side), places), strict=True)
+            )
             for sample in part:
-                yield [made[p] if isinstance(p, str) else p for p in sample] if side else []
+                yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []

@@ -198,13 +198,13 @@ def draw(
     head, bold = Font(round(16 * scale)), Font(round(16 * scale), bold=True)
     body, small = Font(round(14.5 * scale)), Font(round(12 * scale))
     width = 2 * MARGIN + len(columns) * size + (len(columns) - 1) * GAP
-    lefts = [MARGIN + place * (size + GAP) for place in range(len(columns))]
+    lefts = [MARGIN + column * (size + GAP) for column in range(len(columns))]
     marks: list[_Mark] = []
-    for place, name in enumerate(columns):
-        font = bold if place in marked else head
+    for column, name in enumerate(columns):
+        font = bold if column in marked else head
         for number, line in enumerate(name.split("\n")):
             shown = font.shorten(line, size)
-            marks.append(_text(lefts[place], MARGIN + number * head.line, shown, font, INK))
+            marks.append(_text(lefts[column], MARGIN + number * head.line, shown, font, INK))
     top = MARGIN + max(name.count("\n") + 1 for name in columns) * head.line
     grounds: list[_Mark] = []
     for row in rows:
@@ -214,8 +214,8 @@ def draw(
         marks += [_rule(MARGIN, width - MARGIN, top + GAP // 2), *cells]
         top = bottom + GAP
     height = top + MARGIN
-    for place in marked:
-        left = lefts[place] - GAP / 2
+    for column in marked:
+        left = lefts[column] - GAP / 2
         grounds.append(_box(left, MARGIN / 2, size + GAP, height - MARGIN, MARKED, corner=6))
     return Grid(width, height, [*grounds, *marks])
 

@@ -89,15 +89,15 @@ def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
     dimensions = [name for name in figures if name not in (*LEADING, *TRAILING)]
     needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
     order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures or name in needed]
-    made: dict[str, pd.Series] = {}
+    columns: dict[str, pd.Series] = {}
     for name, column in figures.reindex(columns=order).items():
         if name not in NUMBERS:
-            made[str(name)] = pd.Series([*map(_text, column)], figures.index, dtype=object)
+            columns[str(name)] = pd.Series([*map(_text, column)], figures.index, dtype=object)
             continue
         values = column.astype("Float64")
         whole = name in COUNTS and bool((values.dropna() % 1 == 0).all())
-        made[str(name)] = values.astype("Int64") if whole else values.astype("float64")
-    return pd.DataFrame(made, index=figures.index, copy=False)
+        columns[str(name)] = values.astype("Int64") if whole else values.astype("float64")
+    return pd.DataFrame(columns, index=figures.index, copy=False)
 
 
 def _text(entry: Any) -> str:
@@ -134,8 +134,8 @@ def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
 
 def values(figures: pd.DataFrame, column: str, order: Sequence[str] = ()) -> list[str]:
     """The distinct entries of a column of text, without "": those of `order` first, then as they appear."""
-    there = [name for name in figures[column].unique() if name != ""] if column in figures else []
-    return [*(name for name in order if name in there), *(name for name in there if name not in order)]
+    entries = [name for name in figures[column].unique() if name != ""] if column in figures else []
+    return [*(name for name in order if name in entries), *(name for name in entries if name not in order)]
 
 
 def reasons(row: Figure) -> dict[str, int]:

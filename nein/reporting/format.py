@@ -87,15 +87,15 @@ def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models
     def ends(gap: Gap) -> str:
         return " to ".join(f"{text(figure, interval='none')} %" for figure in (gap.affirmed, gap.negated))
 
-    told = f"{what} goes from {ends(first)} when {change}: a gap of {text(first.gap)} points"
+    loss = f"{what} goes from {ends(first)} when {change}: a gap of {text(first.gap)} points"
     if first is last:
-        return f"With {first.model}, {told}."
+        return f"With {first.model}, {loss}."
     if not all(above(first, other) for other in measured[1:]):
         return (
-            f"Of {len(measured)} {models}, none is significantly worst. With {first.model}, {told}; with "
+            f"Of {len(measured)} {models}, none is significantly worst. With {first.model}, {loss}; with "
             f"{last.model}, {text(last.gap)}."
         )
-    said = f"Of {len(measured)} {models}, {first.model} loses most: {told}."
+    sentence = f"Of {len(measured)} {models}, {first.model} loses most: {loss}."
     if all(above(other, last) for other in measured[:-1]):
-        said += f" Smallest gap: {last.model}, {text(last.gap, interval='none')} (from {ends(last)})."
-    return said
+        sentence += f" Smallest gap: {last.model}, {text(last.gap, interval='none')} (from {ends(last)})."
+    return sentence

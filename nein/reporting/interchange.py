@@ -195,7 +195,7 @@ class _Gap(BaseModel):
 def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
     """The negation gaps in a file that `every_eval_ever` wrote: benchmark, model, date, data, facts (as of
     `gap`) and figure (of the frame). Raises UserError."""
-    log, told = atomic.read_json(path, dict), {"measure", "affirmed", "negated"}
+    log, fact_names = atomic.read_json(path, dict), {"measure", "affirmed", "negated"}
     try:
         model, when = log["model_info"], log.get("evaluation_timestamp") or ""
         for result in log["evaluation_results"]:
@@ -208,8 +208,8 @@ def read_gaps(path: Path) -> Iterator[dict[str, Any]]:
                 "model": model.get("additional_details", {}).get("name_in_tables") or model["name"],
                 "date": when[:10],
                 "data": result["source_data"].get("additional_details", {}),
-                "facts": gap.model_dump(include=told),
-                "figure": gap.model_dump(exclude=told),
+                "facts": gap.model_dump(include=fact_names),
+                "figure": gap.model_dump(exclude=fact_names),
             }
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         why = f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -91,11 +91,11 @@ def read(
 
 def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
     lines = atomic.read_csv(file, (*COLUMNS, *(question.key for question in questions)))
-    for place, row in lines:
+    for line, row in lines:
         for question in questions:
             if row[question.key] not in ("", *question.answers):
                 raise UserError(
-                    f"'{file}', line {place}: {question.key} is {row[question.key]!r}; allowed are "
+                    f"'{file}', line {line}: {question.key} is {row[question.key]!r}; allowed are "
                     f"{', '.join(question.answers)}, or nothing."
                 )
     rows = [row for _, row in lines]
@@ -117,19 +117,19 @@ def agreement(
     raters = list(dict.fromkeys(row["rater"] for row in rows))
     for question in questions:
         codes = {name: float(code) for code, name in enumerate(question.answers) if name != UNSURE}
-        said = {
+        answers = {
             rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
             for rater in raters
         }
         what: dict[str, Any] = {"task": "people", "metric": question.key}
         for one, other in itertools.combinations(raters, 2):
-            a, b, clusters = pairs(said[one], said[other], cluster_of)
+            a, b, clusters = pairs(answers[one], answers[other], cluster_of)
             if same := statistics.bounded_mean(a == b, clusters):
                 what["group"] = f"{one}, {other}"
                 yield figure(same, unit="%", statistic="same", **what)
-                kappa = calibration.cohen_kappa(said[one], said[other], cluster_of)
+                kappa = calibration.cohen_kappa(answers[one], answers[other], cluster_of)
                 yield figure(kappa, unit="", statistic="kappa", **what)
-        alpha = calibration.krippendorff_alpha(list(said.values()), cluster_of)
+        alpha = calibration.krippendorff_alpha(list(answers.values()), cluster_of)
         if alpha is not None:
             yield figure(alpha, unit="", statistic="alpha", **what | {"group": f"all {len(raters)}"})
 

@@ -95,11 +95,13 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     drawings = [{"title": title, "image": f"data:image/svg+xml;base64,{svg}"} for title, svg in svgs]
     parts, findings = page.parts, list(dict.fromkeys(page.findings))
     values = {part.name: part.values() for part in parts}
-    places = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
-    css, script = ("".join(_read(place / f"{name}.{end}") for place, name in places) for end in ("css", "js"))
+    folders = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
+    css, script = (
+        "".join(_read(folder / f"{name}.{end}") for folder, name in folders) for end in ("css", "js")
+    )
     script += "".join(_read(path) for part in parts for path in part.scripts)
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(list(dict.fromkeys(place for place, _ in places))), autoescape=True,
+        loader=jinja2.FileSystemLoader(list(dict.fromkeys(folder for folder, _ in folders))), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template("page.html.j2").render(

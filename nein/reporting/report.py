@@ -58,20 +58,20 @@ def headline(
     """What a command prints when it ends, on one screen: the first tables that have rows, of long ones the
     first rows; then sentences; then the lines `last`."""
     wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
-    said = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
-    room, printed = LINES - len(said), []
+    sentences = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
+    room, printed = LINES - len(sentences), []
     sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):
         printed.append(tables.plain(sheet, max(1, room // (len(sheets) - index) - 4)))
         room -= printed[-1].count("\n") + 2  # and an empty line
-    return "\n\n".join([*printed, "\n".join(said)] if said else printed) + "\n"
+    return "\n\n".join([*printed, "\n".join(sentences)] if sentences else printed) + "\n"
 
 
 def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
     """Where the rest of a report to OUT is, in lines."""
-    told = ", ".join(file.name for file in files if file.suffix in (".md", ".csv", ".tex"))
+    names = ", ".join(file.name for file in files if file.suffix in (".md", ".csv", ".tex"))
     also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
-    lines = [f"All tables{also}: {told}"] if told else []
+    lines = [f"All tables{also}: {names}"] if names else []
     page = _place(out, "report.html")
     if page in files:
         sizes = [file.stat().st_size for file in beside(page).glob("*.js")]

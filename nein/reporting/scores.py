@@ -51,11 +51,11 @@ class ScoreTable:
                 column.append(-1 if entry is None else known.setdefault(entry, len(known)))
             value = row["value"]
             values.append(math.nan if value is None else value)
-        made: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: pd.Categorical.from_codes(np.frombuffer(column, np.intc), list(known))  # type: ignore[call-overload]
             for name, known, column in each
         }
-        return cls(pd.DataFrame({**made, "value": np.frombuffer(values, np.float64)}, copy=False))
+        return cls(pd.DataFrame({**columns, "value": np.frombuffer(values, np.float64)}, copy=False))
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -149,11 +149,11 @@ class ScoreTable:
     def gap(self, affirmed: str, negated: str, **what: Any) -> list[dict[str, Any]]:
         """The negation gap of values from 0 to 1, as rows of the frame: means of two variants over the
         samples scored in both, and their paired difference ("gap") with its test."""
-        told = self.where(variant=affirmed)
-        first, second, clusters = told.pair(self.where(variant=negated))
+        rows = self.where(variant=affirmed)
+        first, second, clusters = rows.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
         tests: dict[str, Any] = {"p": test.p, "p_least": test.least} if test else {}
-        difference, lost = test.difference if test else None, len(told) - len(first)
+        difference, lost = test.difference if test else None, len(rows) - len(first)
         ends = zip((affirmed, negated), test.means if test else (None, None), strict=True)
         return [
             *(frames.number(mean, unit="%", n=len(first), variant=name, **what) for name, mean in ends),

@@ -30,8 +30,8 @@ def retry(config: Runs) -> str:
         lines.append(f"{folder.path}: {blocks} block{'s' * (blocks != 1)} set aside, to be tried again.")
         for latest in folder.manifest()["invocations"][-1:] if blocks else ():
             directory = latest.get("directory", ".")
-            there = "" if Path(directory) == Path.cwd() else f"cd {shlex.quote(directory)} && "
-            typed = f"  {there}{shlex.join(['nein', *latest.get('command', [])])}"
+            prefix = "" if Path(directory) == Path.cwd() else f"cd {shlex.quote(directory)} && "
+            typed = f"  {prefix}{shlex.join(['nein', *latest.get('command', [])])}"
             # No character of it moves the cursor.
             commands["".join(c if c.isprintable() else "?" for c in typed)] = None
     if commands:

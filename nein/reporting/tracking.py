@@ -53,9 +53,13 @@ def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd
         values[name] = row["value"]
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
     for tracker in wanted:
-        kind = LOGGER_TYPE_TO_CLASS[tracker]
-        made = kind(FOLDER, str(out)) if kind.requires_logging_directory else kind(FOLDER)
-        made.start()
-        made.store_init_configuration(plain(config))
-        made.log(values, step=0)
-        made.finish()
+        tracker_class = LOGGER_TYPE_TO_CLASS[tracker]
+        opened = (
+            tracker_class(FOLDER, str(out))
+            if tracker_class.requires_logging_directory
+            else tracker_class(FOLDER)
+        )
+        opened.start()
+        opened.store_init_configuration(plain(config))
+        opened.log(values, step=0)
+        opened.finish()

@@ -67,8 +67,8 @@ def rates(
     cases = list(zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True))
 
     def share(there: bool) -> Estimate | None:
-        of = [(bool(said) == there, where) for truth, said, where, _ in cases
-              if bool(truth) == there and said is not None]  # fmt: skip
+        of = [(bool(verdict) == there, where) for truth, verdict, where, _ in cases
+              if bool(truth) == there and verdict is not None]  # fmt: skip
         return statistics.bounded_mean([right for right, _ in of], [where for _, where in of])
 
     soft = [(score, truth, where) for truth, _, where, score in cases if score is not None]
@@ -180,10 +180,10 @@ def reliability(
     calibration error: the mean distance of both, weighted by cases). Source: Naeini et al., AAAI 2015."""
     x = np.array([float(score) for score in scores])
     y, where = np.array(list(present), dtype=float), list(clusters)
-    place = np.clip((x * bins).astype(int), 0, bins - 1)
+    bin_of = np.clip((x * bins).astype(int), 0, bins - 1)
     filled, error = [], 0.0
-    for index in np.unique(place):
-        inside = np.flatnonzero(place == index)
+    for index in np.unique(bin_of):
+        inside = np.flatnonzero(bin_of == index)
         share = statistics.bounded_mean(y[inside].tolist(), [where[i] for i in inside])
         assert share is not None
         filled.append((float(x[inside].mean()), share))
@@ -230,7 +230,7 @@ def krippendorff_alpha(
     categories = sorted({value for judge in verdicts for value in judge.values() if value is not None})
     ids = list(dict.fromkeys(key for judge in verdicts for key in judge))
     each_of = (np.array([*map(judge.get, ids)], dtype=np.float64) for judge in verdicts)
-    counts = sum((said[:, None] == np.array(categories) for said in each_of), np.zeros((len(ids), 1)))
+    counts = sum((given[:, None] == np.array(categories) for given in each_of), np.zeros((len(ids), 1)))
     size = counts.sum(1)
     used = size >= 2
     if not used.any():

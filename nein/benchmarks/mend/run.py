@@ -52,12 +52,12 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     for one in benchmark.runs(inner, executor.device):
         folder = benchmark.folder(inner.out_dir / one.folder)
         folders.setdefault(one.identity.get("mend", ""), []).append(folder)
-    told = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
+    cost_rows = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
     rows = paired.corrected([*compared(kind, folders)], "metric")
     for row in rows:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = verdicts(kind, rows, arms)
-    figures = frames.label(frames.frame([*told, *rows, *judged]), benchmark=kind.benchmark)
+    figures = frames.label(frames.frame([*cost_rows, *rows, *judged]), benchmark=kind.benchmark)
     page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=[
         Section("remedies", "Remedies", [REMEDIES, CHANGES])
     ])  # fmt: skip
@@ -123,22 +123,22 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str,
 
 def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> list[dict[str, Any]]:
     """A row of every remedy: whether it closes the gap, by every judge, and what gets worse."""
-    made = []
+    found = []
     for arm in arms:
         changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
         gaps = [row for row in changes if row["variant"] == "gap"]
         broken = [row["what"] for row in changes if _worse(kind, row)]
         sure = bool(gaps) and all(row["p_holm"] < SIGNIFICANT for row in gaps)
         closes, widens = (sure and all(sign * row["value"] > 0 for row in gaps) for sign in (-1, 1))
-        said = "closes the gap" if closes else "widens the gap" if widens else "no clear gain"
+        verdict = "closes the gap" if closes else "widens the gap" if widens else "no clear gain"
         if not any(row["value"] for row in changes):
-            said = "did not act" if kind.benchmark == "nein" else "changes no score"
+            verdict = "did not act" if kind.benchmark == "nein" else "changes no score"
         if broken:
             more = f" and {len(broken) - 2} more" if len(broken) > 2 else ""
-            said += f"; worse: {'; '.join(broken[:2])}{more}"
+            verdict += f"; worse: {'; '.join(broken[:2])}{more}"
         good = "yes" if closes and not broken else ""
-        made.append({"task": "verdict", "model": arm, "verdict": said, "good": good})
-    return made
+        found.append({"task": "verdict", "model": arm, "verdict": verdict, "good": good})
+    return found
 
 
 def _worse(kind: Kind, row: Mapping[str, Any]) -> bool:
@@ -155,15 +155,15 @@ def recommended(judged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str,
     gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]
     first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
     before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
-    said = "Without a gap to close. "
+    start = "Without a gap to close. "
     if before is not None:
         gap = format.number(before["value"], "points")
-        said = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
+        start = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
     if not first:
-        return f"{said}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
+        return f"{start}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
     best = min(first, key=lambda row: row["value"])
     change = f"changes the gap by {format.text(best)} points"
-    return f"{said}Recommended: {best['model']}, which {change} and makes nothing worse."
+    return f"{start}Recommended: {best['model']}, which {change} and makes nothing worse."
 
 
 _GAP = {"variant": "gap"}

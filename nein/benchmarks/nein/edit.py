@@ -80,8 +80,8 @@ def editing(
         if row["image"] is None:
             unread = (row["error"] or "").startswith(UNUSABLE)
             return unread and not isinstance(_decode(dataset.samples[index]), str)
-        made = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
-        return not all(map(atomic.holds_something, made))
+        paths = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
+        return not all(map(atomic.holds_something, paths))
 
     def read(number: int) -> tuple[int, bool, list[Member]]:
         """The block's number, whether it lacks a row or a picture, and its members."""
@@ -112,8 +112,8 @@ def editing(
             else:
                 rows[one.sample.id] = kept
         pictures: list[tuple[Path, np.ndarray]] = []
-        for place, result, turned in _edited(editor, sent, run, run_seed, maps):
-            one = sent[place]
+        for position, result, turned in _edited(editor, sent, run, run_seed, maps):
+            one = sent[position]
             row = _row(one.sample, run.track, run_seed)
             row |= {"sample_sha256": images.pixel_hash(one.image), "note": result.note}
             row |= {} if getattr(editor, "seeded", True) else {"seed": None}
@@ -134,15 +134,15 @@ def editing(
                 _write(pictures)
                 atomic.write_lines(run.part_path(number), rows.values())
         _write(pictures)
-        made = [rows[one.sample.id] for one in members]
+        of_block = [rows[one.sample.id] for one in members]
         if without is not None and not compared and number in without.done(EDIT):
             compared.append(number)
-            if count := idle(made, without.read(EDIT, number)):
+            if count := idle(of_block, without.read(EDIT, number)):
                 log.warning(
                     "%s: the remedy did not act on the first block: its %d pictures are those of %s.",
                     run.label, count, without.label,
                 )  # fmt: skip
-        return {EDIT: made}
+        return {EDIT: of_block}
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         rows = [_row(sample, run.track, run_seed) for sample in dataset.members(blocks.members(number))]
@@ -166,22 +166,22 @@ def _edited(
 ) -> Iterator[tuple[int, editors.EditResult, int]]:
     """(place among the members, what came of it, EXIF orientation of a picture that was made elsewhere)."""
     if isinstance(editor, ExternalEdits):
-        for place, one in enumerate(members):
-            yield place, *editor.read(one.sample.id, one.index)
+        for position, one in enumerate(members):
+            yield position, *editor.read(one.sample.id, one.index)
         return
     requests = []
     for one in members:
         seed = sample_seed(run_seed, one.sample.id)
-        told = one.sample.instruction(run.track), seed, one.sample.object
-        requests.append(editors.EditRequest(one.sample.id, one.image, *told, maps))
+        rest = one.sample.instruction(run.track), seed, one.sample.object
+        requests.append(editors.EditRequest(one.sample.id, one.image, *rest, maps))
     results = []
     if hasattr(editor, "as_made"):
-        yield from ((place, result, 1) for place, result in editor.as_made(requests))
+        yield from ((position, result, 1) for position, result in editor.as_made(requests))
     elif requests:
         results = editor.edit(requests)
         if [result.id for result in results] != [request.id for request in requests]:
             raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    yield from ((place, result, 1) for place, result in enumerate(results))
+    yield from ((position, result, 1) for position, result in enumerate(results))
 
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:

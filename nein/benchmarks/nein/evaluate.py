@@ -116,12 +116,12 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
         return []
     kinds = {"NeIn": {one.id for one in dataset.samples}, "COCO": {one.source_id for one in dataset.samples}}
     notes = []
-    for kind, names in kinds.items():
+    for role, names in kinds.items():
         if missing := sorted(names & dataset.missing):
-            message = f"'{name}' lacks {len(missing)} of {len(names)} {kind} images ({shortlist(missing, 3)})"
+            message = f"'{name}' lacks {len(missing)} of {len(names)} {role} images ({shortlist(missing, 3)})"
             if len(missing) == len(names):
                 raise UserError(
-                    f"{message}; name their folder with --{'nein' if kind == 'NeIn' else 'source'}-images."
+                    f"{message}; name their folder with --{'nein' if role == 'NeIn' else 'source'}-images."
                 )
             notes.append(f"{message}; their samples will be unscored.")
     return notes
@@ -203,13 +203,13 @@ def exported(path: Path) -> Exported:
             questions[row["metric"]] = question.replace(what, "{object}") if what else question
     results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
     results += _gaps(run)
-    shown = ("kind", "split", "records_sha256", "n", "selected", "revision")
+    keys = ("kind", "split", "records_sha256", "n", "selected", "revision")
     control = path.with_name("remove")
     given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
     name = str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
     return Exported(
         "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
-        {"name": name, **{key: data.get(key) for key in shown}},
+        {"name": name, **{key: data.get(key) for key in keys}},
         data.get("name"), str(config.get("preset")),
         str(config.get("protocol")), results, lambda: _samples(run), manifest, path,
         [control] if control.is_dir() else (),
@@ -232,9 +232,9 @@ def _gaps(denied: RunDir) -> Iterator[Result]:
     control = RunDir(denied.path.with_name("remove"))
     if denied.track != "negative" or control.about.get("status") != COMPLETE:
         return
-    told = figures.gaps([denied, control])
-    for metric in frames.values(frames.select(told, task="gap"), "metric"):
-        rows = frames.records(frames.select(told, task="gap", metric=metric))
+    both = figures.gaps([denied, control])
+    for metric in frames.values(frames.select(both, task="gap"), "metric"):
+        rows = frames.records(frames.select(both, task="gap", metric=metric))
         by = {row["statistic"]: row for row in rows}
         yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
 

@@ -79,8 +79,8 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row], track: str = "negativ
         frame = table.frame[table.frame[axis].notna()]
         known = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
         for group in (ALL_FAMILIES, *LABELS) if len(known) else ():
-            told = known if group == ALL_FAMILIES else known.where(family=group)
-            for (metric,), of_metric in told.groups("metric"):
+            of_group = known if group == ALL_FAMILIES else known.where(family=group)
+            for (metric,), of_metric in of_group.groups("metric"):
                 for level in sorted(of_metric.names(axis)):
                     names = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
                     rows.append(_figure(of_metric.where(**{axis: level}), metric, **names))
@@ -151,17 +151,19 @@ def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     by_track = {(run.name, run.track): run for run in runs}
     rows: list[dict[str, Any]] = []
-    for (name, track), denied in by_track.items():
-        told = by_track.get((name, "remove"))
-        if track == "negative" and told is not None:
+    for (name, track), negated in by_track.items():
+        affirmed = by_track.get((name, "remove"))
+        if track == "negative" and affirmed is not None:
             for metric in REMOVALS:
-                rows += [{**row, "model": name} for row in gap(told.of(metric), denied.of(metric), metric)]
+                rows += [
+                    {**row, "model": name} for row in gap(affirmed.of(metric), negated.of(metric), metric)
+                ]
     return frames.frame(rows)
 
 
-def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
+def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
     """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
-    first, second, clusters = told.pair(denied)
+    first, second, clusters = affirmed.pair(negated)
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
@@ -171,8 +173,8 @@ def gap(told: ScoreTable, denied: ScoreTable, metric: str) -> Iterator[dict[str,
     yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
     ratio = statistics.pairs_ratio(first, second, clusters)
     yield frames.figure(ratio, unit="", statistic="ratio", **what)
-    for template in [*sorted(denied.names("template"), key=TEMPLATES.index), None]:
-        first, second, clusters = told.pair(denied.where(template=template))
+    for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
+        first, second, clusters = affirmed.pair(negated.where(template=template))
         lost = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
         if lost is not None:
             ends = {"value": lost.value, "low": lost.low, "high": lost.high, "n": lost.n, "unit": "points"}
@@ -234,8 +236,8 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
         estimate = statistics.bounded_mean(values.astype(float), clusters)
         return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
 
-    for label, place in CELLS.items():
-        column = (slice(None), *place)
+    for label, cell in CELLS.items():
+        column = (slice(None), *cell)
         moved = statistics.bounded_mean(change[column], clusters, -1.0, 1.0)
         yield frames.figure(moved, unit="points", statistic="change", group=label, **what)
         yield share(right[column], "obeyed", group=label)
@@ -306,13 +308,13 @@ def of_whole(metric: str, run: RunDir) -> dict[str, Any]:
     distance, sources = METRICS[metric].corpus, features.source_ids
     assert distance is not None, metric
     try:
-        made = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
+        found = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
     except MetricError as error:
         return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
-    ends = {name: getattr(made, name) for name in ("value", "low", "high", "standard_error")}
+    ends = {name: getattr(found, name) for name in ("value", "low", "high", "standard_error")}
     return {
         **entry, **ends, "clusters": len(set(sources)), "columns": features.edited.shape[1],
-        "left_out": list(made.left_out), "sources": json_digest({"sources": sorted(set(sources))})[:16],
+        "left_out": list(found.left_out), "sources": json_digest({"sources": sorted(set(sources))})[:16],
     }  # fmt: skip
 
 

@@ -135,16 +135,16 @@ def scoring(
     def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         number, items = block
         wanted = [name for name in names if scores_of(name) in missing]
-        made = {}
+        found = {}
         for name, scores in loaded.score(items, wanted, names).items():
             if name in corpus:
                 _write_features(run, name, number, items, scores)
-            made[scores_of(name)] = [
+            found[scores_of(name)] = [
                 {"id": item.id, "value": None if one.value is None else float(one.value),
                  "reason": one.reason, "detail": dict(one.detail), **({AGAIN: True} if one.again else {})}
                 for item, one in zip(items, scores, strict=True)
             ]  # fmt: skip
-        return made
+        return found
 
     def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         for name in corpus:

@@ -118,8 +118,8 @@ def lay_out(
                 raise UserError(f"Column '{names[key]}' of {where} does not hold image files.")
             plain = Path(record[stem]).name
             data = cell["bytes"]
-            kind = "webp" if data[8:12] == b"WEBP" else "png" if data.startswith(b"\x89PNG") else "jpg"
-            file = root / folder / f"{plain}.{kind}"
+            suffix = "webp" if data[8:12] == b"WEBP" else "png" if data.startswith(b"\x89PNG") else "jpg"
+            file = root / folder / f"{plain}.{suffix}"
             if file not in written:
                 written.add(file)
                 atomic.write_bytes(file, cell["bytes"])
@@ -139,8 +139,8 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     if any(sample.things for sample in data.samples):
         of_families = [sample for sample in data.samples if sample.family in labels]
         if not of_families:
-            there = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
-            raise UserError(f"The data have no sample of {', '.join(labels)}; they have {there}.")
+            existing = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
+            raise UserError(f"The data have no sample of {', '.join(labels)}; they have {existing}.")
         return _made(data, labels, of_families)
     for label in labels:
         if label in families.DRAWN:
@@ -149,8 +149,8 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     of_source: dict[str, list[str]] = {}
     for sample in data.samples:
         of_source.setdefault(sample.source_id, []).append(sample.object)
-    said = [_reworded(sample, labels, of_source[sample.source_id], objects) for sample in data.samples]
-    samples = [sample for sample in said if sample is not None]
+    reworded = [_reworded(sample, labels, of_source[sample.source_id], objects) for sample in data.samples]
+    samples = [sample for sample in reworded if sample is not None]
     if not samples:
         raise UserError(
             f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second object "
@@ -200,8 +200,8 @@ def _reworded(
     draw = random.Random(sample_seed(0, sample.id))
     label = draw.choice(possible)
     template = draw.choice(families.choices(label, sample.object, "fixed"))
-    second, there = (draw.choice(names) if names else "" for names in (others, present))
-    text = families.sentence(label, template, sample.object, second=second, present=there)
+    second, known = (draw.choice(names) if names else "" for names in (others, present))
+    text = families.sentence(label, template, sample.object, second=second, present=known)
     stays = label in families.STAYS
     target = sample.sample_path if stays else sample.source_path
     plain = template if label == "plain" else None

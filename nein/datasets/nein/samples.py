@@ -243,8 +243,8 @@ def _picture(folder: Path, listed: Mapping[str, Path] | None, stem: str) -> Path
 def find_image(folder: Path, stem: str) -> Path | None:
     """The image of that name, whatever its ending; the folder is not listed."""
     endings = (ending for suffix in IMAGE_SUFFIXES for ending in (suffix, suffix.upper()))
-    places = (folder / f"{stem}{ending}" for ending in endings)
-    return next((place for place in places if place.exists()), None)
+    paths = (folder / f"{stem}{ending}" for ending in endings)
+    return next((path for path in paths if path.exists()), None)
 
 
 def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:
@@ -457,6 +457,6 @@ def _guess(root: Path | None, key: str, split: str) -> Path:
         for name in options:
             if (root / name).exists():
                 return root / name
-    place = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
+    problem = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
     option = f"--{key.replace('_', '-')}"
-    raise UserError(f"{place}; choose another --split, or name it with {option}, which nein eval takes.")
+    raise UserError(f"{problem}; choose another --split, or name it with {option}, which nein eval takes.")

@@ -64,16 +64,16 @@ def comparisons(
 
     controls  Editor -> its run of "Remove the X.", by which the negation gaps of two editors are compared.
     """
-    made = [row for both in pairs for metric in metrics or METRICS for row in compared(*both, metric)]
+    rows = [row for both in pairs for metric in metrics or METRICS for row in compared(*both, metric)]
     for one, other in pairs:
         if any(run.track != "negative" or run.name not in controls for run in (one, other)):
             continue
         for metric in (name for name in REMOVALS if name in (metrics or REMOVALS)):
             first, second = (controls[run.name].of(metric).less(run.of(metric)) for run in (one, other))
-            made += paired.tested(
+            rows += paired.tested(
                 one.name, other.name, first, second, 2.0, "points", metric=metric, variant="gap"
             )
-    return paired.corrected(made, family)
+    return paired.corrected(rows, family)
 
 
 def compared(one: RunDir, other: RunDir, metric: str) -> Iterator[dict[str, Any]]:

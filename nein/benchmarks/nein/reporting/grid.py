@@ -85,7 +85,7 @@ def choose(
     stays when the run grows, in data order; or "worst" and "best" by the mean of `metric` over the runs that
     scored the sample, equal ones by the hash."""
     if ids:
-        return [dataset.samples[place] for place in dataset.places(ids)]
+        return [dataset.samples[index] for index in dataset.places(ids)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.index for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")

@@ -79,8 +79,8 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             manifest = atomic.read_json(file, _FACTS[kind])
             rows = atomic.read_lines(lines, _VERDICT)
-            plain, asked = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
-            calibrations.append(Calibration(kind, manifest, plain, asked))
+            plain, of_controls = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
+            calibrations.append(Calibration(kind, manifest, plain, of_controls))
     return calibrations
 
 

@@ -52,19 +52,19 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), and perhaps rater
     and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
     rows: list[Labelled] = []
-    said: dict[tuple[str, ...], float | None] = {}
+    verdicts: dict[tuple[str, ...], float | None] = {}
     for file in files:
-        for place, row in atomic.read_csv(file, (*KEY, "gone")):
+        for line, row in atomic.read_csv(file, (*KEY, "gone")):
             row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
                 raise UserError(
-                    f"'{file}', line {place}: expected editor, track, id and gone "
+                    f"'{file}', line {line}: expected editor, track, id and gone "
                     f"({', '.join(filter(None, REMOVED))}), not {row}."
                 )
             key = (row["rater"], *(row[name] for name in KEY))
-            if said.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
+            if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
                 raise UserError(
-                    f"'{file}', line {place}: '{row['id']}' of {row['editor']}/{row['track']} has another "
+                    f"'{file}', line {line}: '{row['id']}' of {row['editor']}/{row['track']} has another "
                     "label above; keep the agreed one, or name each rater in a column rater."
                 )
             rows.append(row)
@@ -83,11 +83,11 @@ def shares(rows: Sequence[Labelled]) -> dict[tuple[str, str], dict[str, float]]:
 def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
-    known, made = shares(rows), []
+    known, found = shares(rows), []
     runs = {(run.editor, run.track): run for run in loaded}
     if not known.keys() & runs.keys():
-        given, there = ("; ".join("/".join(key) for key in of) or "none" for of in (known, runs))
-        raise UserError(f"The labels are of other runs: {given}. Those here are {there}.")
+        given, here = ("; ".join("/".join(key) for key in of) or "none" for of in (known, runs))
+        raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
     for key, of_run in known.items():
         run = runs.get(key)
         if run and (stranger := next((name for name in of_run if name not in run.index), None)):
@@ -98,13 +98,13 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
             if entry is not None and of_run:
                 result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
                 needed = "more samples" if result.needed is None else str(max(0, result.needed - len(of_run)))
-                made += [row | {"more": needed} for row in beside(entry, result, "labelled", run, metric)]
-    made += against(runs, known)
+                found += [row | {"more": needed} for row in beside(entry, result, "labelled", run, metric)]
+    found += against(runs, known)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     asked = [question for question in QUESTIONS if all(question.key in row for row in named)]
-    place = {name: source for run in loaded for name, source in run.sources.items()}
-    sources = {row["item"]: place.get(row["id"], row["id"]) for row in named}
-    return [*made, *labels.agreement(named, asked, sources)]
+    source_of = {name: source for run in loaded for name, source in run.sources.items()}
+    sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
+    return [*found, *labels.agreement(named, asked, sources)]
 
 
 def against(
@@ -149,12 +149,12 @@ def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[di
         first, second = sorted(shown)
         if first != next(iter(shown)):
             value = 1 - value
-        said = {"first": value, **{other: float(row["better"] == other) for other in ("tie", "both bad")}}
+        outcome = {"first": value, **{other: float(row["better"] == other) for other in ("tie", "both bad")}}
         for metric in REMOVALS:
             a, b = (verdicts[label, metric].get(name) for label in (first, second))
             if value != 0.5 and a is not None and b is not None and a != b:
-                said[metric] = float((a > b) == (value > 0.5))
-        hits += [(first, second, statistic, hit, shown[first]) for statistic, hit in said.items()]
+                outcome[metric] = float((a > b) == (value > 0.5))
+        hits += [(first, second, statistic, hit, shown[first]) for statistic, hit in outcome.items()]
     table = pd.DataFrame(hits, columns=["first", "second", "statistic", "value", "source"])
     for (first, second, statistic), part in table.groupby(["first", "second", "statistic"], sort=False):
         estimate = bounded_mean(part["value"], part["source"].tolist())

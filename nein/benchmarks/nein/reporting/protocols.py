@@ -136,7 +136,7 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
                 side[row["id"]] = verdict(metric, row, rules)
             except NoEvidence as error:
                 refused[metric, quirk] = f"{error}; score again with --evidence both"
-    made = []
+    found = []
     for metric, quirk in values:
         if quirk == FIXED:
             continue
@@ -145,16 +145,16 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
         flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
         scored = ([value for value in side.values() if value is not None] for side in (fixed, paper))
         before, after = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
-        made += _shift(metric, quirk, before, after, flips, note)
+        found += _shift(metric, quirk, before, after, flips, note)
     features = read_features(run) if run.corpus().get("fid", {}).get("value") is not None else None
     if features is not None and len(once := features.unique_targets()) > 1:
         from nein.metrics.fid import frechet_distance
 
         targets = features.target, features.target[once]
         fixed_, paper_ = ((frechet_distance(features.edited, of), len(features.ids)) for of in targets)
-        made += _shift("fid", "reference", fixed_, paper_, None)
+        found += _shift("fid", "reference", fixed_, paper_, None)
     what = {"task": "protocols", "model": run.name, "variant": run.track}
-    return [{**row, **what} for row in sorted(made, key=lambda row: list(MOVES).index(row["metric"]))]
+    return [{**row, **what} for row in sorted(found, key=lambda row: list(MOVES).index(row["metric"]))]
 
 
 def _shift(

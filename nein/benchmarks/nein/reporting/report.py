@@ -56,12 +56,12 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
     gaps = figures.gaps(loaded)
     tables = (table for table in reversed(sections.results()) if table.sheet(results).rows)
-    said: dict[str, Any] = {
+    common: dict[str, Any] = {
         "subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded), "headline": [*tables][:1],
     }  # fmt: skip
     if isinstance(options, EvalConfig):
         frame = frames.label(frames.concat([results, gaps]), benchmark="nein")
-        return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **said)
+        return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **common)
     browser = Browser.of(loaded, options.data, options.split)
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
@@ -77,7 +77,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
     frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
-    said["notes"] += controls.flags(
+    common["notes"] += controls.flags(
         frame, dict.fromkeys(judge_tables.KINDS[one.kind] for one in calibrations)
     )
     out = options.out.with_suffix(".html")
@@ -92,18 +92,18 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
             "invocations": [
                 {k: v for k, v in call.items() if k != "command"} for call in run.about["invocations"]
             ],
-        }) for run in loaded}, **said,
+        }) for run in loaded}, **common,
     )  # fmt: skip
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
-    told = frames.select(frame, task="gap")
-    for metric in frames.values(told, "metric", tuple(REMOVALS)):
+    gap_rows = frames.select(frame, task="gap")
+    for metric in frames.values(gap_rows, "metric", tuple(REMOVALS)):
         rows = [
-            {f["statistic"]: f for f in frames.records(frames.select(told, model=editor, metric=metric))}
-            for editor in frames.values(told, "model")
+            {f["statistic"]: f for f in frames.records(frames.select(gap_rows, model=editor, metric=metric))}
+            for editor in frames.values(gap_rows, "model")
         ]
         gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
         sentence = widest(
@@ -117,8 +117,8 @@ def finding(frame: pd.DataFrame) -> list[str]:
     sentence = "Of 100 points by which a sentence and its denial should make edited pictures differ,"
     sentence += " {} makes {}"
     parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
-    if said := _lowest(frames.select(frame, **parts), sentence, "{} {}"):
-        return said
+    if sentences := _lowest(frames.select(frame, **parts), sentence, "{} {}"):
+        return sentences
     sentence = "Told that X is absent, {} removes it in {} % of the samples"
     results = {"task": "results", "variant": "negative", "source": ""}
     return _lowest(frames.select(frame, **results), sentence, "{} in {} %")
@@ -132,26 +132,26 @@ def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
         if rows:
             last, first = min(reversed(rows), key=value), max(rows, key=value)
             more = ", " + highest.format(first["model"], format.text(first, interval="none"))
-            said = sentence.format(last["model"], format.text(last))
-            return [f"{said}{more if first is not last else ''} (judged by {judge})."]
+            text = sentence.format(last["model"], format.text(last))
+            return [f"{text}{more if first is not last else ''} (judged by {judge})."]
     return []
 
 
 def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     """What a reader has to know: small sets, rows that differ, samples lost."""
     configs = [run.about.get("config", {}) for run in loaded]
-    said = []
+    sentences = []
     results = frames.select(frame, task="results", source="")
     sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
-        said.append(
+        sentences.append(
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
     by_run: dict[str, list[dict[str, Any]]] = {}
     for figure in frames.records(results):
         by_run.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
-    said += few_clusters([figure for rows in by_run.values() for figure in rows])
+    sentences += few_clusters([figure for rows in by_run.values() for figure in rows])
     for what, values in {
         "data": {run.about.get("data", {}).get("records_sha256") for run in loaded},
         "protocol": {config.get("protocol") for config in configs},
@@ -159,16 +159,16 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
         "size": {max(f["n"] + f["unscored"] for f in rows) for rows in by_run.values()},
     }.items():
         if len(values) > 1:
-            said.append(f"the rows differ in {what}; they are not comparable with each other.")
+            sentences.append(f"the rows differ in {what}; they are not comparable with each other.")
     for name, rows in by_run.items():
-        said += _losses(name, rows)
-    said += [*_idle(loaded), *_reshaped(loaded)]
+        sentences += _losses(name, rows)
+    sentences += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
             calls = [one["command"] for one in run.about.get("invocations", []) if one.get("command")]
             again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
-            said.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
-    return said
+            sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
+    return sentences
 
 
 def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
@@ -213,28 +213,28 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     metric lost besides."""
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
-    said, failed = [], 0
+    sentences, failed = [], 0
     for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
         lost = [{why: n for why, n in of.items() if why.startswith(start)} for of in reasons.values()]
         if most := max((sum(of.values()) for of in lost), default=0):
             example = next(reason for of in lost for reason in of).removeprefix(start)
-            said.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
+            sentences.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
             failed += most
     for figure in rows:
         others = [why for why in reasons[figure["metric"]] if not why.startswith((NOT_EDITED, DECLINED))]
         if figure["unscored"] > failed:
             more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
             example = f", for instance: {others[0]}" if others else ""
-            said.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{example}")
-    return said
+            sentences.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{example}")
+    return sentences
 
 
 def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:
         samples = functools.cache(lambda number, run=run: len(run.read(EDIT, number)))
-        places = [one.get("environment", {}) for one in reversed(run.about.get("invocations", []))]
-        place: dict[str, Any] = next((one for one in places if one.get("device")), {})
+        machines = [one.get("environment", {}) for one in reversed(run.about.get("invocations", []))]
+        machine: dict[str, Any] = next((one for one in machines if one.get("device")), {})
         costs = run.costs()
         for stage in ("edit", "score"):
             by_block = costs.get(stage, {})
@@ -249,7 +249,7 @@ def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
                 "device_bytes": max(peak.get("device", 0) for peak in peaks),
             }  # fmt: skip
             what = {"task": "costs", "model": run.name, "variant": run.track, "stage": stage}
-            what["device"] = place.get("device_name") or place.get("device") or "–"
+            what["device"] = machine.get("device_name") or machine.get("device") or "–"
             for metric, value in values.items():
                 unit = "count" if metric in ("samples", "host_bytes", "device_bytes") else ""
                 yield {**number(value, unit=unit), **what, "metric": metric}

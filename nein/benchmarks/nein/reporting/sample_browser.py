@@ -81,9 +81,9 @@ class Browser:
             return next(edit for run in runs if (edit := run.edit(name)) is not None)
 
         first = {name: edit_in(self.runs, name) for name in self.ids}
-        told = {name: edit_in([*negative, *self.runs], name) for name in self.ids}
+        instructed = {name: edit_in([*negative, *self.runs], name) for name in self.ids}
         captions = {name: f" · caption: {sample.caption}" for name, sample in self.samples.items()}
-        templates = [told[name]["template"] for name in self.ids]
+        templates = [instructed[name]["template"] for name in self.ids]
         sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
         facets = {
             "Object": [[first[name]["object"]] for name in self.ids],
@@ -94,7 +94,7 @@ class Browser:
         metrics = self.metrics
         return cards.Samples(
             self.ids,
-            [told[name]["instruction"] for name in self.ids],
+            [instructed[name]["instruction"] for name in self.ids],
             [
                 f"source image {edit['source_id']} · object: {edit['object']}{captions.get(name, '')}"
                 for name, edit in first.items()
@@ -124,8 +124,8 @@ class Browser:
         for name, shown in zip(self.ids, pictures, strict=True):
             both = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
             edits = shown[2:] or [none] * len(self.runs)
-            said = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
-            yield cards.Detail(both, said=said)
+            replies = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
+            yield cards.Detail(both, said=replies)
 
     def _said(self, run: RunDir, name: str, picture: Thumbnail) -> cards.CardReply:
         """A row of every score: place of the metric, value, then the reason and what the judge said."""
