@@ -16,12 +16,12 @@ from nein.metrics.metric import Batch, Feature, Metric
 
 
 def l1(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean absolute difference, pixels in [0, 1] (MagicBrush, image_eval.py); summed in integers."""
+    """Mean absolute difference of (H, W, 3) uint8, 0 to 1 (MagicBrush, image_eval.py); summed in integers."""
     return float(_difference(image, target).sum() / (255 * image.size))
 
 
 def l2(image: np.ndarray, target: np.ndarray) -> float:
-    """Mean *squared* difference, with pixels in [0, 1], no root: l2 of MagicBrush, image_eval.py."""
+    """Mean *squared* difference of (H, W, 3) uint8, 0 to 1, no root: l2 of MagicBrush, image_eval.py."""
     squared = np.square(_difference(image, target), dtype=np.uint16)  # at most 255 * 255
     return float(squared.sum(dtype=np.int64) / (255 * 255 * image.size))
 
@@ -65,6 +65,7 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
 
 
 def lpips(batch: Batch) -> list[Score]:
+    """Perceptual distance to the target, 0 or above; a target of several samples is encoded once."""
     targets, pairs = batch.targets, batch.pairs
     keys = list(targets)
     place = [keys.index(item.target_key) for item in batch.items]
@@ -82,6 +83,7 @@ def lpips(batch: Batch) -> list[Score]:
 
 
 def rows(batch: Batch) -> list[Score]:
+    """Inception features of edit and target, (2048,) each, of which `distance` makes the figure of a run."""
     pairs = zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True)
     return [
         Score(None, next(one for one in pair if isinstance(one, str)))
@@ -94,6 +96,7 @@ def rows(batch: Batch) -> list[Score]:
 def distance(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], target_clusters: Sequence[str]
 ) -> Any:
+    """FID of (N, 2048) and (M, 2048) features, with an interval."""
     from nein.metrics import fid
 
     return fid.jackknife_interval(edited, target, clusters, target_clusters=target_clusters)

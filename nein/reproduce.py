@@ -405,7 +405,7 @@ def check(path: Path) -> int | str:
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ascii(".".join(map(str, first["loc"])))[:100]
-        raise UserError(f"'{path}' is no {FILE}: {where}: {first['msg']}.") from None
+        raise UserError(f"'{path}' is not a {FILE}: {where}: {first['msg']}.") from None
     if found.table not in TABLES:
         raise UserError(f"'{path}' is of the table '{found.table}', which there is not.")
     wrong = [*_faults(found)]

@@ -82,5 +82,5 @@ def of_runs(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
     kinds = sorted({of_run(folder).name for folder in runs_at(paths)})
     if len(kinds) > 1:
-        raise UserError(f"These runs are of {' and '.join(kinds)}; name runs of one benchmark.")
+        raise UserError(f"These runs are of {', '.join(kinds)}; name runs of one benchmark.")
     return get(kinds[0])

@@ -70,5 +70,5 @@ def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:
         if field.name in known:
             own[field.name] = value
         elif value != (field.default_factory() if callable(field.default_factory) else field.default):
-            raise UserError(f"Of runs of {benchmark.title} there is no --{field.name.replace('_', '-')}.")
+            raise UserError(f"--{field.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
     return kind(**own)

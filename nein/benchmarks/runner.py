@@ -164,6 +164,7 @@ class Benchmark:
         trackers = config.trackers if isinstance(config, TrackerOptions) else []
         if executor.is_main:
             tracking.check(trackers)
+            _check_out(self.name, config.out_dir)
         runs = self.runs(config, executor.device)
         atomic.make_folder(config.out_dir)
         folders = [self.folder(config.out_dir / run.folder) for run in runs]
@@ -194,6 +195,13 @@ class Benchmark:
             return text
         print(text or "", end="", flush=True)
         return UNSCORED
+
+
+def _check_out(benchmark: str, out: Path) -> None:
+    """Raises UserError where `out` holds runs of another benchmark, whose tables ours would replace."""
+    for path in runs_below(out):
+        if (other := Folder(path).manifest().get("benchmark", benchmark)) != benchmark:
+            raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
 
 
 def _open(benchmark: Benchmark, config: Any, executor: Executor, run: Run, folder: Folder) -> None:

@@ -47,6 +47,14 @@ def test_table_csv_page_and_resumable_folder_come_by_themselves(whole):
     assert len(list(whole.glob("*/answers/*/*.jsonl"))) == 6
 
 
+def test_a_folder_with_runs_of_another_benchmark_is_refused_and_stays(whole, capsys):
+    before = (whole / "table.md").read_bytes()
+    for out in (whole, whole / "nano-negvqa"):
+        refused = commands.outcome(capsys, "eval", "--editor", "identity", "--limit", "1", "--out", out)
+        assert (refused.code, "holds runs of counting; choose another --out" in refused.stderr) == (2, True)
+    assert (whole / "table.md").read_bytes() == before
+
+
 def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
     class Joined(Threads):
         def compute(self, steps, plan):
@@ -106,7 +114,7 @@ def test_the_gap_is_paired_and_in_the_report_of_finished_runs(whole, two, tmp_pa
         float(gap["affirmed"]["value"]) - float(gap["denied"]["value"])
     )
     words = ("report", whole, "--labels", "x.csv", "--out", tmp_path / "page.html")
-    assert "there is no --labels" in commands.outcome(capsys, *words).stderr
+    assert "--labels does not apply to runs of Counting" in commands.outcome(capsys, *words).stderr
 
 
 def test_runs_are_compared_sample_by_sample_and_by_their_gaps(whole, two, capsys):

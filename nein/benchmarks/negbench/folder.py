@@ -95,7 +95,7 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[records.Task]]]:
             chosen.append((data, tasks))
     if not chosen:
         available = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
-        raise UserError(f"None of the tasks and variants asked for is there; there are: {available}.")
+        raise UserError(f"--tasks and --variants choose nothing; available: {available}.")
     return chosen
 
 

@@ -75,7 +75,7 @@ def load(
     listing = _listing(folder)
     if folder.is_file() and not listing:
         raise UserError(
-            f"'{data}' has none of the names by which files are known; give it the released name, "
+            f"'{data}' does not have the name of a released file; rename it to the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots = _roots(image_roots)

@@ -66,7 +66,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]
     below = map(RunDir, runs_at(paths))
     loaded = [run for run in below if not tracks or run.track in tracks]
     if not loaded:
-        raise UserError(f"There is no run of track {', '.join(tracks)} there.")
+        raise UserError(f"No run here has the track {', '.join(tracks)}; see --tracks.")
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
             raise UserError(
