@@ -108,9 +108,9 @@ def iter_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str,
         yield from _objects(enumerate(file, start=1), shape, path)
 
 
-def checked_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
+def checked_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does."""
-    return (row for _, row in iter_lines(path, shape))
+    return (row for _, row in iter_lines(path))
 
 
 def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -33,20 +33,20 @@ class ImageError(UserError):
     """A picture that cannot be used; the message names the file and what is wrong with it."""
 
 
-def decode(path: Path | BinaryIO, label: str | None = None, *, plain: bool = False) -> np.ndarray:
-    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`; `label` names an open file in messages. plain: by
-    Pillow's `convert("RGB")` alone, as released scripts read: transparency is dropped, 16 bits are clipped.
+def decode(path: Path, *, plain: bool = False) -> np.ndarray:
+    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")`
+    alone, as released scripts read: transparency is dropped, 16 bits are clipped.
 
     Raises ImageError for a missing, truncated, empty or unknown file.
     """
-    with _opened(path, str(label or path)) as image:
+    with _opened(path) as image:
         image.load()
         return np.array(image.convert("RGB") if plain else _to_rgb(image))
 
 
 def orientation(path: Path) -> int:
     """The EXIF orientation of a file, 1 for none. Raises ImageError."""
-    with _opened(path, str(path)) as image:
+    with _opened(path) as image:
         return int(image.getexif().get(_ORIENTATION, 1))
 
 
@@ -66,7 +66,7 @@ def thumbnail(picture: np.ndarray | Image.Image, side: int, quality: int = 75) -
 
 def thumbnail_of(path: Path, side: int) -> bytes:
     """The same of a file, by `RULE`; a large JPEG is decoded at a smaller scale. Raises ImageError."""
-    with _opened(path, str(path)) as image:
+    with _opened(path) as image:
         image.draft("RGB", (2 * side, 2 * side))
         image.load()
         return thumbnail(_to_rgb(image), side)
@@ -74,12 +74,12 @@ def thumbnail_of(path: Path, side: int) -> bytes:
 
 def probe(path: Path) -> tuple[int, int]:
     """(width, height) from the header alone; the pixels are not decoded. Raises ImageError."""
-    with _opened(path, str(path)) as image:
+    with _opened(path) as image:
         return image.size
 
 
 @contextlib.contextmanager
-def _opened(path: Path | BinaryIO, label: str) -> Iterator[Image.Image]:
+def _opened(path: Path) -> Iterator[Image.Image]:
     """A file with its header read. Raises ImageError for what Pillow finds, also later, and for too many
     pixels."""
     try:
@@ -87,16 +87,16 @@ def _opened(path: Path | BinaryIO, label: str) -> Iterator[Image.Image]:
             most = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))
             if image.width * image.height > most:
                 size = f"{image.width} x {image.height} pixels, more than {most:,}"
-                raise ImageError(f"{label}: the image has {size}; NEIN_MAX_PIXELS allows more")
+                raise ImageError(f"{path}: the image has {size}; NEIN_MAX_PIXELS allows more")
             yield image
     except ImageError:
         raise
     except FileNotFoundError:
-        raise ImageError(f"{label}: the file is missing") from None
+        raise ImageError(f"{path}: the file is missing") from None
     except UnidentifiedImageError:
-        raise ImageError(f"{label}: this is not an image file Pillow can read") from None
+        raise ImageError(f"{path}: this is not an image file Pillow can read") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ImageError(f"{label}: the image cannot be decoded ({error})") from None
+        raise ImageError(f"{path}: the image cannot be decoded ({error})") from None
 
 
 def encode_png(image: np.ndarray) -> bytes:
