@@ -40,7 +40,7 @@ class Worker:
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # `model` calls `keep`
         self._loaded: dict[str, _Loaded] = {}
         self._measured = ""
         self._peaks: dict[tuple[Path, str], tuple[Folder, dict[str, Any]]] = {}
@@ -75,7 +75,7 @@ class Worker:
                 torch.cuda.reset_peak_memory_stats(self._device)
             if model.name not in self._loaded:
                 if model.place == "device" and _free_share(self._device) < 0.5:
-                    self._keep(())
+                    self.keep(())
                 self._loaded[model.name] = _Loaded(model, model.load())
             loaded = self._loaded[model.name]
             if folder.path not in loaded.folders:
@@ -86,7 +86,16 @@ class Worker:
     def keep(self, names: Collection[str]) -> None:
         """Gives the memory of all other models back."""
         with self._mutex:
-            self._keep(names)
+            if self._loaded.keys() <= set(names):
+                return
+            _note_usage(one for name, one in self._loaded.items() if name not in names)
+            self._loaded = {name: one for name, one in self._loaded.items() if name in names}
+            if self._device == "cpu" and 0 < peak_memory().get("host", 0) < SMALL:
+                return
+            gc.collect()
+            torch = sys.modules.get("torch")  # never the reason to import it
+            if torch is not None and torch.cuda.is_available():
+                torch.cuda.empty_cache()
 
     def stop(self) -> None:
         """Ends waiting for answers in all models."""
@@ -100,18 +109,6 @@ class Worker:
             folder.note("peak_memory", stage, peak)
         self._peaks.clear()
         _note_usage(self._loaded.values())
-
-    def _keep(self, names: Collection[str]) -> None:
-        if self._loaded.keys() <= set(names):
-            return
-        _note_usage(one for name, one in self._loaded.items() if name not in names)
-        self._loaded = {name: one for name, one in self._loaded.items() if name in names}
-        if self._device == "cpu" and 0 < peak_memory().get("host", 0) < SMALL:
-            return
-        gc.collect()
-        torch = sys.modules.get("torch")  # never the reason to import it
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def _note_usage(models: Iterable[_Loaded]) -> None:
