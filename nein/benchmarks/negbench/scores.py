@@ -11,6 +11,7 @@ cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -237,8 +238,7 @@ def _choice(
     }  # fmt: skip
 
 
-def table(rows: Iterable[Row]) -> ScoreTable:
-    return ScoreTable.of(rows, DETAILS)
+table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
 def of_task(task: records.Task, rows: Iterable[Row]) -> Iterator[Row]:

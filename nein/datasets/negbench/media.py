@@ -126,7 +126,7 @@ class Drawn:
         return pictures if isinstance(pictures, list) else [pictures]
 
 
-def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
+def frame_numbers(length: int) -> list[int]:
     """Which frames of a video of `length` frames are taken.
 
     >>> frame_numbers(100)
@@ -134,11 +134,11 @@ def frame_numbers(length: int, count: int = FRAMES) -> list[int]:
     """
     if length < 1:
         raise ValueError(f"a video needs at least one frame, not {length}")
-    edges = np.linspace(0, length - 1, min(count, length) + 1).astype(int)
+    edges = np.linspace(0, length - 1, min(FRAMES, length) + 1).astype(int)
     return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
 
 
-def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
+def video_frames(path: Path) -> list[np.ndarray]:
     """The frames of `frame_numbers`, (H, W, 3) uint8 RGB. Raises ImageError, and UserError without PyAV."""
     try:
         import av
@@ -154,7 +154,7 @@ def video_frames(path: Path, count: int = FRAMES) -> list[np.ndarray]:
             raise ImageError(
                 f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
             )
-        wanted = frame_numbers(length, count)
+        wanted = frame_numbers(length)
         pictures: dict[int, np.ndarray] = {}
         with av.open(str(path)) as container:
             for number, frame in enumerate(container.decode(video=0)):

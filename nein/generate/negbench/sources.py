@@ -19,7 +19,6 @@ from nein.datasets.negbench.media import VIDEO_SUFFIXES
 from nein.datasets.negbench.medical import TABLES
 from nein.engine import atomic
 from nein.engine.answers import Unique
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.generate.negbench.config import BuildConfig
@@ -198,10 +197,6 @@ class Listing:
     sha256: str
     notes: dict[str, int]
     origin: str = ""
-
-    def blocks(self, limit: int | None = None) -> Blocks:
-        """Those that hold the first `limit` images."""
-        return Blocks.first(self.count, self.shard_size, limit)
 
 
 def members(folder: Folder, shard: int) -> list[Concepts]:

@@ -52,7 +52,7 @@ class Job(job.Job):
 
     @property
     def blocks(self) -> Blocks:
-        return self.listing.blocks(self.config.limit)
+        return Blocks.first(self.listing.count, self.listing.shard_size, self.config.limit)
 
     @property
     def dataset(self) -> Path:
