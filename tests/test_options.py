@@ -103,7 +103,7 @@ def test_options_that_commands_share_are_declared_in_one_place(name):
 
 
 def test_options_are_given_by_place_by_name_in_short_and_as_lists():
-    words = "a b -o x --colors blue --colors=red --also c,d --no-whole --inner.depth 4"
+    words = "a b -o x --colors blue --colors=red,blue --also c,d --no-whole --inner.depth 4"
     given = Example.parse(words.split())
     assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
     assert (given.colors, given.also) == (["blue", "red"], [Path("c"), Path("d")])

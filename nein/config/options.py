@@ -197,7 +197,7 @@ def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]
     for name, given in vars(parser.parse_args(plain)).items():
         outer, _, inner = name.partition(".")
         if name in every and every[name].hint in LISTS and "metavar" not in every[name].metadata:
-            given = ",".join(given)
+            given = ",".join(given if len(given) == 1 else dict.fromkeys(",".join(given).split(",")))
         group = typed.setdefault(outer, {}) if inner else typed
         if name in mappings.values():  # whole, beside single entries
             whole = _load(given, name)
