@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import datetime
 import functools
@@ -285,31 +286,37 @@ def selection(blocks: Blocks) -> dict[str, Any]:
     return {"size": blocks.size, "records": [[one.start, one.stop] for one in spans(blocks.wanted)]}
 
 
-def selected(folder: Folder, output: str) -> Iterator[Row]:
+def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
+    """What `selection` wrote of the latest command."""
+    entry = manifest["selected"][output]
+    ranges = [range(first, end) for first, end in entry["records"]]
+    wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
+    return Blocks(max((part.stop for part in ranges), default=0), entry["size"], wanted)
+
+
+def selected(
+    folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
+) -> Iterator[Row]:
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
-    may end inside a block."""
-    selection = folder.manifest()["selected"][output]
-    size = selection["size"]
-    wanted: dict[int, list[tuple[int, int]]] = {}  # block -> parts of it
-    for first, end in selection["records"]:
-        for number in range(first // size, -(-end // size)):
-            wanted.setdefault(number, []).append((first - number * size, end - number * size))
+    may end inside a block. numbers: only of these blocks."""
+    blocks = blocks or selected_blocks(folder.manifest(), output)
     seen: set[str] = set()
-    for number, parts in wanted.items():
+    for number in blocks.numbers if numbers is None else numbers:
         rows_of = itertools.groupby(folder.rows(output, [number]), lambda row: row.get("id", ""))
         records = [[*rows] for _, rows in rows_of]
         ids = {rows[0].get("id", "") for rows in records}
         twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
-        last = min(size, max(end for _, end in parts))
-        if "" in ids or twice or ids & seen or len(ids) != len(records) or len(records) < last:
+        first = number * blocks.size
+        inside = (bisect.bisect_left(blocks.wanted, end) for end in (first, first + blocks.size))
+        wanted = [index - first for index in blocks.wanted[slice(*inside)]]
+        if "" in ids or twice or ids & seen or len(ids) != len(records) or len(records) <= max(wanted):
             raise UserError(
                 f"'{folder.block_path(output, number)}', or a block before it, is damaged: records are "
-                "missing or repeated. Give the command of the run again, which makes such blocks again."
+                "missing or repeated. Remove it and give the command of the run again, which makes it again."
             )
         seen |= ids
-        for index, rows in enumerate(records):
-            if any(first <= index < end for first, end in parts):
-                yield from rows
+        for index in wanted:
+            yield from records[index]
 
 
 def unscored_sentence(name: str, reasons: Counter[str], failed: int) -> str:

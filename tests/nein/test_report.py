@@ -89,7 +89,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
         len(RunDir(run.path).every)
     run.write(EDIT, 0, [kept, kept])
-    with pytest.raises(UserError, match="must have one row for each of its samples"):
+    with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         len(RunDir(run.path).edits)
     run.write(EDIT, 0, [kept, lost])
     run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))

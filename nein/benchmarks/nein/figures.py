@@ -30,6 +30,7 @@ import safetensors
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.nein.runs import REFUSED, REMOVALS, SCORES, TEMPLATES, RunDir, scores_of, without_stays
+from nein.benchmarks.runner import selected
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.loading.digests import json_digest
@@ -289,7 +290,7 @@ def of_whole(metric: str, run: RunDir) -> dict[str, Any]:
     interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
     sample, so that both sets weigh the scenes alike."""
     paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.numbers
-    rows = (row for number in numbers for row in run.chosen(scores_of(metric), number))
+    rows = selected(run, scores_of(metric), run.blocks)
     reasons = [row["reason"] for row in rows if row["reason"]]
     seal = json_digest({
         "samples": [edit["id"] for edit in run.edits], "identity": run.outputs(SCORES)[metric],

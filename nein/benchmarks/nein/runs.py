@@ -8,7 +8,6 @@ Stages, limits and metrics may be added at any time; another identity is refused
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import paper_numbers
+from nein.benchmarks.runner import selected, selected_blocks
 from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
 from nein.engine.blocks import SEGMENT, Blocks
@@ -136,38 +136,24 @@ class RunDir(Folder):
     @cached_property
     def blocks(self) -> Blocks:
         """The selected samples, cut into blocks. Raises UserError for a run of another version."""
-        selected = self.about.get("selected", {}).get(EDIT)
-        if selected is None:
+        if EDIT not in self.about.get("selected", {}):
             raise UserError(
                 f"'{self.path}' does not say which samples it is of: another version wrote it. Give its nein "
                 "eval again, which makes no picture and no score twice."
             )
-        ranges = [range(first, end) for first, end in selected["records"]]
-        wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
-        return Blocks(max((part.stop for part in ranges), default=0), selected["size"], wanted)
+        return selected_blocks(self.about, EDIT)
 
     def whole_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics that are there for the whole selection, by this or an earlier command."""
         needed, begun = set(blocks.numbers), self.outputs(SCORES)
         return [name for name in METRICS if name in begun and needed <= self.done(scores_of(name))]
 
-    def chosen(self, output: str, number: int) -> list[Row]:
-        """The rows of the selected samples in a block. Raises UserError where it is not of these samples."""
-        blocks, rows, first = self.blocks, self.read(output, number), number * self.blocks.size
-        wanted = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
-        indices = [index - first for index in blocks.members(number) if index in wanted]
-        if len(rows) <= max(indices) or len({row["id"] for row in rows}) != len(rows):
-            raise UserError(
-                f"'{self.block_path(output, number)}' must have one row for each of its samples; remove it "
-                "and give the same command again."
-            )
-        return [rows[index] for index in indices]
-
     @cached_property
     def edits(self) -> list[Row]:
         """The edits of the selection, in data order; of a run under way those that are there."""
         done = self.done(EDIT)
-        return [row for number in self.blocks.numbers if number in done for row in self.chosen(EDIT, number)]
+        numbers = [number for number in self.blocks.numbers if number in done]
+        return [*selected(self, EDIT, self.blocks, numbers)]
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -187,17 +173,16 @@ class RunDir(Folder):
         """The scores of the selection (of one block), in data order, by every metric that has them all: `id`,
         `metric` and what its block says. One at a time: a row with a judge's replies is a kilobyte."""
         names = [name for name in self.whole_metrics(self.blocks) if METRICS[name].kind != "corpus"]
-        for block in self.blocks.numbers if number is None else [number]:
-            columns = [self.chosen(scores_of(name), block) for name in names]
-            for rows in zip(*columns, strict=True):
-                for name, row in zip(names, rows, strict=True):
-                    if row["id"] != rows[0]["id"]:
-                        path = self.block_path(scores_of(name), block)
-                        raise UserError(
-                            f"'{path}' has a row of '{row['id']}' where other metrics have "
-                            f"'{rows[0]['id']}'; remove it and give the same command again."
-                        )
-                    yield {"id": row["id"], "metric": name, "detail": {}, **row}
+        numbers = None if number is None else [number]
+        columns = [selected(self, scores_of(name), self.blocks, numbers) for name in names]
+        for rows in zip(*columns, strict=True):
+            for name, row in zip(names, rows, strict=True):
+                if row["id"] != rows[0]["id"]:
+                    raise UserError(
+                        f"'{self.path / scores_of(name)}' has a row of '{row['id']}' where other metrics "
+                        f"have '{rows[0]['id']}'; remove it and give the same command again."
+                    )
+                yield {"id": row["id"], "metric": name, "detail": {}, **row}
 
     @cached_property
     def every(self) -> ScoreTable:
