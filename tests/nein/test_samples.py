@@ -273,9 +273,9 @@ def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_
         return {kind: object() for kind in score.model_kinds(asked[-1])}
 
     scorer = score.Scorer(load, ["l1"], metrics.Settings(), tmp_path)
-    for _ in range(2):
-        scorer.score([], ["l1", "removal_vqa"], among=["l1", "removal_vqa"])
-    assert (set(scorer.loaded), asked) == ({"vqa"}, [["l1"], ["l1", "removal_vqa"]])
+    for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
+        scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
+    assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["l1"], ["removal_vqa"], ["clip_i"]])
 
 
 def test_hub_references_are_read_and_without_a_network_a_sentence_says_so(tmp_path, monkeypatch):

@@ -57,8 +57,8 @@ class Scorer:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
         with self._loading:  # another command may just have finished this block when models were chosen
-            if any(kind not in self.loaded for kind in model_kinds(names)):
-                self.loaded = {**self._load(names), **self.loaded}
+            if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
+                self.loaded = {**self._load(lacking), **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = BlockStore(self._features, scope), BlockStore(self._answers, scope)
         batch = metrics.Batch(
