@@ -3,14 +3,12 @@
 import ast
 import functools
 import json
-import os
 import pkgutil
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from markdown.extensions.toc import slugify
 
 from nein import cli, editors
 from nein.benchmarks.negbench.models import MODELS
@@ -158,30 +156,6 @@ def _asks_for_a_protocol(path):
     return False
 
 
-def test_every_page_is_in_the_navigation_once(markdown):
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    listed = re.findall(r"^ +- .+: (\S+)$", navigation, flags=re.MULTILINE)
-    lists = {name: [page.path for page in part] for name, part in pages.written().items()}
-    reached = [path for entry in listed for path in lists.get(entry, [entry])]
-    assert sorted(reached) == sorted([*markdown, "tutorial.ipynb"])
-
-
-def test_every_link_leads_to_a_page_and_a_heading(markdown):
-    anchors = {name: _anchors(text) for name, text in markdown.items()}
-    lost = []
-    for name, text in markdown.items():
-        prose = re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
-        for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-            if "://" in target:
-                continue
-            file, _, anchor = target.partition("#")
-            place = os.path.normpath(Path(name).parent / file) if file else name
-            there = place in anchors or (DOCS / place).is_file()
-            if not there or (anchor and anchor not in anchors.get(place, ())):
-                lost.append(f"{name}: {target}")
-    assert lost == []
-
-
 def test_every_table_has_a_head_and_no_page_names_a_place_of_this_machine(markdown):
     """A row behind an empty line is no row of the table above it."""
     for name, text in markdown.items():
@@ -190,15 +164,6 @@ def test_every_table_has_a_head_and_no_page_names_a_place_of_this_machine(markdo
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
         for table in re.findall(r"(?:^\|.*\n?)+", prose, flags=re.MULTILINE):
             assert re.match(r".*\n\|[-:| ]+\|\n", table), f"{name}: {table[:80]}"
-
-
-def _anchors(text):
-    found = set()
-    for heading in re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), flags=re.M):
-        own = re.search(r"\{ #([\w-]+) \}$", heading)
-        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
-        found.add(own[1] if own else slugify(words.replace("`", ""), "-"))
-    return found
 
 
 def test_the_readme_is_short_and_the_tutorial_holds_nothing_of_the_machine_it_ran_on():

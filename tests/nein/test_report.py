@@ -11,28 +11,20 @@ from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.reporting import figures as frames
-from nein.wording import families
 from tests.helpers import runs
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
+from tests.reporting import made
 
 
 def write_run(out, editor, track, scores, *, preset="nano", status="complete", fid=None):
-    run, denied = RunDir(out / editor / track), track == "negative"
-    edits = [
-        {"id": f"s{i}", "source_id": f"c{i // 2}", "object": "dog", "image": "x.png", "error": None,
-         "instruction": families.negative_sentence(i % 2, "dog") if denied else "Remove the dog.",
-         "template": i % 2 if denied else None}
-        for i in range(len(next(iter(scores.values()))))
-    ]  # fmt: skip
-    rows = [
-        {"id": f"s{i}", "metric": m, "value": v, "reason": "" if v is not None else "no answer", "detail": {}}
-        for m, column in scores.items()
-        for i, v in enumerate(column)
-    ]
+    rows = made.records(2, 2)[: len(next(iter(scores.values())))]
+    values = {metric: column.__getitem__ for metric, column in scores.items()}
+    run = made.write_run(out, out / "data", editor, track, rows, values, pictures=False)
     if fid:
         runs.write_fid(run, fid)
-    config = {"preset": preset, "protocol": "fixed", "align": "stretch"}
-    return runs.write(run, edits, rows, config=config, status=status)
+        runs.finish(run)
+    run.update(status=status, config={"preset": preset, "protocol": "fixed", "align": "stretch"})
+    return run
 
 
 def table(out):
@@ -82,9 +74,9 @@ def test_only_complete_runs_are_shown_and_rows_that_cannot_be_compared_are_point
 def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence(tmp_path):
     run = write_run(tmp_path, "ip2p", "negative", {"l1": [0.1, None], "l2": [0.1, 0.2]})
     read = RunDir(run.path)
-    assert (read.values("l1"), read.values("dino")) == ({"s0": 0.1, "s1": None}, {})
-    assert read.metrics == ["l1", "l2"]
     kept, lost = run.edits
+    assert (read.values("l1"), read.values("dino")) == ({kept["id"]: 0.1, lost["id"]: None}, {})
+    assert read.metrics == ["l1", "l2"]
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
         len(RunDir(run.path).every)
@@ -93,7 +85,9 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
         len(RunDir(run.path).edits)
     run.write(EDIT, 0, [kept, lost])
     run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
-    with pytest.raises(UserError, match="has a row of 's1' where other metrics have 's0'"):
+    with pytest.raises(
+        UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"
+    ):
         len(RunDir(run.path).every)
 
 
