@@ -113,17 +113,23 @@ def test_what_was_fetched_loads_without_the_hub(hub, tmp_path, capsys):
     shipped = ("clip", "dino", "llava", "owlv2", "blip", "ip2p")
     for name in shipped:
         hub.add(f"own/{name}", zoo.path(name))
-    models = "--models.clip own/clip --models.dino own/dino --models.lpips nano:lpips --models.fid own/dino"
+    files = {path.name: path.read_bytes() for path in zoo.path("dino").iterdir()}
+    old = hub.add("own/old", {**files, "pytorch_model.bin": WEIGHTS})
+    del old.revisions["main"]["model.safetensors"]  # they are in a pull request only
+    old.revisions["refs/pr/3"] = files
+    models = "--models.clip own/clip --models.dino own/old --models.lpips nano:lpips --models.fid own/dino"
     words = f"eval --editor own/ip2p {models} --models.vqa own/llava --models.ovd own/owlv2".split()
     assert exit_code("fetch", *words, "--models-from", tmp_path / "m") == 0
-    assert "6 models and data sets" not in capsys.readouterr().out
+    assert "7 models and data sets" not in capsys.readouterr().out
     hub.close()
     store.use(tmp_path / "m")
     editor = editors.get_editor("ip2p", checkpoint="own/ip2p", steps=2, resolution=64)
     assert editor.fingerprint
-    loaded = [metrics.load_encoder(kind, name) for kind, name in (("clip", "own/clip"), ("fid", "own/dino"))]
-    loaded += [metrics.load_judge(kind, name) for kind, name in (("vqa", "own/llava"), ("ovd", "own/owlv2"))]
-    commits = [hub.models[f"own/{name}"].commit("main") for name in ("clip", "dino", "llava", "owlv2")]
+    encoders = {"clip": "own/clip", "fid": "own/dino", "dino": "own/old"}
+    judges = {"vqa": "own/llava", "ovd": "own/owlv2"}
+    loaded = [metrics.load_encoder(kind, name) for kind, name in encoders.items()]
+    loaded += [metrics.load_judge(kind, name) for kind, name in judges.items()]
+    commits = [hub.models[name].commit("main") for name in (*encoders.values(), *judges.values())]
     assert [model.source.revision for model in loaded] == commits
     with pytest.raises(metrics.MetricError, match=r"'own/blip': its file config.json is not in .*fetch it"):
         metrics.load_judge("itm", "own/blip")
@@ -146,17 +152,6 @@ def test_a_run_reads_the_folder_and_says_which_file_is_absent(hub, tmp_path, cap
     again = outcome(capsys, *words, "--out", tmp_path / "other")
     assert again.code == 2
     assert f"{weights.relative_to(tmp_path / 'm')} of 'own/dino'" in again.stderr
-
-
-def test_weights_that_are_safetensors_in_a_pull_request_only_are_found_offline(hub, tmp_path):
-    files = {path.name: path.read_bytes() for path in zoo.path("dino").iterdir()}
-    weights = files.pop("model.safetensors")
-    repository = hub.add("own/old", {**files, "pytorch_model.bin": WEIGHTS})
-    repository.revisions["refs/pr/3"] = {**files, "model.safetensors": weights}
-    fetch.fetch([Need("transformers", "own/old")], tmp_path / "m")
-    hub.close()
-    store.use(tmp_path / "m")
-    assert metrics.load_encoder("dino", "own/old").source.revision == repository.commit("main")
 
 
 def test_a_data_set_is_read_without_the_hub(hub, tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from nein.config.groups import (
 )  # fmt: skip
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
+from tests.fuzz import LINES
 from tests.helpers.commands import exit_code, outcome
 
 #: Field -> the group that declares it.
@@ -40,17 +41,6 @@ OWN = {
     ("nein.fetch:FetchConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }
-#: What has to be given.
-NEEDED = {
-    "grid": ["RUN"], "report": ["RUN", "TWO"], "compare": ["RUN"], "calibrate": ["RUN"], "check": ["EDITOR"],
-    "data check": ["FOLDER"], "convert": ["IN", "OUT"], "stats": ["FILE"], "negvqa report": ["RUN"],
-    "list": ["editors"], "reproduce": ["negvqa-table1", "--preset", "nano"],
-    "retry": ["RUN"], "export": ["RUN"], "status": ["RUN"],
-    "leaderboard": ["RUN"],
-    "negbench judge": ["OUT"], "negbench report": ["RUN"],
-    "study": ["RUN"], "mend": ["MODEL"], "negvqa check": ["FILE"],
-    "negbench convert": ["IN", "OUT", "--architecture", "ViT-B-32"],
-}  # fmt: skip
 
 
 @dataclass
@@ -81,8 +71,7 @@ class Example(Limit, OnDevice):
 
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_a_dry_run_prints_what_a_configuration_file_may_say(name, tmp_path, capsys):
-    words = [*name.split(), *NEEDED.get(name, []), "--dry-run"]
-    first = outcome(capsys, *words)
+    first = outcome(capsys, *name.split(), *LINES[name].format(w=tmp_path).split(), "--dry-run")
     assert (first.code, first.stderr) == (0, "")
     (tmp_path / "c.yaml").write_text(first.stdout)
     again = outcome(capsys, *name.split(), "--config", tmp_path / "c.yaml", "--dry-run")
