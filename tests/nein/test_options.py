@@ -278,8 +278,8 @@ WAITS = """
 import time
 from nein.engine.errors import exit_with
 def work():
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         time.sleep(60)
     finally:  # as a batch under way does
         time.sleep(60)
