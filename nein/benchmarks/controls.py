@@ -72,7 +72,7 @@ def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
     """A sentence for each of the judges that fails a control, or was calibrated without any."""
     sentences = []
     for judge in judges:
-        rows = frames.records(frames.select(figures, task="controls", judge=judge))
+        rows = frames.records(figures, task="controls", judge=judge)
         failed = {TITLES[row["group"]]: row["flag"] for row in rows if row["flag"]}
         unseen = [title for title, flag in failed.items() if title in NOTICED.values()]
         moved = [title for title in failed if title in INDIFFERENT.values()]

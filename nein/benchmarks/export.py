@@ -64,12 +64,12 @@ def _read(benchmark: Benchmark, path: Path) -> Exported:
     data = {"name": benchmark.name, **manifest.get("data", {})}
     figures = frames.read(path / FIGURES)
     results = []
-    for row in frames.records(frames.select(figures, task="results")):
+    for row in frames.records(figures, task="results"):
         if row["value"] is not None:
             title = f"{row['metric']}, {row['variant']}".strip(", ")
             results.append(interchange.share(_key(row), row, title))
     for metric in frames.values(frames.select(figures, task="gap"), "metric"):
-        of_gap = frames.records(frames.select(figures, task="gap", metric=metric))
+        of_gap = frames.records(figures, task="gap", metric=metric)
         if of_gap[-1]["value"] is not None:
             results.append(interchange.gap(metric, *of_gap))
 

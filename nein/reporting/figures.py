@@ -117,8 +117,9 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return figures[mask]
 
 
-def records(figures: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as plain dicts, in order: None where there is no number, int for whole counts."""
+def records(figures: pd.DataFrame, **where: Any) -> list[dict[str, Any]]:
+    """The rows, those of `select`, as plain dicts in order: None for no number, int for whole counts."""
+    figures = select(figures, **where) if where else figures
     columns = [
         [None if none else entry for entry, none in zip(column.tolist(), column.isna().tolist(), strict=True)]
         for _, column in figures.items()

@@ -163,7 +163,7 @@ class Bars(Plot):
         for axis, panel in zip(axes, panels, strict=True):
             shown = frames.select(drawn, _panel=panel)
             for name, color in colors.items():
-                bars = frames.records(frames.select(shown, **{self.series: name}))
+                bars = frames.records(shown, **{self.series: name})
                 if bars:
                     ys = [heights[figure["_place"], name] for figure in bars]
                     self._bars(axis, ys, bars, color, 0.72 / len(series))
@@ -280,7 +280,7 @@ class Curves(Plot):
         marked = self.hollow.items()
         for axis, panel in zip(axes, panels, strict=True):
             for at, name in enumerate(lines):
-                points = frames.records(frames.select(drawn, **{"_panel": panel, self.line: name}))
+                points = frames.records(drawn, **{"_panel": panel, self.line: name})
                 aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
                     if part := [f for f in points if hollow == (bool(marked) and marked <= f.items())]:

@@ -195,7 +195,7 @@ def exported(path: Path) -> Exported:
     run = RunDir(path)
     manifest = public(run.about)
     config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
-    rows = frames.records(frames.select(frames.read(path / runner.FIGURES), task="results"))
+    rows = frames.records(frames.read(path / runner.FIGURES), task="results", metric=tuple(METRICS))
     questions: dict[str, str] = {}  # metric -> what its judge was asked, {object} for what it was asked about
     for row in run.score_rows():
         question, what = row["detail"].get("question"), row["detail"].get("object")
@@ -234,7 +234,7 @@ def _gaps(denied: RunDir) -> Iterator[Result]:
         return
     both = figures.gaps([denied, control])
     for metric in frames.values(frames.select(both, task="gap"), "metric"):
-        rows = frames.records(frames.select(both, task="gap", metric=metric))
+        rows = frames.records(both, task="gap", metric=metric)
         by = {row["statistic"]: row for row in rows}
         yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
 

@@ -102,7 +102,7 @@ def finding(frame: pd.DataFrame) -> list[str]:
     gap_rows = frames.select(frame, task="gap")
     for metric in frames.values(gap_rows, "metric", tuple(REMOVALS)):
         rows = [
-            {f["statistic"]: f for f in frames.records(frames.select(gap_rows, model=editor, metric=metric))}
+            {f["statistic"]: f for f in frames.records(gap_rows, model=editor, metric=metric)}
             for editor in frames.values(gap_rows, "model")
         ]
         gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
@@ -128,7 +128,7 @@ def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
     """What is said of the lowest figure of the first judge that has one, and of the highest beside it."""
     value = operator.itemgetter("value")
     for metric, judge in REMOVALS.items():
-        rows = [f for f in frames.records(frames.select(given, metric=metric)) if f["value"] is not None]
+        rows = [f for f in frames.records(given, metric=metric) if f["value"] is not None]
         if rows:
             last, first = min(reversed(rows), key=value), max(rows, key=value)
             more = ", " + highest.format(first["model"], format.text(first, interval="none"))
@@ -142,7 +142,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
     results = frames.select(frame, task="results", source="")
-    sizes = [f["n"] for f in frames.records(frames.select(results, metric="fid")) if f["value"] is not None]
+    sizes = [f["n"] for f in frames.records(results, metric="fid") if f["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
         sentences.append(
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
