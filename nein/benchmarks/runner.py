@@ -163,7 +163,7 @@ class Benchmark:
         exit code of `--fail-on-unscored`. Several processes and commands may work on the same folders.
         Raises UserError, EditorError or MetricError."""
         trackers = config.trackers if isinstance(config, TrackerOptions) else []
-        if trackers and executor.is_main:
+        if executor.is_main:
             tracking.check(trackers)
             _check_out(self.name, config.out_dir)
         runs = self.runs(config, executor.device)

@@ -146,9 +146,8 @@ def prediction_powered(
         return Corrected(None, None, None, "no sample has both a label and a verdict", 0)
     others = [key for key in scored if key not in labels]
     rest = len(others) / len(scored)
-    shift = statistics.paired_difference(
-        {key: labels[key] for key in both}, {key: rest * scored[key] for key in both}, cluster_of
-    )
+    apart = [labels[key] - rest * scored[key] for key in both]
+    shift = statistics.bounded_mean(apart, [cluster_of[key] for key in both], -1.0, 1.0)
     assert shift is not None
     alone = statistics.bounded_mean([scored[key] for key in others], [cluster_of[key] for key in others])
     parts = [shift, alone] if alone else [shift]

@@ -164,22 +164,6 @@ def pairs(
     return one[both], other[both], [*map(cluster_of.__getitem__, itertools.compress(first, both))]
 
 
-def paired_difference(
-    first: Mapping[str, float | None],
-    second: Mapping[str, float | None],
-    cluster_of: Mapping[str, Hashable],
-    span: float | None = 1.0,
-) -> Estimate | None:
-    """Mean of first - second over the ids scored in both; None without one. span: how far apart two values
-    can be; None for values whose range says nothing (`mean`)."""
-    one, other, clusters = pairs(first, second, cluster_of)
-    return _difference(one - other, clusters, span)
-
-
-def _difference(apart: np.ndarray, clusters: Clusters, span: float | None) -> Estimate | None:
-    return mean(apart, clusters) if span is None else bounded_mean(apart, clusters, -span, span)
-
-
 def difference_of_means(
     first: Sequence[float] | np.ndarray,
     first_clusters: Sequence[Hashable],
@@ -250,9 +234,10 @@ ROUNDING = 1e-12
 def pairs_test(
     one: np.ndarray, other: np.ndarray, clusters: Clusters, span: float | None = 1.0
 ) -> PairedTest | None:
-    """Values of the same samples, (n,) each; None without any. span: as of `paired_difference`."""
-    columns = cluster_columns(clusters)
-    difference = _difference(one - other, columns, span)
+    """Values of the same samples, (n,) each; None without any. span: how far apart two values can be; None
+    for values whose range says nothing (`mean`)."""
+    columns, apart = cluster_columns(clusters), one - other
+    difference = mean(apart, columns) if span is None else bounded_mean(apart, columns, -span, span)
     if difference is None:
         return None
     level, least = 1 - LEVEL, None
@@ -260,8 +245,8 @@ def pairs_test(
         p = _t_test(difference)
     else:
         least = 2.0 ** (1 - columns.count)
-        p, level = _permutation_test(difference, *_cluster_sums(columns, one - other))
-    nothing = abs(difference.value) <= ROUNDING * float(np.abs(one - other).max())
+        p, level = _permutation_test(difference, *_cluster_sums(columns, apart))
+    nothing = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
     detectable, needed = _power(difference, level, nothing)
     if needed and least:
         needed = max(needed, FEWEST)

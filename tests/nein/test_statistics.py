@@ -88,6 +88,10 @@ def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units
     assert grades.standard_error == pytest.approx(25 * shares.standard_error)
 
 
+def difference(first, second, clusters, span=1.0):
+    return statistics.pairs_test(*pairs(first, second, clusters), span).difference
+
+
 def ratio(*sides):
     return statistics.pairs_ratio(*pairs(*sides))
 
@@ -96,15 +100,15 @@ def test_paired_difference_keeps_its_sign_and_skips_the_unscored():
     first = {"a": 1.0, "b": 1.0, "c": None, "d": 0.0}
     second = {"a": 0.0, "b": 1.0, "c": 1.0, "d": None, "e": 1.0}
     clusters = dict.fromkeys("abcde", "x") | {"b": "y"}
-    found = statistics.paired_difference(first, second, clusters)
+    found = difference(first, second, clusters)
     assert (found.value, found.n) == (0.5, 2)
     # Of any range: residuals 0.5 and -0.5 in two clusters, SE^2 = 2 * (0.25 + 0.25) / 4.
-    plain = statistics.paired_difference(first, second, clusters, None)
+    plain = difference(first, second, clusters, None)
     assert plain.high == pytest.approx(0.5 + T_1 * 0.5, rel=1e-9)
     assert -1 < ends(found)[0] < 0.5 < ends(found)[1] <= 1
-    back = statistics.paired_difference(second, first, clusters)
+    back = difference(second, first, clusters)
     assert ends(back) == pytest.approx((-ends(found)[1], -ends(found)[0]))
-    assert statistics.paired_difference({"a": None}, {"a": 1.0}, clusters) is None
+    assert statistics.pairs_test(*pairs({"a": None}, {"a": 1.0}, clusters)) is None
 
 
 def test_a_difference_of_independent_pairs_has_bonett_and_prices_interval():
