@@ -44,15 +44,6 @@ def parser(place):
     return options.make_parser(pkgutil.resolve_name(place), "", "")
 
 
-def test_every_command_has_a_page_with_every_option(markdown):
-    for typed, command in cli.commands().items():
-        text = markdown[f"reference/commands/{typed.replace(' ', '-')}.md"]
-        shown = parser(command.configuration).format_help()
-        flags = re.findall(r"^  (--[\w.-]+)", shown, flags=re.MULTILINE)
-        assert len(flags) >= 2
-        assert [flag for flag in flags if f"`{flag}`" not in text] == []
-
-
 #: A command with what follows it on its line, in a page or in a message of the code.
 _TYPED = re.compile(
     r"\b(?:nein(?:-eval)?|(?:python |accelerate launch )(?:-m )?train[./][\w./]+)\b[^`\n;|)]*"

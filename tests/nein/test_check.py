@@ -115,7 +115,6 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(capsys, monkeypatch)
     ("solid --editor-options.color red", "expected '#rrggbb'"),
     ("--judge vqa nowhere", "no model folder 'nowhere'"),
     ("--judge vqa math:sqrt", "'math:sqrt' is not a judge, and cannot be called with kind, device"),
-    ("--judge ovd math:pi", "'math:pi' is not a judge"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(arguments, expected, capsys):
     assert run(*arguments.split()) == 2

@@ -149,7 +149,6 @@ def test_worst_and_best_follow_the_direction_of_the_metric_and_equal_ones_the_se
     ("--metric dino --select worst", "No sample has a value of dino here"),
     ("--tracks add", "No run here has the track add"),
     ("--out x.docx", "'x.docx' is not a picture that can be written; --out takes .png, .pdf or .svg."),
-    ("--out x", "--out takes .png, .pdf or .svg"),
     ("--out .", "'.' is a folder; --out takes a file, for example grid.png."),
     ("--columns sample,ipp2", "Unknown column 'ipp2'; did you mean 'ip2p'?"),
     ("--highlight nobody", "Unknown column or sample 'nobody'"),

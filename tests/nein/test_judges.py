@@ -277,7 +277,6 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
 
 @pytest.mark.parametrize(("arguments", "expected"), [
     ("--judges vqq", "did you mean 'vqa'?"),
-    ("--sets paste", "did you mean 'pasted'?"),
     ("--limit 1", "--limit is 1; at least 2 are needed"),
     ("--judge llava", "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
     ("--instances FOLDER/val.json", "is not a COCO file"),
@@ -285,7 +284,6 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     ("--judge reward=pairwise:nano:negvqa", "say --judges reward"),
     ("--judges reward --judge reward=best", "'best' is not a judge of edits"),
     ("--judges reward --sets instances", "takes sources and pasted"),
-    ("--judge wow=x", "reward=REFERENCE"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(world, scored, capsys, arguments, expected):
     given = arguments.replace("FOLDER", str(world)).split()
