@@ -113,11 +113,11 @@ def origins(
     row = row_of(spelled(name))
     if row is None or not row.needs_checkpoint:
         return []
-    place, revision = _checkpoint(row, checkpoint, revision)
+    reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    repository, colon, file = place.partition(":")
-    parts = [Need.of("pipeline", place, revision)]
-    if expanded(located(place)).is_file() or (colon and repository.count("/") == 1):
+    repository, colon, file = reference.partition(":")
+    parts = [Need.of("pipeline", reference, revision)]
+    if expanded(located(reference)).is_file() or (colon and repository.count("/") == 1):
         parts = [Need.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
         parts += [Need.of(f"file:{file}", repository, revision)] if file else []
     parts += [Need.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
@@ -174,9 +174,9 @@ def get_editor(
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
-    place, revision = _checkpoint(row, checkpoint, revision)
+    reference, revision = _checkpoint(row, checkpoint, revision)
     further = {option: located(options[option]) for option in row.layouts if option in options}
-    return factory(located(place), name=name, revision=revision, **machine, **{**options, **further})
+    return factory(located(reference), name=name, revision=revision, **machine, **{**options, **further})
 
 
 def row_of(name: str) -> EditorPreset | None:

@@ -112,8 +112,8 @@ def find_fault(request: EditRequest) -> str | None:
         return f"the image is a {type(image).__name__}, not a NumPy array of shape (H, W, 3) and dtype uint8"
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
         return f"the image has shape {image.shape} and dtype {image.dtype}; expected (H, W, 3) and uint8, RGB"
-    told = request.instruction
-    if not isinstance(told, str) or not (told.strip() or request.negative_prompt.strip()):
+    instruction = request.instruction
+    if not isinstance(instruction, str) or not (instruction.strip() or request.negative_prompt.strip()):
         return f"the instruction is {request.instruction!r}; expected a sentence"
     if not isinstance(request.seed, int | np.integer) or not 0 <= request.seed < 2**63:
         return f"the seed is {request.seed!r}; expected an integer from 0 to 2**63 - 1"
@@ -179,8 +179,8 @@ def edit_in_batches(
         for start in range(0, len(members), batch_size):
             indices, items = zip(*members[start : start + batch_size], strict=True)
             edited = isolated(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
-            for index, one in zip(indices, edited, strict=True):
-                if isinstance(one, str):
-                    one = EditResult(requests[index].id, None, one)
-                results[index] = one
+            for index, result in zip(indices, edited, strict=True):
+                if isinstance(result, str):
+                    result = EditResult(requests[index].id, None, result)
+                results[index] = result
     return [results[index] for index in range(len(requests))]

@@ -246,8 +246,8 @@ def add_lora(pipeline: Any, reference: str) -> None:
         raise EditorError(f"{kind} takes no LoRA weights; leave out lora={reference!r}")
     if importlib.util.find_spec("peft") is None:
         raise EditorError("LoRA weights need the package peft; pip install 'nein[train]'")
-    place, file = lora.split(reference)
-    source, revision = locate(place)
+    where, file = lora.split(reference)
+    source, revision = locate(where)
     with explained(reference):
         local = is_local(source)
         path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))

@@ -81,9 +81,9 @@ class FunctionEditor(RemoteEditor):
             except Exception as error:
                 if out_of_memory(error):
                     raise  # is about the machine, not about the sample
-                again, said = is_transient(error), f"{self._short} raised {reason(error)}"
+                again, message = is_transient(error), f"{self._short} raised {reason(error)}"
                 if not again or attempt == self._retries:
-                    return EditResult(request.id, None, said, transient=again)
+                    return EditResult(request.id, None, message, transient=again)
                 headers = getattr(getattr(error, "response", None), "headers", None) or {}
                 self.pace.hold(retry_after(headers))
                 self.pace.wait(backoff(attempt))
@@ -97,16 +97,16 @@ class FunctionEditor(RemoteEditor):
         from PIL import Image
 
         further = {"seed": request.seed} if self.seeded else {}
-        made = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
-        if inspect.isawaitable(made):
+        result = self.function(Image.fromarray(request.image.copy()), request.instruction, **further)
+        if inspect.isawaitable(result):
             import asyncio
 
             with self._first:
                 if self._loop is None:
                     self._loop = asyncio.new_event_loop()
                     threading.Thread(target=self._loop.run_forever, daemon=True, name="event loop").start()
-            made = asyncio.run_coroutine_threadsafe(_awaited(made), self._loop).result()
-        return made
+            result = asyncio.run_coroutine_threadsafe(_awaited(result), self._loop).result()
+        return result
 
 
 async def _awaited(made: Any) -> Any:
@@ -207,13 +207,13 @@ def as_editor(
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         given = {p.name: given[p.name] for p in parameters if p.name in given}
     try:
-        made = thing(**given, **options)
+        editor = thing(**given, **options)
     except TypeError as error:
         raise EditorError(f"{label!r} cannot be made: {error}") from None
-    if not is_editor(made):
-        lacking = [part for part in _PARTS if not hasattr(made, part)]
+    if not is_editor(editor):
+        lacking = [part for part in _PARTS if not hasattr(editor, part)]
         raise EditorError(f"what {label!r} makes is no editor: it has no {', '.join(lacking)}")
-    return made
+    return editor
 
 
 def is_editor(thing: Any) -> bool:
@@ -259,9 +259,9 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
     try:
         inspect.Signature(parameters).bind(None, None, **({"seed": 0} if seeded else {}))
     except TypeError:
-        shown = inspect.Signature(parameters)
+        signature = inspect.Signature(parameters)
         raise EditorError(
-            f"{name}{shown} cannot be called with a picture and an instruction; an editor is a function "
+            f"{name}{signature} cannot be called with a picture and an instruction; an editor is a function "
             "edit(image, instruction) -> image, with a further parameter seed if it draws anything"
         ) from None
     return seeded
@@ -340,12 +340,12 @@ def _held(inner: Any) -> list[Any]:
     function = inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__")
     code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
     codes = [code] if inspect.iscode(code) else []
-    for one in codes:  # grows
-        codes += filter(inspect.iscode, one.co_consts)
-    names = sorted({name for one in codes for name in one.co_names} & known.keys())
+    for code_object in codes:  # grows
+        codes += filter(inspect.iscode, code_object.co_consts)
+    names = sorted({name for code_object in codes for name in code_object.co_names} & known.keys())
     code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
-    said = {name: known[name] for name in names if not name.startswith("__")}
-    return values + [(k, v) for k, v in said.items() if not any(kind(v) for kind in code_alone)]
+    variables = {name: known[name] for name in names if not name.startswith("__")}
+    return values + [(k, v) for k, v in variables.items() if not any(kind(v) for kind in code_alone)]
 
 
 def _tensors(value: Any) -> str:

@@ -191,14 +191,14 @@ class InstructPix2Pix(Editor):
         avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
         null = torch.cat([self._encode_text(text)[0] for text in avoided])  # B, tokens, width
         nothing = torch.zeros_like(sources)
-        embeddings = torch.cat([instructions if told else null for told, _ in branches])
-        conditions = torch.cat([sources if shown else nothing for _, shown in branches])  # K * B, 4, h, w
+        embeddings = torch.cat([instructions if words else null for words, _ in branches])
+        conditions = torch.cat([sources if picture else nothing for _, picture in branches])  # K * B, 4, h, w
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
         """Arguments of the UNet for the weights of words, and for negative prompts that guide attention."""
         options: dict[str, Any] = {}
-        told = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
+        worded = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
         if any(request.weights for request, _ in items):
             with self._text_lock:
                 given = torch.stack([
@@ -207,10 +207,10 @@ class InstructPix2Pix(Editor):
             rows = [given if words else torch.ones_like(given) for words, _ in self._guidance.branches]
             options["weights"] = torch.cat(rows).to(self._device)
         if items[0][0].guided:
-            texts = [request.negative_prompt for request, _ in items] * len(told)
+            texts = [request.negative_prompt for request, _ in items] * len(worded)
             states = torch.cat([self._encode_text(text)[0] for text in texts])
             kept = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
-            guided = [number * len(items) + place for number in told for place in range(len(items))]
+            guided = [number * len(items) + index for number in worded for index in range(len(items))]
             options["avoided"] = Avoided(guidance_rule(self.family, items[0][0].guided), guided, states, kept)
         return {"cross_attention_kwargs": options} if options else {}
 

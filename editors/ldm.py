@@ -102,14 +102,14 @@ def choose_unet(tensors: Tensors, ema: bool | str | None, path: Path) -> tuple[T
 def _assemble(tensors: Tensors, reference: str, path: Path) -> Any:
     """The pipeline, every part with exactly the tensors its configuration asks for."""
     given = parse_reference(reference)
-    place: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
+    location: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
     try:
-        unet_config = UNet2DConditionModel.load_config(**place, subfolder="unet")
-        vae_config = AutoencoderKL.load_config(**place, subfolder="vae")
-        text_config = CLIPTextConfig.from_pretrained(**place, subfolder="text_encoder")
-        tokenizer = CLIPTokenizer.from_pretrained(**place, subfolder="tokenizer")
-        schedule = StableDiffusionInstructPix2PixPipeline.load_config(**place)["scheduler"]
-        scheduler_config = getattr(diffusers, schedule[1]).load_config(**place, subfolder="scheduler")
+        unet_config = UNet2DConditionModel.load_config(**location, subfolder="unet")
+        vae_config = AutoencoderKL.load_config(**location, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**location, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**location, subfolder="tokenizer")
+        schedule = StableDiffusionInstructPix2PixPipeline.load_config(**location)["scheduler"]
+        scheduler_config = getattr(diffusers, schedule[1]).load_config(**location, subfolder="scheduler")
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise EditorError(

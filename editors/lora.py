@@ -12,18 +12,18 @@ FILE = "pytorch_lora_weights.safetensors"
 def split(reference: str) -> tuple[str, str]:
     """(folder or hub id, file) of a file, a folder, or owner/name[@revision][:FILE]. Raises EditorError."""
     path = expanded(reference)
-    place, _, file = reference.partition(":")
+    where, _, file = reference.partition(":")
     if path.is_file():
-        place, file = str(path.parent), path.name
+        where, file = str(path.parent), path.name
     elif path.is_dir():
-        place, file = str(path), ""
-    elif place.endswith(".safetensors"):
+        where, file = str(path), ""
+    elif where.endswith(".safetensors"):
         raise EditorError(f"there is no file {reference!r}, which lora names")
     if not (file or FILE).endswith(".safetensors"):
         raise EditorError(f"lora is {reference!r}, but LoRA weights are read from .safetensors files only")
-    return place, file or FILE
+    return where, file or FILE
 
 
 def origin(reference: str) -> Need | None:
-    place, file = split(reference)
-    return Need.of(f"file:{file}", place)
+    where, file = split(reference)
+    return Need.of(f"file:{file}", where)

@@ -145,8 +145,8 @@ def row_of_class(declared: str | None, preset: str) -> EditorPreset:
 def declared_class(name: str) -> str | None:
     """The pipeline class in the index of a local folder or a repository on the hub, or None."""
     folder = expanded(name)
-    there = (folder / index for index in INDICES if (folder / index).exists())
-    file = _index_on_hub(name) if parse_reference(name).kind == "hub" else next(there, None)
+    existing = (folder / index for index in INDICES if (folder / index).exists())
+    file = _index_on_hub(name) if parse_reference(name).kind == "hub" else next(existing, None)
     try:
         return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file else None
     except (OSError, ValueError, AttributeError):

@@ -39,8 +39,8 @@ class RemoteEditor(Editor):
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        made = dict(self.as_made(requests))
-        return [made[index] for index in range(len(requests))]
+        results = dict(self.as_made(requests))
+        return [results[index] for index in range(len(requests))]
 
     def as_made(self, requests: Sequence[EditRequest]) -> Iterator[tuple[int, EditResult]]:
         """(place among the requests, result) as they come.

@@ -33,7 +33,7 @@ Size = tuple[int, int]
 
 def nearest_of_three(size: Size) -> Size:
     """The one of `THREE_SIZES` with the nearest aspect ratio; sizes are (width, height)."""
-    return min(THREE_SIZES, key=lambda one: abs(math.log(one[0] / one[1] * size[1] / size[0])))
+    return min(THREE_SIZES, key=lambda shape: abs(math.log(shape[0] / shape[1] * size[1] / size[0])))
 
 
 def megapixel(size: Size) -> Size:

@@ -94,8 +94,8 @@ def answer_each(
 
     def answer(questions: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
         rows: dict[int, list[ChoiceQuestion]] = {}
-        for picture, one in questions:
-            rows.setdefault(picture, []).append(one)
+        for picture, question in questions:
+            rows.setdefault(picture, []).append(question)
         replied = model.answer([images[picture] for picture in rows], list(rows.values()), scorings)
         return [reply for row in replied for reply in row]
 
@@ -104,7 +104,9 @@ def answer_each(
             raise error
         return Reply(error=reason(error), silent=bool(getattr(error, "silent", False)))
 
-    replies = iter(isolated(answer, [(i, one) for i, row in enumerate(asked) for one in row], failed))
+    replies = iter(
+        isolated(answer, [(i, question) for i, row in enumerate(asked) for question in row], failed)
+    )
     return [[next(replies) for _ in row] for row in asked]
 
 
@@ -134,31 +136,35 @@ class JudgeChoices:
         check_images(images, asked, "questions")
         template = TEMPLATES[self.judge.template]
         if self.asking == "letters":
-            questions = [[template.wrap(one.prompt.text.strip()) for one in row] for row in asked]
+            questions = [[template.wrap(question.prompt.text.strip()) for question in row] for row in asked]
             answers = self.judge.ask(images, questions)
             return [[Reply(text=answer.text, version=answer.version) for answer in row] for row in answers]
         questions = [
-            [template.ask_caption(f"{one.question} {text}".strip()) for one in row for text in one.texts]
+            [
+                template.ask_caption(f"{question.question} {text}".strip())
+                for question in row
+                for text in question.texts
+            ]
             for row in asked
         ]
         streams = [iter(row) for row in self.judge.ask(images, questions)]
         return [
-            [_reply([next(said) for _ in one.texts], scorings) for one in row]
-            for row, said in zip(asked, streams, strict=True)
+            [_reply([next(stream) for _ in question.texts], scorings) for question in row]
+            for row, stream in zip(asked, streams, strict=True)
         ]
 
 
 def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
     each = tuple(answer.text for answer in answers)
-    shown = ", ".join(f"{letter}: {text}" for letter, text in zip(LETTERS, each, strict=False))
+    listing = ", ".join(f"{letter}: {text}" for letter, text in zip(LETTERS, each, strict=False))
     shares: list[float | None] = []  # ln of the share of yes
     for answer in answers if "logprob" in scorings else ():
         if answer.p_yes is None or answer.p_no is None or answer.p_yes + answer.p_no <= 0:
-            return Reply(shown, each=each, version=answer.version)  # the judge gives no probabilities
+            return Reply(listing, each=each, version=answer.version)  # the judge gives no probabilities
         share = answer.p_yes / (answer.p_yes + answer.p_no)
         shares.append(math.log(share) if share > 0 else None)
     logprobs = tuple(shares) if "logprob" in scorings else None
-    return Reply(shown, logprobs, each, version=answers[0].version if answers else "")
+    return Reply(listing, logprobs, each, version=answers[0].version if answers else "")
 
 
 class FunctionChoices:
@@ -193,14 +199,16 @@ class FunctionChoices:
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
     def describe(self) -> dict[str, Any]:
-        said = {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
-        return {**said, **({"by_type": self._by_type} if self._by_type else {})}
+        facts = {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
+        return {**facts, **({"by_type": self._by_type} if self._by_type else {})}
 
     def answer(
         self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
-        return [[self._one(image, one) for one in row] for image, row in zip(images, asked, strict=True)]
+        return [
+            [self._one(image, question) for question in row] for image, row in zip(images, asked, strict=True)
+        ]
 
     def _one(self, image: np.ndarray, one: ChoiceQuestion) -> Reply:
         from PIL import Image
@@ -211,8 +219,8 @@ class FunctionChoices:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the question
-            said = " ".join(str(error).split())[:300]
-            return Reply(error=f"{self.name} raised {type(error).__name__}: {said}")
+            message = " ".join(str(error).split())[:300]
+            return Reply(error=f"{self.name} raised {type(error).__name__}: {message}")
         if not isinstance(text, str):
             return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())
@@ -266,8 +274,8 @@ def _molmo(question: str, options: Options) -> Prompt:
 
 
 def _listed(form: str, options: Options) -> str:
-    there = zip(LETTERS, options, strict=False)
-    return "".join(form.format(letter, text) for letter, text in there if text is not None)
+    pairs = zip(LETTERS, options, strict=False)
+    return "".join(form.format(letter, text) for letter, text in pairs if text is not None)
 
 
 def is_chinese(text: str) -> bool:

@@ -34,7 +34,7 @@ class TwoTowers(Described):
         self.scale = float(self.model.logit_scale.detach().exp())
         bias = getattr(self.model, "logit_bias", None)
         self.bias = 0.0 if bias is None else float(bias)
-        self.quick_gelu = any(type(one).__name__.startswith("QuickGELU") for one in self.model.modules())
+        self.quick_gelu = any(type(layer).__name__.startswith("QuickGELU") for layer in self.model.modules())
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""

@@ -68,11 +68,11 @@ def lpips(batch: Batch) -> list[Score]:
     """Perceptual distance to the target, 0 or above; a target of several samples is encoded once."""
     targets, pairs = batch.targets, batch.pairs
     keys = list(targets)
-    place = [keys.index(item.target_key) for item in batch.items]
+    positions = [keys.index(item.target_key) for item in batch.items]
 
     def run(chunk: Sequence[int]) -> list[float]:
         edited = [pairs[index][0] for index in chunk]
-        return batch.models["lpips"].distances(edited, list(targets.values()), [place[i] for i in chunk])
+        return batch.models["lpips"].distances(edited, list(targets.values()), [positions[i] for i in chunk])
 
     scores = []
     for value in isolated(run, range(len(pairs))):
@@ -86,8 +86,8 @@ def rows(batch: Batch) -> list[Score]:
     """Inception features of edit and target, (2048,) each, of which `distance` makes the figure of a run."""
     pairs = zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True)
     return [
-        Score(None, next(one for one in pair if isinstance(one, str)))
-        if any(isinstance(one, str) for one in pair)
+        Score(None, next(feature for feature in pair if isinstance(feature, str)))
+        if any(isinstance(feature, str) for feature in pair)
         else Score(None, features=pair)  # type: ignore[arg-type]
         for pair in pairs
     ]
@@ -123,9 +123,9 @@ def there(
         raise MetricError(f"Pictures of one size are compared; these are {sizes}.")
     if where is None:
         where = (sample != without).any(-1)
-    shown, whole, bare = (picture.astype(np.float32) / 255 for picture in (edited, sample, without))
+    after, whole, bare = (picture.astype(np.float32) / 255 for picture in (edited, sample, without))
     gap = ((bare - whole) ** 2).sum(-1)[where].sum()
-    error = ((shown - whole) ** 2).sum(-1)[where].sum()
+    error = ((after - whole) ** 2).sum(-1)[where].sum()
     return float(1 - error / (gap + FLOOR * where.sum()))
 
 
@@ -138,7 +138,7 @@ def obeyed(batch: Batch) -> list[Score]:
         values = [there(edited, sample, thing.without) for thing in things]
         pairs = list(zip(things, values, strict=True))
         right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
-        seen = [{"name": one.name, "stays": one.stays, "there": round(value, 3)} for one, value in pairs]
+        seen = [{"name": obj.name, "stays": obj.stays, "there": round(value, 3)} for obj, value in pairs]
         scores.append(Score(float(right), detail={"things": seen}))
     return scores
 

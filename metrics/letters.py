@@ -95,9 +95,9 @@ def vlmevalkit(answer: str, options: Sequence[str | None], *, at_the_end: bool, 
 
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
     """
-    there = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
-    letter = None if _FAILED in answer else _option(answer, "".join(there), at_the_end, stated)
-    return letter or _text(answer, there, at_the_end)
+    texts = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
+    letter = None if _FAILED in answer else _option(answer, "".join(texts), at_the_end, stated)
+    return letter or _text(answer, texts, at_the_end)
 
 
 #: What the toolkit writes in place of an answer that its server failed to give.
@@ -215,11 +215,11 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if whole := _ALONE.fullmatch(text):
         letter = whole["letter"]
         if letter.upper() not in letters or (letter in map(_name, options) and letter.islower()):
-            if one := _the_option(letter, options, _name) or _the_option(letter, options, _literal):
-                return one
+            if choice := _the_option(letter, options, _name) or _the_option(letter, options, _literal):
+                return choice
         return _checked(letter.upper(), letters)
-    if one := _the_option(text, options, _literal) or _the_option(text, options, _plain):
-        return one
+    if choice := _the_option(text, options, _literal) or _the_option(text, options, _plain):
+        return choice
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
     read = _read(text, letters, options)
     if read.letter is None and excluded and read.reason == "no option is named":
@@ -284,16 +284,16 @@ def _without_list(text: str, letters: str, options: Sequence[str]) -> str:
     """The text without a repeated list of the options ("A. cat B. dog"), which chooses nothing."""
     texts = [re.escape(_normal(option).strip()) for option in options]
     behind = [rf"\s*{text}" if text else r"(?![).:])" for text in texts]
-    one = "|".join(rf"\(?{letter}[).:]+{rest}" for letter, rest in zip(letters, behind, strict=True))
-    return re.sub(rf"(?<!\w)(?:(?:{one})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
+    item = "|".join(rf"\(?{letter}[).:]+{rest}" for letter, rest in zip(letters, behind, strict=True))
+    return re.sub(rf"(?<!\w)(?:(?:{item})[\s,.;|]*){{2,}}", " ", text, flags=re.IGNORECASE).strip()
 
 
 def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
     """The text without letters that it rules out, and whether there were any."""
-    one = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_SHUT}"
+    letter = rf"(?:the\s+)?(?:{_LEAD}\s+)?\(?[{letters}]\)?{_SHUT}"
     before = (
         rf"(?:,\s*|\band\s+|\bbut\s+)?(?:\b|(?<=[a-z]))(?i:(?!n?either|nor){_NOT})\s+(?:be\s+)?"
-        rf"(?!{one}\s+(?:n?or|and)\b){one}"
+        rf"(?!{letter}\s+(?:n?or|and)\b){letter}"
     )
     wrong = r"not\s+(?:the\s+)?(?:correct|right|true|answer)"
     behind = (
@@ -349,8 +349,8 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 
 def _lists(text: str, letters: str) -> bool:
     """Whether letters are joined ("A and B", "A, B"), stand alone side by side, or are keys of an object."""
-    one = rf"\(?([{letters}])\)?"
-    joined = rf"{_OPEN}{one}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{one}{_SHUT}"
+    letter = rf"\(?([{letters}])\)?"
+    joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{letter}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
     keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
     several = any(match[1] != match[2] for match in re.finditer(joined, text))
@@ -382,13 +382,13 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
             rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
         )
         hits = list(re.finditer(pattern, rest))
-        said = any(not hit["no"] for hit in hits)
-        named += [k] if said else []
-        denied |= bool(hits) and not said
+        affirmed = any(not hit["no"] for hit in hits)
+        named += [k] if affirmed else []
+        denied |= bool(hits) and not affirmed
         rest = re.sub(pattern, " ", rest)
     if named:
-        one = len(named) == 1
-        return Letter(LETTERS[named[0]], "") if one else Letter(None, "several options are named")
+        single = len(named) == 1
+        return Letter(LETTERS[named[0]], "") if single else Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 

@@ -55,8 +55,8 @@ def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Pat
     try:
         module.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
-        said = " ".join(str(error).split())[:200]
-        raise MetricError(f"The weights in '{file}' do not fit: {said}") from None
+        message = " ".join(str(error).split())[:200]
+        raise MetricError(f"The weights in '{file}' do not fit: {message}") from None
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:
@@ -92,9 +92,9 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
     """`cls.from_pretrained`; code of the checkpoint never runs. Raises MetricError for unusable files."""
     from huggingface_hub.errors import StrictDataclassError
 
-    place = {"revision": revision or "main", "trust_remote_code": False}
+    options = {"revision": revision or "main", "trust_remote_code": False}
     try:
-        return cls.from_pretrained(path_or_id, **place, **kwargs)
+        return cls.from_pretrained(path_or_id, **options, **kwargs)
     except Exception as error:
         # tokenizers raises a plain Exception; a processor may lack a package or a token
         known = (*UNREADABLE, ArithmeticError, LookupError, ImportError, AttributeError, TypeError)

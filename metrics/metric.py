@@ -75,8 +75,8 @@ class EditPair:
             if isinstance(picture, str):
                 return picture
             try:
-                for shown in [thing.without for thing in picture] if name == "things" else [picture]:
-                    check_image(shown)
+                for image in [thing.without for thing in picture] if name == "things" else [picture]:
+                    check_image(image)
             except MetricError as error:
                 return str(error)
         return None
@@ -317,7 +317,7 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             parts[metric.pictures] = lacking, batch.of(usable, list(dict.fromkeys(names)))
         lacking, part = parts[metric.pictures]
         found = isolated(partial(_scored, metric, part), part.items)
-        scores = (Score(None, one) if isinstance(one, str) else one for one in found)
+        scores = (Score(None, result) if isinstance(result, str) else result for result in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows
 

@@ -156,7 +156,7 @@ def split_reward(reference: str) -> tuple[str, str]:
     kind, _, model = reference.partition(":")
     if not model:
         raise MetricError(
-            f"'{reference}' is not a reward; expected {', '.join(f'{one}:MODEL' for one in REWARDS)}."
+            f"'{reference}' is not a reward; expected {', '.join(f'{name}:MODEL' for name in REWARDS)}."
         )
     return choose("kind of reward", kind, REWARDS), model
 

@@ -82,22 +82,22 @@ class _Judged:
             self.others = self._named("paper" if protocol == "fixed" else "fixed")
         if kind == "ovd":
             self.objects = [list(dict.fromkeys(row)) for row in self.objects]
-        asked = [
+        words = [
             list(dict.fromkeys([*row, *(self.others[i] if self.others else [])]))
             for i, row in enumerate(self.objects)
         ]
-        self.before = self._look_at_samples(asked)
-        looks = list(zip(self.objects, asked, self.before, strict=True))
+        self.before = self._look_at_samples(words)
+        looks = list(zip(self.objects, words, self.before, strict=True))
         self.in_sample = [[word for word in row if self.present(seen[word])] for row, _, seen in looks]
         self.again = [
             [word for word in row if word in kept or (self.others and self._maybe(seen[word]))]
             for kept, (_, row, seen) in zip(self.in_sample, looks, strict=True)
         ]
         gone = [[item.object] if removal else [] for item in batch.items]
-        wanted = [list(dict.fromkeys([*one, *row])) for one, row in zip(gone, self.again, strict=True)]
+        wanted = [list(dict.fromkeys([*denied, *row])) for denied, row in zip(gone, self.again, strict=True)]
         turned = self.kind == "ovd"  # the pipeline of transformers turns pictures, nothing else does
-        shown = [i.upright if turned and i.upright is not None else i.edited for i in batch.items]
-        self.after = self._replies(shown, wanted)
+        pictures = [i.upright if turned and i.upright is not None else i.edited for i in batch.items]
+        self.after = self._replies(pictures, wanted)
         self.unedited = self._look_at_samples(gone if self.settings.before else [[] for _ in gone])
 
     def _named(self, protocol: Any) -> list[list[str]]:
@@ -126,26 +126,26 @@ class _Judged:
 
     def _replies(self, pictures: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
         """One pass per picture."""
-        asked = [i for i, row in enumerate(words) if row]
-        made = isolated(
-            lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]), asked, NoReply.of
+        indices = [i for i, row in enumerate(words) if row]
+        answers = isolated(
+            lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]), indices, NoReply.of
         )
         result: list[dict[str, Reply]] = [{} for _ in words]
-        for i, replies in zip(asked, made, strict=True):
+        for i, replies in zip(indices, answers, strict=True):
             result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, NoReply) else replies
         return result
 
     def _ask(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         if self.kind == "vqa":
             answers = self.judge.ask(pictures, [[self._question(word) for word in row] for row in words])
-            said = [[_reply(answer) for answer in row] for row in answers]
+            replies = [[_reply(answer) for answer in row] for row in answers]
         else:
             found = self.judge.detect(pictures, words, self.settings.threshold)
-            said = [
-                [{"score": row[w].score, "box": [round(x, 2) for x in row[w].box]} for w in asked]
-                for asked, row in zip(words, found, strict=True)
+            replies = [
+                [{"score": row[w].score, "box": [round(x, 2) for x in row[w].box]} for w in wanted]
+                for wanted, row in zip(words, found, strict=True)
             ]
-        return [dict(zip(asked, row, strict=True)) for asked, row in zip(words, said, strict=True)]
+        return [dict(zip(wanted, row, strict=True)) for wanted, row in zip(words, replies, strict=True)]
 
     def _look_at_samples(self, words: Texts) -> list[dict[str, Reply]]:
         """From the store, or asked once and stored."""
@@ -153,9 +153,9 @@ class _Judged:
         seen = [item.seen(turned=self.kind == "ovd") for item in self.batch.items]
         samples = dict(reversed(seen))
         places = [(key, word) for (key, _), row in zip(seen, words, strict=True) for word in row]
-        asked = self._question if self.kind == "vqa" else "label:{}".format
+        wording = self._question if self.kind == "vqa" else "label:{}".format
         keys = {
-            (sample, word): hashlib.sha256(f"{sample}\0{asked(word)}".encode()).hexdigest()
+            (sample, word): hashlib.sha256(f"{sample}\0{wording(word)}".encode()).hexdigest()
             for sample, word in places
         }
         replies: dict[tuple[str, str], Reply] = {}
@@ -166,8 +166,8 @@ class _Judged:
                 replies[sample, word] = record
             else:
                 missing.setdefault(sample, []).append(word)
-        made = self._replies([samples[key] for key in missing], list(missing.values()))
-        for sample, row_of_replies in zip(missing, made, strict=True):
+        found = self._replies([samples[key] for key in missing], list(missing.values()))
+        for sample, row_of_replies in zip(missing, found, strict=True):
             for word, reply in row_of_replies.items():
                 replies[sample, word] = reply
                 if not isinstance(reply, NoReply):
@@ -309,9 +309,9 @@ def caption_objects(
         raise MetricError(f"{len(captions)} captions but {len(excluded)} excluded objects were given.")
     parsed = [_parsed(caption) for caption in captions]
     if protocol == "paper":
-        return [list(one.roots) for one in parsed]
+        return [list(parse.roots) for parse in parsed]
     left_out = excluded if excluded is not None else [""] * len(captions)
-    return [_others(one, _singular(name)) for one, name in zip(parsed, left_out, strict=True)]
+    return [_others(parse, _singular(name)) for parse, name in zip(parsed, left_out, strict=True)]
 
 
 class _Parsed(NamedTuple):
@@ -338,11 +338,11 @@ def _parsed(caption: str) -> _Parsed:
 def _others(caption: _Parsed, excluded: str) -> list[str]:
     """The nouns, each once, without the excluded name, also word by word: parsers miss long names."""
     words, name = caption.words, excluded.split()
-    said: set[int] = set()
+    covered: set[int] = set()
     for k in range(len(words) - len(name) + 1 if name else 0):
         if all(part in words[k + i] for i, part in enumerate(name)):
-            said |= {k + i for i in range(len(name))}
-    names = dict.fromkeys(noun for noun, head in caption.nouns if head not in said)
+            covered |= {k + i for i in range(len(name))}
+    names = dict.fromkeys(noun for noun, head in caption.nouns if head not in covered)
     return [n for n in names if not excluded or (n != excluded and not n.endswith(f" {excluded}"))]
 
 

@@ -91,16 +91,16 @@ class EditingMetric(torchmetrics.Metric):
         if self._models is None:
             self._models = _loaded(self.metric.models, self._name, **self._model)
         batch = Batch(items, self._models, self.settings)
-        for one in score([self.metric], batch)[self.metric.name]:
-            if one.features is not None:
-                for stored, row in zip((self.edited, self.target), one.features, strict=True):
+        for result in score([self.metric], batch)[self.metric.name]:
+            if result.features is not None:
+                for stored, row in zip((self.edited, self.target), result.features, strict=True):
                     stored.append(torch.from_numpy(np.array(row))[None].to(self.device))
-            elif one.value is None:
+            elif result.value is None:
                 self.unscored += 1
-                self._reason = self._reason or one.reason
+                self._reason = self._reason or result.reason
                 continue
             else:
-                self.total += float(one.value)
+                self.total += float(result.value)
             self.count += 1
 
     def compute(self) -> torch.Tensor:
@@ -114,8 +114,8 @@ class EditingMetric(torchmetrics.Metric):
         from nein.metrics.fid import frechet_distance
 
         # Gathered from other processes they are tensors already.
-        rows = [torch.cat(one) if isinstance(one, list) else one for one in (self.edited, self.target)]
-        return torch.tensor(frechet_distance(*(one.cpu().numpy() for one in rows)), dtype=torch.float64)
+        rows = [torch.cat(side) if isinstance(side, list) else side for side in (self.edited, self.target)]
+        return torch.tensor(frechet_distance(*(row.cpu().numpy() for row in rows)), dtype=torch.float64)
 
 
 def _loaded(kinds: Sequence[str], name: str, model: str | None, device: str, dtype: str) -> dict[str, Any]:

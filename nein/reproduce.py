@@ -296,28 +296,28 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
         folder, name = Folder(path), path.relative_to(config.out_dir).as_posix()
         manifest, measured = folder.manifest(), frames.read(path / FIGURES)
         row = ""
-        for one in benchmark.published(table.source, manifest):
-            here = {key: value for key, value in one.of.items() if key != "dataset"}  # a run is of one
+        for entry in benchmark.published(table.source, manifest):
+            here = {key: value for key, value in entry.of.items() if key != "dataset"}  # a run is of one
             ours: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "unscored": 0}
-            there = frames.pick(measured, **here) or {}
-            ours |= {key: there[key] for key in ours if there.get(key) is not None}
-            agrees, why = agreement(one, ours, config.preset, config.samples)
-            row = one.row
+            found = frames.pick(measured, **here) or {}
+            ours |= {key: found[key] for key in ours if found.get(key) is not None}
+            agrees, why = agreement(entry, ours, config.preset, config.samples)
+            row = entry.row
             figures.append(
-                Figure(row=row, of=dict(one.of), published=one.value, **ours, agrees=agrees, why=why)
+                Figure(row=row, of=dict(entry.of), published=entry.value, **ours, agrees=agrees, why=why)
             )
         data, models = manifest["data"], manifest["models"]
         digest = data.get("records_sha256") or data.get("sha256") or ""
         prints = {kind: str(facts["fingerprint"]) for kind, facts in models.items()}
         runs.append(Measured(run=name, row=row, data=digest, models=prints))
         costs += [*_costs(folder, name)]
-        for place in (one.get("environment") for one in manifest["invocations"]):
-            if place:
-                git = place.get("git") or {}
-                said = f"{git.get('commit', '')}{' and changes' if git.get('dirty') else ''}"
-                known = {key: place.get(key) for key in ("device", "device_name", "arithmetic")}
+        for host in (entry.get("environment") for entry in manifest["invocations"]):
+            if host:
+                git = host.get("git") or {}
+                version = f"{git.get('commit', '')}{' and changes' if git.get('dirty') else ''}"
+                known = {key: host.get(key) for key in ("device", "device_name", "arithmetic")}
                 machine = Machine(
-                    python=place["python"], platform=place["platform"], git=said, packages=place["packages"],
+                    python=host["python"], platform=host["platform"], git=version, packages=host["packages"],
                     **known,
                 )  # fmt: skip
                 machines[machine.model_dump_json()] = machine
@@ -349,7 +349,7 @@ def _costs(folder: Any, name: str) -> Iterator[Cost]:
 def _cells(table: Table) -> dict[tuple[str, str], Printed]:
     """The published figures of a table by row and by what they are of."""
     published = registry.get(table.benchmark).published(table.source, None)
-    return {_key(one): one for one in published}
+    return {_key(figure): figure for figure in published}
 
 
 def text(found: Reproduction) -> str:
@@ -363,27 +363,27 @@ def text(found: Reproduction) -> str:
     for printed in cells.values():
         for key, value in printed.of.items():
             seen.setdefault(key, set()).add(value)
-    said: dict[bool | None, str] = {True: "yes", False: "no"}
+    words: dict[bool | None, str] = {True: "yes", False: "no"}
     rows = []
-    for one in found.figures:
-        unit = cells[_key(one)].unit
-        what = ", ".join(value for key, value in one.of.items() if value and len(seen[key]) > 1)
-        ours = format.text({**one.model_dump(), "unit": unit}, digits=2)
-        shown = format.number(one.published, unit, digits=2)
-        rows.append([one.row, what, shown, ours, one.n, one.unscored, said.get(one.agrees, one.why)])
+    for item in found.figures:
+        unit = cells[_key(item)].unit
+        what = ", ".join(value for key, value in item.of.items() if value and len(seen[key]) > 1)
+        ours = format.text({**item.model_dump(), "unit": unit}, digits=2)
+        theirs = format.number(item.published, unit, digits=2)
+        rows.append([item.row, what, theirs, ours, item.n, item.unscored, words.get(item.agrees, item.why)])
     heads = ("row", "figure", "published", "ours [95 % interval]", "n", "unscored", "agree")
     samples = "all samples" if found.samples is None else f"the first {found.samples} samples"
     lines = [f"{table.title}, on {samples}, preset {found.preset}:", "", pipes(rows, heads), ""]
     if found.options:
         given = ", ".join(f"--{name} {value}" for name, value in found.options.items())
         lines += [f"With other options than the table's: {given}.", ""]
-    count = Counter(one.agrees for one in found.figures)
-    told = count[True] + count[False]
+    count = Counter(item.agrees for item in found.figures)
+    total = count[True] + count[False]
     rule = "the published value lies within our 95 % interval"
     lines += [
-        f"{count[True]} of {told} comparable figures agree ({rule})." if told else "Nothing is comparable."
+        f"{count[True]} of {total} comparable figures agree ({rule})." if total else "Nothing is comparable."
     ]
-    lines += [f"{count[None]} figures cannot be compared.", ""] if told and count[None] else [""]
+    lines += [f"{count[None]} figures cannot be compared.", ""] if total and count[None] else [""]
     spent = [
         [c.run, c.stage, c.blocks, f"{c.seconds / 3600:.3f}", f"{c.host_bytes / 2**30:.2f}",
          f"{c.device_bytes / 2**30:.2f}"]
@@ -410,7 +410,7 @@ def check(path: Path) -> int | str:
         raise UserError(f"'{path}' is of the table '{found.table}', which there is not.")
     wrong = [*_faults(found)]
     cells = _cells(TABLES[found.table])
-    known = [one for one in found.figures if _key(one) in cells]
+    known = [figure for figure in found.figures if _key(figure) in cells]
     print(text(found.model_copy(update={"figures": known})), end="")
     for fault in wrong:
         print(fault)
@@ -428,20 +428,20 @@ def _key(one: Figure | Printed) -> tuple[str, str]:
 def _faults(found: Reproduction) -> Iterator[str]:
     cells = _cells(TABLES[found.table])
     keys = Counter(map(_key, found.figures))
-    rows = {one.row for one in found.runs}
-    for one in found.figures:
-        name, printed = ", ".join([one.row, *filter(None, one.of.values())]), cells.get(_key(one))
+    rows = {item.row for item in found.runs}
+    for item in found.figures:
+        name, printed = ", ".join([item.row, *filter(None, item.of.values())]), cells.get(_key(item))
         if printed is None:
             yield f"{name}: no such figure is in the table"
             continue
-        if keys[_key(one)] > 1:
+        if keys[_key(item)] > 1:
             yield f"{name}: there more than once"
-        if one.row not in rows:
+        if item.row not in rows:
             yield f"{name}: of a row without a run"
-        if one.published != printed.value:
-            yield f"{name}: published is {printed.value:.6g}, not {one.published:.6g}"
-        ends = [end for end in (one.low, one.value, one.high) if end is not None]
-        if ends != sorted(ends) or (one.value is not None and not one.n):
+        if item.published != printed.value:
+            yield f"{name}: published is {printed.value:.6g}, not {item.published:.6g}"
+        ends = [end for end in (item.low, item.value, item.high) if end is not None]
+        if ends != sorted(ends) or (item.value is not None and not item.n):
             yield f"{name}: the value does not lie in its interval, or is of nothing"
-        if (one.agrees, one.why) != agreement(printed, one.model_dump(), found.preset, found.samples):
+        if (item.agrees, item.why) != agreement(printed, item.model_dump(), found.preset, found.samples):
             yield f"{name}: what it says of agreement does not follow from its figures"

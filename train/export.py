@@ -75,8 +75,8 @@ def card(
     `always`. head: lines of its YAML head, besides the model on the hub that training began with."""
     base = str(facts["base"])
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base) is not None and not Path(base).exists()
-    shown = {k: v for k, v in facts["options"].items() if k in always or v != defaults.get(k)}
-    cells = {key: ", ".join(value) if isinstance(value, list) else value for key, value in shown.items()}
+    options = {k: v for k, v in facts["options"].items() if k in always or v != defaults.get(k)}
+    cells = {key: ", ".join(value) if isinstance(value, list) else value for key, value in options.items()}
     table = ["| option | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in cells.items())]
     yaml = ["---", *([f"base_model: {base.partition('@')[0]}"] if on_hub else []), *head, "---"]
     return "\n\n".join(["\n".join([*yaml, f"# {title}"]), *filter(None, words), "\n".join(table)]) + "\n"

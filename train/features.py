@@ -131,9 +131,9 @@ class FeatureFiles:
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
         number, row = divmod(index, self._size)
-        place = (row, *inner)
+        key = (row, *inner)
         with self._lock:
-            return self._open(self._files[number]).get_slice(name)[place]
+            return self._open(self._files[number]).get_slice(name)[key]
 
 
 class Passes:

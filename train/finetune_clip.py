@@ -46,9 +46,9 @@ def run(config: ContrastConfig) -> list[Path]:
     models = []
     with Session(config) as session:
         for alpha in config.alphas:
-            one = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
+            variant = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
             try:
-                models.append(train(one, session))
+                models.append(train(variant, session))
             except torch.OutOfMemoryError:
                 raise UserError(
                     "The device's memory ran out; lower --batch-size and --questions-per-step, or use "

@@ -70,7 +70,7 @@ def run(
         record.validated(0, validate(0))
     bar = tqdm(total=record.steps, initial=done, desc=title, unit="step", disable=not world.is_main)
     pending: list[tuple[int, torch.Tensor]] = []  # still on the device: reading one at once would stall it
-    with terminable() as asked, contextlib.closing(bar):
+    with terminable() as stopping, contextlib.closing(bar):
         for number, inputs in read_ahead(read, range(done, last), config.workers):
             loss, figures = step(number, inputs)
             norm = accelerator.clip_grad_norm_(state.parameters, config.clip or math.inf)
@@ -82,7 +82,7 @@ def run(
                 if after is not None:
                     after(number)
             # --------------------------------------------------------------------------------------- tallies
-            tally = torch.stack([loss, norm.to(loss), loss.new_tensor(float(asked()))])
+            tally = torch.stack([loss, norm.to(loss), loss.new_tensor(float(stopping()))])
             pending.append((number, accelerator.reduce(tally, "mean")))
             done = number + 1
             ends, saves = done == last, done % config.save_every == 0

@@ -142,7 +142,7 @@ class Record:
     def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
         """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises
         UserError when the loss is not finite."""
-        loss, norm, asked = tally.tolist()
+        loss, norm, stop = tally.tolist()
         # Under fp16 a gradient may overflow now and then: that step is skipped and the loss scale lowered.
         if not math.isfinite(loss) or (not math.isfinite(norm) and self.config.precision != "fp16"):
             what = "loss" if not math.isfinite(loss) else "gradient"
@@ -155,7 +155,7 @@ class Record:
             )
         self._last_finite, self._norm = step, norm
         self._losses.append(loss)
-        return asked > 0
+        return stop > 0
 
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
@@ -172,8 +172,8 @@ class Record:
             "seconds": round(self.seconds(), 2),
         }
         self._losses, self._since = [], now
-        shown = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
-        bar.set_postfix(shown, refresh=False)
+        postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
+        bar.set_postfix(postfix, refresh=False)
         self._append(LOG, "train", row)
 
     def validated(self, step: int, figures: Mapping[str, float]) -> None:

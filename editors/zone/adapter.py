@@ -102,7 +102,7 @@ class Zone(InstructPix2Pix):
         resolution: int = 512,
         **options: Any,
     ) -> None:
-        known = {one.name for one in fields(Settings)}
+        known = {item.name for item in fields(Settings)}
         self.settings = Settings.of({key: options.pop(key) for key in known & options.keys()})
         # First, because it is the file that most often is not there.
         self._classifier = load_classifier(action)

@@ -17,7 +17,7 @@ CONTRAST = 2
 def difference(first: np.ndarray, other: np.ndarray, floor: str = "zero") -> np.ndarray:
     """Attention to the first token minus attention to another, each (h, w) float and stretched before; (h, w)
     uint8."""
-    a, b = (stretch(one, floor).astype(np.int16) for one in (first, other))
+    a, b = (stretch(attention, floor).astype(np.int16) for attention in (first, other))
     return np.clip(a - b, 0, 255).astype(np.uint8)
 
 
@@ -93,7 +93,7 @@ def grey(mask: np.ndarray) -> np.ndarray:
 def paint(segments: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """(H, W, 3) uint8: each segment in a colour of its own, small ones on top."""
     canvas = np.zeros((*shape, 3), np.uint8)
-    for segment in sorted(segments, key=lambda one: -int(one.sum())):
+    for segment in sorted(segments, key=lambda mask: -int(mask.sum())):
         # A colour from the shape of the segment, so that it does not depend on the others.
         y, x = np.nonzero(segment)
         hue = (int(y.sum()) * 31 + int(x.sum()) * 17) % 256

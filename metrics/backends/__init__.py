@@ -42,6 +42,6 @@ def connect(reference: str, *, device: str = "", dtype: str = "", **sending: Any
     sending: options of `Endpoint`. Raises MetricError where the model does not answer."""
     url, model = split_endpoint(reference)
     check_options(reference, sending)
-    made = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)
-    made.check()
-    return made
+    connected = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)
+    connected.check()
+    return connected

@@ -112,7 +112,7 @@ class Endpoint(Service):
         """What is known of it that decides an answer: not where it is, for servers move. `adapted`, which a
         fingerprint leaves out, is known once the first question is answered."""
         more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
-        return {"model": self.model, **self._options, **{key: one for key, one in more.items() if one}}
+        return {"model": self.model, **self._options, **{key: value for key, value in more.items() if value}}
 
     def usage(self) -> dict[str, Any]:
         """See `Service`; also the number of answers by version, and `adapted`."""
@@ -148,7 +148,7 @@ class Endpoint(Service):
                 sent |= part if part not in spare[:dropped] else {}
             sent |= self._options.get("extra_body", {})
             try:
-                said = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
+                completion = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
             except NoAnswer as error:
                 if error.of_a_part and self._adapts(error, sent, taken):
                     dropped = 0
@@ -158,12 +158,12 @@ class Endpoint(Service):
                     raise
                 continue
             self._adapt({key: "" for part in spare[:dropped] for key in part})
-            return said
+            return completion
 
     def _adapts(self, error: NoAnswer, sent: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the request can be sent otherwise, without what the refusal names or under another name."""
-        for name in (one for one in error.named if one in sent):
-            part = next((one for one in parts if name in one), None)
+        for name in (key for key in error.named if key in sent):
+            part = next((group for group in parts if name in group), None)
             if part is None and name != "max_tokens":
                 continue
             self._adapt(dict.fromkeys(part, "") if part else {name: "max_completion_tokens"})
@@ -187,14 +187,14 @@ class Endpoint(Service):
         likeliest  The log-probabilities of the first token are asked for, too.
         failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
         """
-        shown = [picture(image, self.detail) for image in images]
+        pictures = [picture(image, self.detail) for image in images]
         longest = max(map(len, asked), default=0)
         places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
 
         def said(place: tuple[int, int]) -> Any:
             i, k = place
             try:
-                return self.about(shown[i], asked[i][k], max_tokens, likeliest)
+                return self.about(pictures[i], asked[i][k], max_tokens, likeliest)
             except NoAnswer as error:
                 if failed is None:
                     raise
@@ -217,9 +217,9 @@ class Endpoint(Service):
             text = message.get("content") or ""
             entries = (choice.get("logprobs") or {}).get("content") or []
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
-            place = answer_place([str(entry.get("token", "")) for entry in entries], str(text), thoughts)
-            likely = entries[place].get("top_logprobs") or () if entries and place is not None else ()
-            first = [(cleared(str(one["token"])), float(one["logprob"])) for one in likely]
+            index = answer_place([str(entry.get("token", "")) for entry in entries], str(text), thoughts)
+            likely = entries[index].get("top_logprobs") or () if entries and index is not None else ()
+            first = [(cleared(str(candidate["token"])), float(candidate["logprob"])) for candidate in likely]
             used = spending.tokens(reply.get("usage"))
             tokens = (reply.get("usage") or {}).get("completion_tokens")
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
@@ -238,17 +238,17 @@ class Endpoint(Service):
         answer = cleared((answer or "").encode("utf-8", "replace").decode())
         server, model = (cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model"))
         count = tokens if isinstance(tokens, int) else None
-        said = Completion(answer, finished, tuple(first), count, server, model, place != 0, thinking)
+        completion = Completion(answer, finished, tuple(first), count, server, model, index != 0, thinking)
         if likeliest and not entries and not self._without_logprobs:
             self._without_logprobs = True
             log.warning("%s gives no log-probabilities: P(yes) and letters by probability lack.", self.model)
-        version = said.version
+        version = completion.version
         with self._counting:
             known = list(self._versions)
             self._versions.update([version] if version else ())
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
-        return said
+        return completion
 
 
 def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
@@ -290,8 +290,8 @@ def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | 
         begin = ends[-1]
     else:
         before = whole.rstrip().removesuffix(answer)
-        there = answer and whole.rstrip().endswith(answer) and not THOUGHTS.match(answer)
-        if not there or (before.strip() and thoughts not in before):
+        found = answer and whole.rstrip().endswith(answer) and not THOUGHTS.match(answer)
+        if not found or (before.strip() and thoughts not in before):
             return None
         begin = len(before.rstrip())
     start = 0

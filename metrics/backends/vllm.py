@@ -33,14 +33,14 @@ class VllmServer(Endpoint):
         """As `Endpoint.check`, and that the server takes a picture and gives log-probabilities."""
         super().check()
         try:
-            said = self.about(picture(_GREY), Message("Is this image grey? Answer only yes or no"), 1, True)
+            reply = self.about(picture(_GREY), Message("Is this image grey? Answer only yes or no"), 1, True)
         except NoAnswer as error:
             hint = "vLLM's address ends in /v1" if error.status == 404 else "or give openai:URL#MODEL"
             raise MetricError(
                 f"'{self.address}' does not answer a question about a picture ({error}); start vLLM with a "
                 f"model that sees; {hint}."
             ) from None
-        if not said.first and not said.thought:
+        if not reply.first and not reply.thought:
             raise MetricError(
                 f"'{self.address}' gives no log-probabilities, from which P(yes) comes; start vLLM with "
                 "--max-logprobs 20 or more, or give openai:URL#MODEL for a server that does without."
@@ -50,7 +50,7 @@ class VllmServer(Endpoint):
         self._facts = {
             "engine": f"vLLM {self._said_of_itself('version').get('version', 'of an unknown version')}",
             # Of "vllm-0.33.0-H100-tp1-bf16-a3b21f94" all but the hash of everything.
-            "server": said.server.rpartition("-")[0],
+            "server": reply.server.rpartition("-")[0],
             "batch_invariant": "not said" if invariant is None else str(invariant) in ("1", "True", "true"),
         }
         if self._facts["batch_invariant"] is not True:
@@ -65,9 +65,9 @@ class VllmServer(Endpoint):
     def about(
         self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
     ) -> Completion:
-        said = super().about(picture, turn, max_tokens, likeliest)
+        reply = super().about(picture, turn, max_tokens, likeliest)
         # vLLM counts the end-of-sequence token, which ends an answer that the limit does not.
-        return replace(said, tokens=said.tokens - 1) if said.finished and said.tokens else said
+        return replace(reply, tokens=reply.tokens - 1) if reply.finished and reply.tokens else reply
 
     def _said_of_itself(self, path: str) -> dict[str, Any]:
         """What the server has beside /v1; {} for nothing."""
@@ -76,7 +76,7 @@ class VllmServer(Endpoint):
 
         try:
             once = self.client.with_options(max_retries=0)
-            said = json.loads(once.get(f"{self._root}/{path}", cast_to=httpx.Response).text)
+            reply = json.loads(once.get(f"{self._root}/{path}", cast_to=httpx.Response).text)
         except (openai.APIError, ValueError):
             return {}
-        return said if isinstance(said, dict) else {}
+        return reply if isinstance(reply, dict) else {}

@@ -99,16 +99,16 @@ class ObjectDual:
     def _rows(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
         try:
             with self._lock:
-                made = encode(inputs)
-            rows = made.detach().float().cpu().numpy() if hasattr(made, "detach") else np.asarray(made)
+                output = encode(inputs)
+            rows = output.detach().float().cpu().numpy() if hasattr(output, "detach") else np.asarray(output)
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the inputs
-            said = " ".join(str(error).split())[:300]
-            raise MetricError(f"{self.name}.{what} raised {type(error).__name__}: {said}") from error
+            message = " ".join(str(error).split())[:300]
+            raise MetricError(f"{self.name}.{what} raised {type(error).__name__}: {message}") from error
         if rows.ndim != 2 or len(rows) != len(inputs) or rows.dtype.kind not in "fiu":
             raise MetricError(
-                f"{self.name}.{what} gave {type(made).__name__} of shape {rows.shape} for {len(inputs)} "
+                f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(inputs)} "
                 f"inputs; expected numbers of shape ({len(inputs)}, D)."
             )
         if not np.isfinite(rows).all():

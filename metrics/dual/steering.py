@@ -120,8 +120,8 @@ def _at_the_end(where: TextStream, change: Callable[[int, torch.Tensor], torch.T
             hidden = (output[0] if isinstance(output, tuple) else output).clone()
             end = where.end(ids[0]).to(hidden.device)
             rows = torch.arange(len(end), device=hidden.device)
-            place = (rows, end) if where.batch_first else (end, rows)
-            hidden[place] = change(layer, hidden[place])
+            position = (rows, end) if where.batch_first else (end, rows)
+            hidden[position] = change(layer, hidden[position])
             return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
 
         return changed
@@ -151,21 +151,21 @@ class Norms:
 
     def __init__(self, encoder: DualEncoder) -> None:
         blocks = stream(encoder).layers
-        inside = (one for block in blocks for one in block.modules())
-        self.layers = [one for one in inside if isinstance(one, torch.nn.LayerNorm)]
+        inside = (module for block in blocks for module in block.modules())
+        self.layers = [module for module in inside if isinstance(module, torch.nn.LayerNorm)]
         #: (scale, shift) of every layer.
         self.parameters = [
-            tuple(one.detach().clone().float().requires_grad_() for one in (layer.weight, layer.bias))
+            tuple(tensor.detach().clone().float().requires_grad_() for tensor in (layer.weight, layer.bias))
             for layer in self.layers
         ]
-        self._moving = [one for pair in self.parameters for one in pair]
+        self._moving = [tensor for pair in self.parameters for tensor in pair]
         self._optimiser = torch.optim.AdamW(self._moving, lr=RATE, weight_decay=DECAY)
 
     def pull(self, features: torch.Tensor, gradient: torch.Tensor) -> None:
         """Adds the gradient of the loss for (N, D) features."""
         parts = torch.autograd.grad(features, self._moving, gradient)
-        for one, part in zip(self._moving, parts, strict=True):
-            one.grad = part if one.grad is None else one.grad + part
+        for tensor, part in zip(self._moving, parts, strict=True):
+            tensor.grad = part if tensor.grad is None else tensor.grad + part
 
     def step(self) -> None:
         self._optimiser.step()
@@ -225,7 +225,7 @@ def adapt(
     for batch in batches:
         for step in range(STEPS):
             if step == STEPS - 1:
-                features.append(encoded(encoder, norms, [one.text for one in batch]))
+                features.append(encoded(encoder, norms, [reading.text for reading in batch]))
             _step(encoder, norms, batch, gallery)
     return features, norms
 
@@ -248,12 +248,12 @@ def _step(encoder: Any, norms: Norms, readings: Sequence[Reading], gallery: np.n
     with torch.inference_mode(False), torch.enable_grad(), norms.in_place():
         texts = [list(part) for part in zip(*map(astuple, readings), strict=True)]
         with torch.no_grad():
-            parts = [chunks(one, encoder.batch_size) for one in texts]
-            plain = [torch.cat([_unit(encoder, part) for part in one]) for one in parts]
+            parts = [chunks(column, encoder.batch_size) for column in texts]
+            plain = [torch.cat([_unit(encoder, part) for part in column]) for column in parts]
         text, affirmed, denied, inverted = plain
-        shown = torch.from_numpy(np.array(gallery, np.float32)).to(text.device)
-        guessed = guess(affirmed, denied, shown)
-        moving = [one.requires_grad_() for one in (text, affirmed, inverted)]
+        pictures = torch.from_numpy(np.array(gallery, np.float32)).to(text.device)
+        guessed = guess(affirmed, denied, pictures)
+        moving = [tensor.requires_grad_() for tensor in (text, affirmed, inverted)]
         gradients = torch.autograd.grad(loss(text, affirmed, inverted, guessed), moving)
         for sentences, gradient in zip((parts[0], parts[1], parts[3]), gradients, strict=True):
             for part, row in zip(sentences, chunks(gradient, encoder.batch_size), strict=True):

@@ -48,7 +48,7 @@ def offered(reference: str) -> Any:
     """The judge, or what makes it. Raises MetricError."""
     given = parse_reference(reference)
     if given.kind == "attribute":
-        there = load_attribute(reference)
+        judge = load_attribute(reference)
     else:
         name, points = given.name, available()
         if not points:
@@ -56,9 +56,9 @@ def offered(reference: str) -> Any:
                 f"'{reference}': no installed package offers a judge (entry points of '{GROUP}')."
             )
         try:
-            there = points[choose("judge plug-in", name, points)].load()
+            judge = points[choose("judge plug-in", name, points)].load()
         except (ImportError, AttributeError) as error:
             raise MetricError(f"The judge plug-in '{name}' cannot be loaded: {error}.") from None
-    if not callable(there) and not any(hasattr(there, method) for method in METHODS.values()):
+    if not callable(judge) and not any(hasattr(judge, method) for method in METHODS.values()):
         raise MetricError(f"'{reference}' is not a judge, and cannot be called to make one.")
-    return there
+    return judge

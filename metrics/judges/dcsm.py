@@ -96,8 +96,8 @@ class Dcsm(Described):
         cosines = patches @ _unit(model.text_projection(states)).T
         words = text.split(" ")
         for word, column in zip(self.config["words"], self.head.columns_of, strict=True):
-            if word in words and (place := words.index(word)) < columns:
-                cosines[:, place] = column
+            if word in words and (index := words.index(word)) < columns:
+                cosines[:, index] = column
         return cosines
 
 
@@ -132,7 +132,7 @@ def convert(source: Path, folder: Path, *, base: str = "") -> dict[str, Any]:
     tensors = {**content["model_state_dict"], "columns_of": rows.detach()}
     _filled(tensors, source)
     with loading.new_folder(folder) as draft:
-        save_file({name: one.float().contiguous().clone() for name, one in tensors.items()}, draft / WEIGHTS)
+        save_file({name: raw.float().contiguous().clone() for name, raw in tensors.items()}, draft / WEIGHTS)
         config = {"model_type": "dcsm", "base": base, "words": words}
         (draft / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return {"architecture": "dcsm", "base": base, "tensors": len(tensors)}

@@ -129,11 +129,11 @@ class Owlv2Detector(_Detector):
     ) -> list[dict[str, Detection]]:
         """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
         device = features.device
-        place = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
+        index = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
         most = max(map(len, names))
-        columns = torch.tensor([[*map(place.__getitem__, row), *[0] * (most - len(row))] for row in names])
+        columns = torch.tensor([[*map(index.__getitem__, row), *[0] * (most - len(row))] for row in names])
         absent = torch.tensor([[k >= len(row) for k in range(most)] for row in names], device=device)
-        queries = [self._queries[name] for name in place]
+        queries = [self._queries[name] for name in index]
         embeddings = torch.stack([embedding for embedding, _ in queries]).expand(len(names), -1, -1)
         valid = torch.tensor([[counts for _, counts in queries]], device=device).expand(len(names), -1)
         logits, _ = self.model.class_predictor(features, embeddings, valid)

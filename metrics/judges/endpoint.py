@@ -57,9 +57,9 @@ class EndpointJudge(ServedModel):
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
         """`questions[i]` are plain questions about `images[i]`. Raises NoAnswer."""
         check_batch(images, questions, "questions")
-        asked = [[Message(question) for question in row] for row in questions]
-        said = self.endpoint.ask(images, asked, max_tokens=self.max_new_tokens)
-        return [[_answer(one.answered()) for one in row] for row in said]
+        messages = [[Message(question) for question in row] for row in questions]
+        completions = self.endpoint.ask(images, messages, max_tokens=self.max_new_tokens)
+        return [[_answer(completion.answered()) for completion in row] for row in completions]
 
 
 def _answer(said: Completion) -> Answer:
@@ -85,16 +85,16 @@ class EndpointChoices(ServedModel):
         self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
     ) -> list[list[Reply]]:
         check_images(images, asked, "questions")
-        said = self.endpoint.ask(
+        completions = self.endpoint.ask(
             images,
-            [[Message(one.prompt.after, one.prompt.before) for one in row] for row in asked],
+            [[Message(question.prompt.after, question.prompt.before) for question in row] for row in asked],
             max_tokens=self.max_new_tokens if "generated" in scorings else 1,
             likeliest="logprob" in scorings,
             failed=lambda error: error,
         )
         return [
-            [_reply(answer, one, scorings) for answer, one in zip(answers, row, strict=True)]
-            for answers, row in zip(said, asked, strict=True)
+            [_reply(answer, question, scorings) for answer, question in zip(answers, row, strict=True)]
+            for answers, row in zip(completions, asked, strict=True)
         ]
 
 

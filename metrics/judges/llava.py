@@ -97,8 +97,8 @@ class LlavaNextJudge(vlm.VisionChat):
             for k, i in enumerate(part):
                 shape = images[i].shape[:2]
                 if shape not in self._token_counts:
-                    made = self.processor(images=images[i], text=self._image_word, return_tensors="pt")
-                    self._token_counts[shape] = int((made["input_ids"] == self._image_id).sum())
+                    encoded = self.processor(images=images[i], text=self._image_word, return_tensors="pt")
+                    self._token_counts[shape] = int((encoded["input_ids"] == self._image_id).sum())
                 # of the batch, padded to its most tiles: 1, tiles, 3, S, S
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
                 looked[i] = _Pixels(values, sizes, self._token_counts[shape])
@@ -130,8 +130,8 @@ class LlavaNextJudge(vlm.VisionChat):
 
     def _tokens(self, prompt: str, count: int) -> tuple[int, ...]:
         ids = self._ids(prompt)
-        place = ids.index(self._image_id)
-        return (*ids[:place], *[self._image_id] * count, *ids[place + 1 :])
+        index = ids.index(self._image_id)
+        return (*ids[:index], *[self._image_id] * count, *ids[index + 1 :])
 
     def _encoded(self, prompt: str) -> tuple[int, ...]:
         with self._lock:
@@ -140,9 +140,9 @@ class LlavaNextJudge(vlm.VisionChat):
     def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[int, str, Answer]]:
         """(image, prompt, answer). Prompts of one length go together: padding would count in the window."""
         cache = self._prefill(jobs)
-        asked = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
+        pairs = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
-        for chunk in alike(asked, lambda one: len(jobs[one[0]].suffixes[one[1]]), size):
+        for chunk in alike(pairs, lambda pair: len(jobs[pair[0]].suffixes[pair[1]]), size):
             rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
             layers: Any = cache.layers
             behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])

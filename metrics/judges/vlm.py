@@ -89,16 +89,16 @@ class VisionChat(Described):
         more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
         turns = [[{"role": "user", "content": list(content)}] for content in contents]
         with self._lock:
-            made = self.processor.apply_chat_template(
+            inputs = self.processor.apply_chat_template(
                 turns, add_generation_prompt=True, tokenize=True, return_dict=True, **more
             )
-        return dict(made)
+        return dict(inputs)
 
     def bare(self, pictures: Sequence[Any], texts: Sequence[str]) -> dict[str, Any]:
         padding = {"padding": True} if len(texts) > 1 else {}
         with self._lock:
-            made = self.processor(images=list(pictures), text=list(texts), return_tensors="pt", **padding)
-        return dict(made)
+            inputs = self.processor(images=list(pictures), text=list(texts), return_tensors="pt", **padding)
+        return dict(inputs)
 
     def text(self, ids: Sequence[int]) -> str:
         """Words of an answer, stripped, without special tokens."""
@@ -129,13 +129,13 @@ def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple
             f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
             "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
         )
-    words, made, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
+    words, prompt, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
     try:
-        made, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
+        prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
     except MetricError as error:
         why = f" ({error})"
     # A template for plain strings shows the list of parts itself.
-    if "<what?>" not in made or made == blind or "'type'" in made:
+    if "<what?>" not in prompt or prompt == blind or "'type'" in prompt:
         raise MetricError(
             f"The chat template of '{path_or_id}' does not take a picture and a question{why}; choose "
             "another checkpoint, or serve the model and give openai:URL#MODEL."
@@ -212,7 +212,7 @@ class TransformersChoices(VisionChat):
         replies_of: list[list[Reply]] = [[Reply()] * len(row) for row in asked]
         # One by one without a padding token.
         size = self.batch_size if self._tokenizer.pad_token is not None else 1
-        for group in alike(range(len(images)), lambda place: images[place].shape, size):
+        for group in alike(range(len(images)), lambda index: images[index].shape, size):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 members = [i for i in group if turn < len(asked[i])]
                 replies = self._batch(
@@ -228,19 +228,19 @@ class TransformersChoices(VisionChat):
         pictures = [Image.fromarray(image) for image in images]
         if self.templated:
             pairs = zip(asked, pictures, strict=True)
-            inputs = self.turns([self._content(one.prompt, picture) for one, picture in pairs])
+            inputs = self.turns([self._content(question.prompt, picture) for question, picture in pairs])
         else:
-            inputs = self.bare(pictures, [one.prompt.text for one in asked])
+            inputs = self.bare(pictures, [question.prompt.text for question in asked])
         generated = "generated" in scorings
         produced, first = self.generate(inputs, self.max_new_tokens if generated else 1)
         first = first.log_softmax(-1)
         replies = []
-        for ids, row, one in zip(produced, first, asked, strict=True):
+        for ids, row, question in zip(produced, first, asked, strict=True):
             text, logprobs = self.text(ids), None
             if (
                 "logprob" in scorings and without_thoughts(text) == text
             ):  # else the first token is a thought's
-                letters = [self._letters[letter] for letter in LETTERS[: one.options]]
+                letters = [self._letters[letter] for letter in LETTERS[: question.options]]
                 logprobs = tuple(float(row[tokens].logsumexp(0)) if tokens else None for tokens in letters)
             replies.append(Reply(text if generated else None, logprobs))
         return replies
@@ -255,10 +255,10 @@ class TransformersChoices(VisionChat):
         """Whether the chat template leaves a picture between two texts where it is."""
         parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
         try:
-            made = rendered(self.processor, parts)
+            prompt = rendered(self.processor, parts)
         except MetricError:  # a template that knows one text only
             return False
-        return "<1>" in made and "<2>" in made and bool(made.split("<1>")[1].split("<2>")[0].strip())
+        return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
 
 
 def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:

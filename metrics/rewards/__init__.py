@@ -36,17 +36,17 @@ class RewardJudge(Described, ABC):
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         """One per pair: 1 where the first has the higher score, 0 the second, 0.5 neither; None: unscored."""
-        n, said = len(sources), []
+        n, scores = len(sources), []
         both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
         for one, other in zip(both[:n], both[n:], strict=True):
             detail = {"scores": [one.value, other.value]}
             if one.value is None or other.value is None:
                 which, lacking = ("first", one) if one.value is None else ("second", other)
-                said.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
+                scores.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
             else:
                 value = 0.5 if one.value == other.value else float(one.value > other.value)
-                said.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
-        return said
+                scores.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
+        return scores
 
     def usage(self) -> dict[str, Any]:
         return getattr(self.model, "usage", dict)()
@@ -77,16 +77,16 @@ def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str
     pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
 
     def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
-        first, second = ([edits[place] for place in column] for column in zip(*rows, strict=True))
+        first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
         return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
 
-    said = each(compare, pairs)
+    votes = each(compare, pairs)
     wins: list[list[float]] = [[] for _ in edits]
-    for (i, k), one in zip(pairs, said, strict=True):
-        if one.value is not None:
-            wins[i].append(one.value)
-            wins[k].append(1 - one.value)
-    why = next((one.reason for one in said if one.value is None), "there is nothing to compare it with")
+    for (i, k), vote in zip(pairs, votes, strict=True):
+        if vote.value is not None:
+            wins[i].append(vote.value)
+            wins[k].append(1 - vote.value)
+    why = next((vote.reason for vote in votes if vote.value is None), "there is nothing to compare it with")
     return [
         Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why) for row in wins
     ]
@@ -120,7 +120,7 @@ def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]
             ) from None
         for line in body:
             if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-                texts |= {one.id: line.value.value for one in line.targets if isinstance(one, ast.Name)}
+                texts |= {node.id: line.value.value for node in line.targets if isinstance(node, ast.Name)}
     if lacking := [name for name in names if not isinstance(texts.get(name), str)]:
         raise MetricError(
             f"No Python file in '{folder}' has the text {lacking[0]}; the judge was trained with its "

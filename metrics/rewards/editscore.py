@@ -67,8 +67,8 @@ class LocalSpeaker(vlm.VisionChat):
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         from PIL import Image
 
-        shown = [{"type": "image", "image": Image.fromarray(picture)} for picture in pictures]
-        inputs = self.turns([_content(shown, text)])
+        parts = [{"type": "image", "image": Image.fromarray(picture)} for picture in pictures]
+        inputs = self.turns([_content(parts, text)])
         drawing: dict[str, Any] = {}
         if temperature > 0:
             drawing = {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": TOP_K}
@@ -95,15 +95,15 @@ class ServedSpeaker:
 
     def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
         """Raises NoAnswer."""
-        content = _content([picture(one, self.endpoint.detail) for one in pictures], text)
+        content = _content([picture(image, self.endpoint.detail) for image in pictures], text)
         drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
-        said = self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing)
-        return said.answered().text
+        completion = self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing)
+        return completion.answered().text
 
 
 def _content(shown: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
     """The parts of a turn: every picture behind its label, as in the released code, and the text."""
-    labelled = [part for k, one in enumerate(shown, 1) for part in (words(f"<img{k}>: "), one)]
+    labelled = [part for k, image in enumerate(shown, 1) for part in (words(f"<img{k}>: "), image)]
     return [*labelled, words(text)]
 
 
@@ -161,9 +161,9 @@ class EditScore(RewardJudge):
                     raise
                 return error
 
-        said = dict(self.model.each(ask, items))
+        answers = dict(self.model.each(ask, items))
         return [
-            self._one([(said[i, k, "SC"], said[i, k, "PQ"]) for k in range(self.passes)])
+            self._one([(answers[i, k, "SC"], answers[i, k, "PQ"]) for k in range(self.passes)])
             for i in range(len(edits))
         ]
 
@@ -171,9 +171,9 @@ class EditScore(RewardJudge):
         passes: list[list[float]] = []
         numbers: list[list[list[float]]] = []
         for pair in answers:
-            for one in pair:
-                if isinstance(one, BaseException):
-                    return Score(None, reason(one), again=isinstance(one, NoAnswer))
+            for entry in pair:
+                if isinstance(entry, BaseException):
+                    return Score(None, reason(entry), again=isinstance(entry, NoAnswer))
             found: list[Any] = [read_numbers(str(text), self.protocol) for text in pair]
             for read in found:
                 if isinstance(read, str):
@@ -183,7 +183,7 @@ class EditScore(RewardJudge):
             parts = [min(row, default=RANGE / 2) / (RANGE / 10) for row in found]
             wild = RANGE / 2 if self.protocol == "paper" else None
             passes.append([part if wild is None or 0 <= part <= 10 else wild for part in parts])
-        sc, pq = (sum(one[k] for one in passes) / len(passes) for k in (0, 1))
+        sc, pq = (sum(entry[k] for entry in passes) / len(passes) for k in (0, 1))
         first = self.reduction == "average_first"
         value = math.sqrt(sc * pq) if first else sum(math.sqrt(s * p) for s, p in passes) / len(passes)
         return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
@@ -196,18 +196,18 @@ def read_numbers(answer: str, protocol: str) -> list[float] | str:
     if (behind := without_thoughts(answer)) is None:
         return "the answer ends within the model's thoughts"
     answer = behind
-    shown = f"the answer {answer[:80]!r}"
+    quoted = f"the answer {answer[:80]!r}"
     start, end = answer.find("{"), answer.rfind("}")
     try:
         value = json.loads(answer[start : end + 1])["score"] if start >= 0 else None
     except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    found = [_number(one) for one in value] if isinstance(value, list) else []
-    numbers = [one for one in found if one is not None]
+    found = [_number(entry) for entry in value] if isinstance(value, list) else []
+    numbers = [number for number in found if number is not None]
     if not len(numbers) == len(found) == 2:
-        return f"{shown} has no 'score' of two numbers"
-    if not all(0 <= one <= RANGE for one in numbers):
-        return f"{shown} has a number that is not from 0 to {RANGE}"
+        return f"{quoted} has no 'score' of two numbers"
+    if not all(0 <= number <= RANGE for number in numbers):
+        return f"{quoted} has a number that is not from 0 to {RANGE}"
     return numbers
 
 
@@ -235,9 +235,9 @@ def _paper(answer: str) -> list[float]:
         if isinstance(value, dict) and ("score" in value or "reasoning" in value):
             score = value.get("score", [])
             listed = score if isinstance(score, list) else [score]
-            return [number for one in listed if (number := _number(one)) is not None]
+            return [number for entry in listed if (number := _number(entry)) is not None]
     behind = re.search(r"[\"']score[\"']\s*:(.*)", text, re.DOTALL | re.IGNORECASE)
-    return [float(one) for one in _NUMBER.findall(behind[1] if behind else text)]
+    return [float(digits) for digits in _NUMBER.findall(behind[1] if behind else text)]
 
 
 def check(reference: str) -> None:
@@ -260,7 +260,7 @@ def load(path_or_id: str, *, device: str, dtype: str, **options: Any) -> EditSco
         rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
         names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
         context, about, sc, pq = constants(folder, names, AUTHORS).values()
-        sc, pq = (one.replace("10", str(RANGE)) for one in (sc, pq))
+        sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
         options["texts"] = {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
     return EditScore(LocalSpeaker(*parts), **options)
 

@@ -45,23 +45,23 @@ class Pairwise(RewardJudge):
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """Against the picture before, 0 to 1: the logistic of the mean difference, else the preference."""
         scores = []
-        for one in self.prefer(sources, edits, sources, instructions):
-            if one.value is not None and (x := one.detail["difference"]) is not None:
-                one = replace(one, value=1 / (1 + math.exp(-x)) if x > -700 else 0.0)
-            scores.append(one)
+        for result in self.prefer(sources, edits, sources, instructions):
+            if result.value is not None and (x := result.detail["difference"]) is not None:
+                result = replace(result, value=1 / (1 + math.exp(-x)) if x > -700 else 0.0)
+            scores.append(result)
         return scores
 
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
         check_edits([sources, first, second], instructions)
-        sheets, asked = [], []
+        sheets, questions = [], []
         for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
             sheets += [sheet([source, one, other]), sheet([source, other, one])]
             question = QUESTION.replace("{instruction}", instruction)
             words = f"{question}\n{LISTED}\nAnswer with the letter alone."
-            asked += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
-        replies = [row[0] for row in answer_each(self.model, sheets, asked, self._scorings)]
+            questions += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
+        replies = [row[0] for row in answer_each(self.model, sheets, questions, self._scorings)]
         return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 
 

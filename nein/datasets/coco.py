@@ -73,13 +73,13 @@ def read(
     assert listing is not None, "a caption file or an instance file"
     content = _content(listing, _INSTANCES if instances else {**_LISTING, **_CAPTIONS})
     names: dict[Any, str] = {entry["id"]: entry["name"] for entry in content.get("categories", ())}
-    said: dict[Any, list[str]] = {}
-    shown: dict[Any, list[Instance]] = {}
+    texts: dict[Any, list[str]] = {}
+    seen: dict[Any, list[Instance]] = {}
     if captions is not None:
         said_in = content if instances is None else _content(captions, _CAPTIONS)
         for entry in said_in["annotations"]:
             if isinstance(entry.get("caption"), str):
-                said.setdefault(entry["image_id"], []).append(entry["caption"])
+                texts.setdefault(entry["image_id"], []).append(entry["caption"])
     if instances is not None:
         for entry in content["annotations"]:
             if entry["category_id"] not in names:
@@ -93,10 +93,10 @@ def read(
                 tuple(polygons) if isinstance(polygons, list) else (),
                 bool(entry.get("iscrowd")),
             )
-            shown.setdefault(entry["image_id"], []).append(instance)
+            seen.setdefault(entry["image_id"], []).append(instance)
     home = listing.parent if folder is None else folder
     pictures = [
-        Picture(entry["file_name"], tuple(said.get(entry["id"], ())), tuple(shown.get(entry["id"], ())), home)
+        Picture(entry["file_name"], tuple(texts.get(entry["id"], ())), tuple(seen.get(entry["id"], ())), home)
         for entry in content["images"]
     ]
     return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
@@ -141,9 +141,9 @@ def image_of(row: Mapping[str, Any]) -> str | None:
 
 def captions_of(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """The captions in a record: a text, or those of a list that are texts. `where` names it in messages."""
-    said: Any = next((row[key] for key in CAPTION_KEYS if row.get(key) is not None), [])
-    if isinstance(said, str):
-        return (said,)
-    if not isinstance(said, list):
-        raise UserError(f"{where} has captions that must be a text or a list of texts, not {said!r:.40}.")
-    return tuple(text for text in said if isinstance(text, str))
+    captions: Any = next((row[key] for key in CAPTION_KEYS if row.get(key) is not None), [])
+    if isinstance(captions, str):
+        return (captions,)
+    if not isinstance(captions, list):
+        raise UserError(f"{where} has captions that must be a text or a list of texts, not {captions!r:.40}.")
+    return tuple(text for text in captions if isinstance(text, str))

@@ -94,10 +94,10 @@ def load(source: str, pictures: Path | None = None) -> tuple[list[Preference], i
     root, undecided = pictures or file.parent, 0
     found: list[Preference] = []
     for number, row in enumerate(rows, start=1):
-        kind = next((one for one in FORMATS if one.fits(row)), None)
+        kind = next((form for form in FORMATS if form.fits(row)), None)
         if kind is None:
             columns = "; ".join(
-                ", ".join((one.instruction, one.source, *one.edits, one.winner)) for one in FORMATS
+                ", ".join((form.instruction, form.source, *form.edits, form.winner)) for form in FORMATS
             )
             raise UserError(f"'{source}', record {number} has {', '.join(row)}; expected one of: {columns}.")
         try:
@@ -155,12 +155,12 @@ def _rated(folder: Path, pictures: Path | None) -> Iterator[Row]:
                     raise UserError(
                         f"'{file}', line {number}: {cell!r} of {editor} is no [SC, PQ]."
                     ) from None
-    told = atomic.read_json(pictures / LOOKUP, {uid: {"instruction": str} for uid in scores})
+    lookup = atomic.read_json(pictures / LOOKUP, {uid: {"instruction": str} for uid in scores})
     for uid, of_picture in scores.items():
         for one, other in itertools.combinations(of_picture, 2):
             apart = of_picture[one] - of_picture[other]
             winner = "tie" if abs(apart) < 1e-9 else "a" if apart > 0 else "b"
             yield {
-                "set": "ImagenHub", "instruction": told[uid]["instruction"], "winner": winner,
+                "set": "ImagenHub", "instruction": lookup[uid]["instruction"], "winner": winner,
                 "source": f"input/{uid}", "a": f"{one}/{uid}", "b": f"{other}/{uid}",
             }  # fmt: skip

@@ -36,12 +36,12 @@ class AnswerCache:
         self._locks = _has_locks(path.parent)
         with self._sentences():
             # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
-            place = f"{path.resolve().as_uri()}?mode=ro&nolock=1" if path.exists() else ":memory:"
+            address = f"{path.resolve().as_uri()}?mode=ro&nolock=1" if path.exists() else ":memory:"
             self._db = sqlite3.connect(
-                path if self._locks else place,
+                path if self._locks else address,
                 timeout=wait, isolation_level=None, check_same_thread=False, uri=not self._locks,
             )  # fmt: skip
-            if self._locks or place == ":memory:":
+            if self._locks or address == ":memory:":
                 self._db.execute("PRAGMA synchronous = EXTRA")
                 with self._writing():
                     self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
@@ -61,7 +61,7 @@ class AnswerCache:
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         """All of `values`, by (space, key), or after a kill none of them (without locks: some)."""
-        rows = [(_address(*place), json.dumps(value, allow_nan=False)) for place, value in values.items()]
+        rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
         if not self._locks:
             for address, text in rows:
                 atomic.write_text(self._file(address), text)

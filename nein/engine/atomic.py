@@ -167,11 +167,11 @@ def read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[t
     with _readable(path), path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            there = reader.fieldnames or ()
+            header = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
         except csv.Error as error:
             raise UserError(f"'{path}' is not a CSV file: {error}.") from None
-    lacking = [f"column {name}" for name in columns if name not in there]
+    lacking = [f"column {name}" for name in columns if name not in header]
     if lacking or not rows:
         raise UserError(f"'{path}' has no {(lacking or ['line'])[0]}; expected {', '.join(columns)}.")
     for number, row in rows:
@@ -200,8 +200,8 @@ def _readable(path: Path) -> Iterator[None]:
 
 def check(content: Any, shape: Shape, where: str) -> None:
     """Raises UserError, which begins with `where`, for content without the shape."""
-    if said := shapes.fault(content, shape):
-        raise UserError(f"{where}: {said}. {_NOT_OURS}")
+    if fault := shapes.fault(content, shape):
+        raise UserError(f"{where}: {fault}. {_NOT_OURS}")
 
 
 def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:

@@ -56,8 +56,8 @@ def command_line() -> list[str]:
 
 def typed() -> str:
     """This command as it was typed, without credentials; in words where it is no command of the shell."""
-    place = Path(sys.argv[0])
-    here = place.name == "nein" or place.parts[-2:] == ("nein", "__main__.py")
+    program = Path(sys.argv[0])
+    here = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
     return shlex.join(["nein", *command_line()]) if here else "the same command"
 
 
@@ -107,10 +107,10 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit and whether tracked files differ from it; None outside a checkout or without git."""
     line = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        said = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+        commit = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": said.removesuffix("-dirty"), "dirty": said.endswith("-dirty")}
+    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
 
 
 @functools.lru_cache(maxsize=1)

@@ -18,9 +18,9 @@ __all__ = ["Problems", "UserError", "chosen", "near_match", "plain", "shortlist"
 def shortlist(items: Iterable[str], limit: int = 10) -> str:
     """The first `limit` items joined by commas, with a count of the rest."""
     all_items = list(items)
-    shown = ", ".join(all_items[:limit])
+    listed = ", ".join(all_items[:limit])
     rest = len(all_items) - limit
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    return f"{listed} and {rest} more" if rest > 0 else listed
 
 
 class Problems:
@@ -65,10 +65,10 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (RuntimeError, MemoryError, ValueError, OSError) as error:
-        said = sentence(error)
-        if said is None:
+        message = sentence(error)
+        if message is None:
             raise
-        code = _say(said, USER_MISTAKE)
+        code = _say(message, USER_MISTAKE)
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is handlers[number]:  # a second Ctrl-C ends at once
@@ -103,12 +103,12 @@ def _shown(path: object) -> str:
 
 def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
-    place = "" if rank == "0" else f"process {rank}: "
+    prefix = "" if rank == "0" else f"process {rank}: "
     if "://" in sentence:
         from nein.loading import credentials
 
         sentence = credentials.without(sentence)
-    print(place + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
+    print(prefix + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
     return code
 
 

@@ -253,10 +253,10 @@ class Folder:
     def inside(self, path: Path) -> Path:
         """`path`, which a file of this folder names. Raises UserError where it leads out of the folder, or
         over ".." or a link: a folder may come from anybody."""
-        there = path.parts[len(self.path.parts) :]
-        safe = path.is_relative_to(self.path) and ".." not in there and "\0" not in str(path)
+        parts = path.parts[len(self.path.parts) :]
+        safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
         # Only what lies below is looked at: on a network disk each part of a path is an operation.
-        below = (self.path.joinpath(*there[:count]) for count in range(1, len(there) + 1))
+        below = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
         if not safe or any(map(os.path.islink, below)):
             raise UserError(
                 f"'{path}' leads out of '{self.path}'; nothing outside a run's folder is touched."
@@ -290,8 +290,8 @@ class Folder:
     def forget(self, output: str, number: int) -> None:
         """Removes a block of an output, and of every output that lies below it ("scores")."""
         root = self.path / output
-        there = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-        below = [f"{output}/{path.name}" for path in there]
+        folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+        below = [f"{output}/{path.name}" for path in folders]
         for name in (output, *below):
             self.block_path(name, number).unlink(missing_ok=True)
 

@@ -52,9 +52,9 @@ def orientation(path: Path) -> int:
 
 def upright(image: np.ndarray, orientation: int) -> np.ndarray:
     """The picture, (H, W, 3) uint8, as a file with that orientation is meant to be seen."""
-    shown = Image.fromarray(image)
-    shown.getexif()[_ORIENTATION] = orientation
-    return np.array(ImageOps.exif_transpose(shown))
+    picture = Image.fromarray(image)
+    picture.getexif()[_ORIENTATION] = orientation
+    return np.array(ImageOps.exif_transpose(picture))
 
 
 def thumbnail(picture: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:

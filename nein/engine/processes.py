@@ -117,8 +117,8 @@ Item = TypeVar("Item")
 def one_thread() -> None:
     """PyTorch's own threads off, in the thread that calls. Where the environment says one thread, PyTorch is
     not loaded for that."""
-    said = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
-    if "torch" not in sys.modules and said == ("1", "1"):
+    limits = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
+    if "torch" not in sys.modules and limits == ("1", "1"):
         return
     import torch
 

@@ -205,15 +205,15 @@ class Scheduler:
         aside = self._aside[folder.path]
         # Before the listing: a block that this one needs, made again meanwhile, takes what is listed with it.
         numbers = [n for n in numbers if (stage.name, n) in aside or self._is_ready(index, n, ready)]
-        there = {output: folder.done(output, [segment]) for output in stage.outputs}
+        found = {output: folder.done(output, [segment]) for output in stage.outputs}
         for number in numbers:
             if states[number] != OPEN:
                 continue
-            if (stage.name, number) in self._aside[folder.path] and all(number in t for t in there.values()):
+            if (stage.name, number) in self._aside[folder.path] and all(number in t for t in found.values()):
                 self._set(index, number, OVER)
             elif not self._is_ready(index, number, ready):
                 continue
-            elif (task := open_task(step, index, number, there)) is None:
+            elif (task := open_task(step, index, number, found)) is None:
                 self._set(index, number, OVER)
             else:
                 yield task

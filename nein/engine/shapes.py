@@ -38,8 +38,8 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
     wanted = {
         "dict_type": "an object", "list_type": "a list", "too_short": "longer", "too_long": "shorter",
     }.get(first["type"], first["msg"])  # fmt: skip
-    shown = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
-    return (f"'{inner}' " if inner else "") + f"is {shown}, which must be {wanted}"
+    excerpt = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
+    return (f"'{inner}' " if inner else "") + f"is {excerpt}, which must be {wanted}"
 
 
 def quick(shape: Shape) -> Callable[[Any], bool]:

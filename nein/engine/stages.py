@@ -43,8 +43,8 @@ class Model:
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What those of the models say of their work that have `usage()` and something to say."""
-    said = {kind: model.usage() for kind, model in models.items() if hasattr(model, "usage")}
-    return {kind: usage for kind, usage in said.items() if usage}
+    usages = {kind: model.usage() for kind, model in models.items() if hasattr(model, "usage")}
+    return {kind: usage for kind, usage in usages.items() if usage}
 
 
 def shared(load: Callable[[], Any]) -> Callable[[], Any]:
@@ -180,6 +180,6 @@ def _counts(step: Step, output: str, number: int) -> bool:
 
 def open_blocks(step: Step) -> list[Task]:
     """Every wanted block that lacks an output of the stage, or holds one that does not count."""
-    there = {output: step.folder.done(output) for output in step.stage.outputs}
-    tasks = (open_task(step, 0, number, there) for number in step.stage.blocks.numbers)
+    found = {output: step.folder.done(output) for output in step.stage.outputs}
+    tasks = (open_task(step, 0, number, found) for number in step.stage.blocks.numbers)
     return [task for task in tasks if task is not None]

@@ -50,8 +50,8 @@ def read_manifest(root: Path) -> dict[str, Any]:
         )
     content = atomic.read_json(file, {"schema": int, "sets": dict})
     for entry in content["sets"].values():
-        if said := shapes.fault(entry, {"reference": str, "files": dict}):
-            raise UserError(f"'{file}': {said}; fetch into another folder.")
+        if fault := shapes.fault(entry, {"reference": str, "files": dict}):
+            raise UserError(f"'{file}': {fault}; fetch into another folder.")
     return dict(content["sets"])
 
 

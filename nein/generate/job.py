@@ -71,9 +71,9 @@ class Job:
     def compute(self, make: Callable[[Any], Job], executor: Executor) -> None:
         """Makes what is left. make: configuration -> the job, as a worker elsewhere makes it again. Raises
         UserError where stages before those that are asked for lack."""
-        asked = [stage for stage in self.stages if stage in self.config.stages]
-        before = self.stages[: self.stages.index(asked[-1])] if asked else ()
-        self.require(stage for stage in before if stage not in asked)
+        wanted = [stage for stage in self.stages if stage in self.config.stages]
+        before = self.stages[: self.stages.index(wanted[-1])] if wanted else ()
+        self.require(stage for stage in before if stage not in wanted)
         service.keep(self.config)
         executor.compute(self.steps(executor.device), functools.partial(_steps, make, self.config))
 

@@ -103,16 +103,16 @@ def gather(dataset: Dataset, annotations: coco.Annotations | None, options: Cali
     """The cases of `--sets`, or of all that there are."""
     from nein.judges import known
 
-    made: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known.sources(dataset)}
+    sets: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known.sources(dataset)}
     if annotations is not None:
-        made["instances"] = lambda: known.instances(annotations, options.seed)
-        made["pasted"] = lambda: known.pasted(annotations, options.seed)
+        sets["instances"] = lambda: known.instances(annotations, options.seed)
+        sets["pasted"] = lambda: known.pasted(annotations, options.seed)
     else:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    wanted = [name for name in made if name in (options.sets or SETS)]
-    return [case for name in wanted for case in known.thinned(made[name](), options.limit)]
+    wanted = [name for name in sets if name in (options.sets or SETS)]
+    return [case for name in wanted for case in known.thinned(sets[name](), options.limit)]
 
 
 def gather_edits(
@@ -145,7 +145,7 @@ def calibrate(
     controlled = ask_all(kind, judge, controls.of_cases(cases, kind), how, out, batch_size)
     target = out / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
-    made = frames.frame(of_controls.figures(rows, controlled, kind))
+    figures = frames.frame(of_controls.figures(rows, controlled, kind))
     rates = {
         protocol: calibration.rates(
             [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows],
@@ -157,7 +157,7 @@ def calibrate(
         "kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **how.of(kind),
         "sets": {name: list(pair) for name, pair in known.counts(cases).items()},
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
-        "flags": of_controls.flags(made, [kind]),
+        "flags": of_controls.flags(figures, [kind]),
     }  # fmt: skip
     atomic.write_json(target, result)
     return target

@@ -94,7 +94,7 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
         return f"{len(results) - len(failed)} of {len(results)} edited, {seconds / number:.2f} s each"
 
     def pictures() -> str:
-        shapes = {images.check(one.image).shape[:2] for one in results if one.image is not None}
+        shapes = {images.check(result.image).shape[:2] for result in results if result.image is not None}
         return f"uint8 RGB, heights and widths {sorted(shapes)}"
 
     def sizes() -> str:
@@ -137,7 +137,7 @@ def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
              lambda: _same_edits(results, [editor.edit([request])[0] for request in requests], 1)),
             (f"{again} in another order (within 1/255)",
              lambda: _same_edits(results, editor.edit(requests[::-1])[::-1], 1)),
-            (untouched, lambda: _untouched([one.image for one in requests], lambda: editor.edit(requests))),
+            (untouched, lambda: _untouched([item.image for item in requests], lambda: editor.edit(requests))),
             ("takes pictures of any size", sizes),
             ("refuses bad input with a reason, and only that", bad_input),
             ("takes an empty batch", lambda: _nothing(editor.edit([]))),
@@ -184,7 +184,7 @@ def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
 
     def alone() -> str:
         pairs = zip(pictures, nouns, strict=True)
-        return _same_answers(first, [[ask([one], [[word]])[0][0] for word in row] for one, row in pairs])
+        return _same_answers(first, [[ask([image], [[word]])[0][0] for word in row] for image, row in pairs])
 
     def sizes() -> str:
         odd = [picture(k, w, h) for k, (w, h) in enumerate(SIZES[1:])]

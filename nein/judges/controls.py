@@ -17,13 +17,13 @@ PICTURES = 64  # that every control is about
 
 def of_cases(cases: Sequence[Case], kind: str) -> list[Case]:
     """Every control of pictures of the set "instances", of which all is known, or of any with objects."""
-    there = [case for case in cases if _present(case)]
-    chosen = thinned([case for case in there if case.set == "instances"] or there, PICTURES)
-    made = []
+    usable = [case for case in cases if _present(case)]
+    chosen = thinned([case for case in usable if case.set == "instances"] or usable, PICTURES)
+    controls = []
     for index, case in enumerate(chosen):
         words = _present(case)
         gone = tuple(replace(word, present=False) for word in words)
-        made += [
+        controls += [
             replace(
                 case, control="black", picture=partial(_changed, case.picture, np.zeros_like), words=gone
             ),
@@ -33,16 +33,16 @@ def of_cases(cases: Sequence[Case], kind: str) -> list[Case]:
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next picture with none of these objects
             if other.cluster != case.cluster and names.isdisjoint(word.word for word in _present(other)):
                 theirs = tuple(replace(word, present=False) for word in _present(other))
-                made += [
+                controls += [
                     replace(case, control="picture", picture=other.picture, words=gone),
                     replace(case, control="question", words=theirs),
                 ]
                 break
         if kind == "vqa":  # a detector is not asked in a sentence
-            for wording, asked in (("negated", words), ("reversed", case.words)):
-                reworded = tuple(replace(word, wording=wording) for word in asked)
-                made.append(replace(case, control=wording, words=reworded))
-    return made
+            for wording, questions in (("negated", words), ("reversed", case.words)):
+                reworded = tuple(replace(word, wording=wording) for word in questions)
+                controls.append(replace(case, control=wording, words=reworded))
+    return controls
 
 
 def _present(case: Case) -> tuple[Word, ...]:

@@ -146,9 +146,9 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
         for donor, instance in donors(every, picture, rng):
             name, part = instance.category, Part(donor.path, instance, (rng.random(), rng.random()))
             for sign, parts in (("+", [part]), ("-", [])):
-                words, made = (Word(name, bool(parts), OBJECT),), partial(_with, picture.path, parts)
+                words, image = (Word(name, bool(parts), OBJECT),), partial(_with, picture.path, parts)
                 case_id, cluster = f"{picture.stem}{sign}{name}", cluster_of(picture.stem)
-                cases.append(Case("pasted", case_id, cluster, made, words))
+                cases.append(Case("pasted", case_id, cluster, image, words))
             break
     return cases
 
@@ -159,8 +159,8 @@ def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
     pairs = []
     for sample in (sample for sample in dataset.samples if not sample.stays):
         sentences = {AFFIRMED: removal(sample.object), NEGATED: sample.negative}
-        made = partial(_of_sample, sample, resolution)
-        pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, made, sentences))
+        pictures = partial(_of_sample, sample, resolution)
+        pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, pictures, sentences))
     return pairs
 
 
@@ -199,8 +199,8 @@ def pasted_pairs(annotations: coco.Annotations, seed: int) -> list[Pair]:
             sentences = {AFFIRMED: removal(gone), NEGATED: negative}
             name, cluster = f"{picture.stem}-{gone}", cluster_of(picture.stem)
             for family in ("other", "along"):
-                made = partial(_of_two, picture.path, parts[gone], parts[stays], family == "along")
-                pairs.append(Pair(family, name, cluster, gone, made, sentences))
+                pictures = partial(_of_two, picture.path, parts[gone], parts[stays], family == "along")
+                pairs.append(Pair(family, name, cluster, gone, pictures, sentences))
     return pairs
 
 
@@ -213,7 +213,7 @@ Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]
 
 def stock(annotations: coco.Annotations) -> Stock:
     """Every object with its picture, but crowds."""
-    return [(one, thing) for one in annotations.pictures for thing in one.objects if not thing.crowd]
+    return [(image, thing) for image in annotations.pictures for thing in image.objects if not thing.crowd]
 
 
 def donors(

@@ -43,9 +43,9 @@ def calibrate(
     )
     target = out / "rewards" / f"{kind}-{judge.fingerprint[:12]}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    lines, asked = target.with_suffix(".jsonl"), {pair.set for pair in pairs}
+    lines, current = target.with_suffix(".jsonl"), {pair.set for pair in pairs}
     if lines.exists():  # sets of an earlier command stay
-        listed = [row for row in atomic.read_lines(lines, ROW) if row["set"] not in asked] + listed
+        listed = [row for row in atomic.read_lines(lines, ROW) if row["set"] not in current] + listed
     atomic.write_lines(lines, listed)
     sets = dict.fromkeys(row["set"] for row in listed)
     result = {
@@ -62,14 +62,14 @@ def _key(pair: Pair, wording: str) -> str:
 
 def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> dict[str, tuple[Row, bool]]:
     """The right edit stands first or second by a draw, so that a liking for a place is no merit."""
-    made = [(pair, asking.decoded(pair.pictures)) for pair in batch]
-    questions = [(pair, wording, pictures) for pair, pictures in made for wording in pair.sentences]
+    decoded = [(pair, asking.decoded(pair.pictures)) for pair in batch]
+    questions = [(pair, wording, pictures) for pair, pictures in decoded for wording in pair.sentences]
     swapped = [sample_seed(0, _key(pair, wording)) % 2 == 1 for pair, wording, _ in questions]
     edits = [
-        (shown.wrong, shown.right) if turned else (shown.right, shown.wrong)
-        for (_, _, shown), turned in zip(questions, swapped, strict=True)
+        (images.wrong, images.right) if turned else (images.right, images.wrong)
+        for (_, _, images), turned in zip(questions, swapped, strict=True)
     ]
-    said = isolated(
+    answers = isolated(
         lambda places: judge.prefer(
             [questions[k][2].source for k in places],
             [edits[k][0] for k in places],
@@ -79,8 +79,8 @@ def _ask(judge: RewardJudge, batch: Sequence[Pair]) -> dict[str, tuple[Row, bool
         range(len(questions)),
     )
     rows = {}
-    for (pair, wording, _), turned, one in zip(questions, swapped, said, strict=True):
-        score = Score(None, one, again=True) if isinstance(one, str) else one
+    for (pair, wording, _), turned, answer in zip(questions, swapped, answers, strict=True):
+        score = Score(None, answer, again=True) if isinstance(answer, str) else answer
         right = 1 - score.value if turned and score.value is not None else score.value
         rows[_key(pair, wording)] = {
             "set": pair.set, "id": pair.id, "cluster": pair.cluster, "object": pair.object,
@@ -113,11 +113,13 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
         plain, denied = affirmed.scored, negated.scored
         gap = statistics.difference_of_means(plain.values, plain.clusters, denied.values, denied.clusters)
     shares = {"all": every, AFFIRMED: affirmed.estimate(), NEGATED: negated.estimate(), "gap": gap}
-    said = [(letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter]
-    signs = [1.0 if letter == "A" else -1.0 for letter, _ in said]
-    shares["position"] = statistics.bounded_mean(signs, [cluster for _, cluster in said], -1.0, 1.0)
+    letters = [
+        (letter, row["cluster"]) for row in rows for letter in row["detail"].get("letters", ()) if letter
+    ]
+    signs = [1.0 if letter == "A" else -1.0 for letter, _ in letters]
+    shares["position"] = statistics.bounded_mean(signs, [cluster for _, cluster in letters], -1.0, 1.0)
     return {
-        **{name: one and one.as_dict() for name, one in shares.items()},
+        **{name: share and share.as_dict() for name, share in shares.items()},
         "ties": sum(row["right"] == 0.5 for row in rows),
         "n_unscored": sum(row["right"] is None for row in rows),
     }
@@ -126,11 +128,11 @@ def rates(rows: Sequence[Row]) -> dict[str, Any]:
 def summary(file: Path) -> str:
     result = atomic.read_json(file)
     lines = []
-    for name, one in result["sets"].items():
-        parts = [asking.shown("all", one["all"])] if one["all"] else []
-        parts += [asking.shown(wording, one[wording]) for wording in (AFFIRMED, NEGATED)]
-        parts += [asking.shown("gap", one["gap"], "points")]
-        parts += [asking.shown("A rather than B", one["position"], "points")] if one["position"] else []
-        unscored = f"ties {one['ties']}, unscored {one['n_unscored']}"
+    for name, shares in result["sets"].items():
+        parts = [asking.shown("all", shares["all"])] if shares["all"] else []
+        parts += [asking.shown(wording, shares[wording]) for wording in (AFFIRMED, NEGATED)]
+        parts += [asking.shown("gap", shares["gap"], "points")]
+        parts += [asking.shown("A rather than B", shares["position"], "points")] if shares["position"] else []
+        unscored = f"ties {shares['ties']}, unscored {shares['n_unscored']}"
         lines.append(f"{result['reference']}, {name}: {', '.join(parts)}, {unscored}")
     return "\n".join([*lines, str(file)])

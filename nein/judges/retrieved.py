@@ -64,9 +64,9 @@ def run(options: RetrievedConfig) -> str:
         _judge(
             options, one, judge, how, settings.protocol, known.rates(settings.protocol, role="object"), flag
         )
-    shown = runner.of_folders(NEGBENCH, [one.path for one in found])
+    finished = runner.of_folders(NEGBENCH, [one.path for one in found])
     benchmark = dataclasses.replace(NEGBENCH, headline=(JUDGED, AVOIDED))
-    return runner.write_report(benchmark, options.run, shown, options)
+    return runner.write_report(benchmark, options.run, finished, options)
 
 
 def _retrievals(run: ModelTasks) -> list[RetrievalTask]:
@@ -83,21 +83,21 @@ def _judge(
     flag: str,
 ) -> None:  # fmt: skip
     """Writes the rows of every task of a run, and their figures. flag: what the judge fails."""
-    made, folder = [], run.folder
+    figures, folder = [], run.folder
     for task in _retrievals(run):
-        asked = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
+        queries = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
         # Every picture that was found once, with all that is asked about it.
         cases = [
             Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
-            for image, words in judged.words(asked).items()
+            for image, words in judged.words(queries).items()
         ]
-        said = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
-        verdicts = {(row["id"], row["word"]): row for row in said}
-        rows = list(judged.rows_of(asked, verdicts, protocol))
+        answers = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
+        verdicts = {(row["id"], row["word"]): row for row in answers}
+        rows = list(judged.rows_of(queries, verdicts, protocol))
         name = files.task_name(task)
         atomic.write_lines(folder.path / "judged" / f"{name}.jsonl", rows)
         label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
         table = scores.table({**label, **row} for row in scores.of_judged(rows))
-        made.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
+        figures.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
-    frames.write(folder.path / judged.FIGURES, frames.concat(made))
+    frames.write(folder.path / judged.FIGURES, frames.concat(figures))

@@ -47,7 +47,7 @@ StudyPlan = dict[str, Any]
 
 def run(options: StudyConfig) -> str:
     """Writes the pages; with --labels, what the labels say. Raises UserError."""
-    loaded = [one for one in runs.load([options.run]) if one.track != "add"]
+    loaded = [results for results in runs.load([options.run]) if results.track != "add"]
     if not loaded:
         raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
     out = options.out or options.run / "study"
@@ -60,26 +60,26 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     _, config = read_config(options.run)
     truth = {pair.id: pair for pair in known.unedited(dataset, config.align_resolution)}
     before = {sample.id: sample.sample_path for sample in dataset.samples}
-    made: dict[str, Item] = {}
+    entries: dict[str, Item] = {}
     numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
     plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
 
     def add(sample: str, sides: Sequence[RunDir], gold: str, views: Sequence[np.ndarray]) -> str:
-        told = [options.seed, sample, gold, *(one.label for one in sides)]
-        item = hashlib.sha256("/".join(map(str, told)).encode()).hexdigest()[:10]
+        facts = [options.seed, sample, gold, *(one.label for one in sides)]
+        item = hashlib.sha256("/".join(map(str, facts)).encode()).hexdigest()[:10]
         places = [[one.editor, one.track] for one in sides]
         plan["items"][item] = {"id": sample, "runs": places, "gold": gold}
         names = ("left", "right") if options.pairs else ("after",)
         views = [decoded(partial(images.decode, before[sample])), *views]
-        shown = zip(
+        pictures = zip(
             ("before", *names), (cards.of_picture(view, SIDE, QUALITY) for view in views), strict=True
         )
-        made[item] = Item(item, f"To be removed: {truth[sample].object}", [*shown])
+        entries[item] = Item(item, f"To be removed: {truth[sample].object}", [*pictures])
         return item
 
     edits, gold = [], []
     for sample, sides in _drawn(loaded, [*truth], options):
-        paths = [one.image_path(one.edits[one.index[sample]]) for one in sides]
+        paths = [side.image_path(side.edits[side.index[sample]]) for side in sides]
         edits.append(add(sample, sides, "", [decoded(partial(images.decode, path)) for path in paths]))
     names = [name for name in truth if any(name in run.index for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
@@ -100,15 +100,15 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     for rater in range(options.raters):
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
-        page, items = out / f"rater-{rater + 1}.html", [made[item] for item in order]
+        page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
         sheet = labels.write_page(page, "Which objects are gone?", HOW, questions, items)
         plan["sheets"] = [*dict.fromkeys([*plan["sheets"], sheet])]
     atomic.write_json(out / PLAN, plan)
-    place = f" --out {out}" if options.out else ""
+    option = f" --out {out}" if options.out else ""
     return (
         f"{len(edits)} items, {len(shared)} of them for every rater, and {len(gold)} of known truth.\n"
         f"Pages: {out}/rater-1.html to rater-{options.raters}.html. Keep {out / PLAN} from the raters.\n"
-        f"Then: nein study {options.run}{place} --labels FILE.csv,FILE.csv\n"
+        f"Then: nein study {options.run}{option} --labels FILE.csv,FILE.csv\n"
     )
 
 
@@ -124,9 +124,9 @@ def _drawn(
     columns = []
     for group in groups:
         rng = random.Random(f"{options.seed}/{' '.join(run.label for run in group)}")
-        there = [name for name in samples if all(_is_asked(run, name) for run in group)]
-        columns.append([(name, rng.sample(group, len(group))) for name in rng.sample(there, len(there))])
-    flat = (one for row in itertools.zip_longest(*columns) for one in row if one is not None)
+        common = [name for name in samples if all(_is_asked(run, name) for run in group)]
+        columns.append([(name, rng.sample(group, len(group))) for name in rng.sample(common, len(common))])
+    flat = (cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None)
     return [*itertools.islice(flat, options.items)]
 
 
@@ -144,9 +144,9 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     rows = labels.read(files, questions, plan["sheets"])
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
-    gold = {item: one["gold"] for item, one in plan["items"].items() if one["gold"]}
-    told = [row for row in rows if row["item"] not in gold]
-    resolved = [row | _where(plan["items"][row["item"]]) for row in told]
+    gold = {item: entry["gold"] for item, entry in plan["items"].items() if entry["gold"]}
+    counted = [row for row in rows if row["item"] not in gold]
+    resolved = [row | _where(plan["items"][row["item"]]) for row in counted]
     figures = [*labels.raters(rows, questions, gold)]
     if plan["pairs"]:
         figures += people.preferred(loaded, resolved)
@@ -154,8 +154,8 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     else:
         figures += people.labelled(loaded, resolved)
     frame = frames.label(frames.frame(figures), benchmark="nein")
-    shown = [people.PREFERRED, labels.AGREEMENT] if plan["pairs"] else sections.PEOPLE
-    page = Page("What people say", sections=[Section("people", "People", [*shown, labels.RATERS])])
+    tables = [people.PREFERRED, labels.AGREEMENT] if plan["pairs"] else sections.PEOPLE
+    page = Page("What people say", sections=[Section("people", "People", [*tables, labels.RATERS])])
     report.write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
@@ -165,7 +165,7 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
         if f.get("remark")
     ]
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return report.headline(frame, [labels.RATERS, *shown], remarks, [last])
+    return report.headline(frame, [labels.RATERS, *tables], remarks, [last])
 
 
 def _where(item: Mapping[str, Any]) -> Labelled:

@@ -51,7 +51,7 @@ class Batches:
         for path in self._folder.glob("*.json"):
             if self._path(path.stem, "replies").exists():
                 self._replies |= {
-                    key: place for key, place, reply in self._lines(path.stem) if reply[0] == 200
+                    key: where for key, where, reply in self._lines(path.stem) if reply[0] == 200
                 }
             else:
                 self._states[path.stem] = json.loads(path.read_bytes())
@@ -129,7 +129,7 @@ class Batches:
         """Uploads and begins a batch, unless that was done; as much of it as the budget has room for."""
         path, resumed = self._path(name, "requests"), "file" in state
         if not resumed:
-            ids = [f"{name}-{one}" for one in state["ids"]]
+            ids = [f"{name}-{digest}" for digest in state["ids"]]
             room = spending.ledger().hold(ids, state["model"] + spending.BATCH, state["address"])
             if room < len(ids):
                 path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:room]))
@@ -140,7 +140,7 @@ class Batches:
                 self._note(name, file=uploader.create(file=(path.name, file), purpose="batch").id)
         with _sentences(service):
             known = service.client.batches.list(limit=100).data if resumed else ()  # begun before a kill?
-            same = [one for one in known if (one.metadata or {}).get("nein") == name]
+            same = [earlier for earlier in known if (earlier.metadata or {}).get("nein") == name]
             batch = same[0] if same else service.client.batches.create(
                 completion_window="24h", endpoint=f"/v1{state['path']}", input_file_id=state["file"],
                 metadata={"nein": name},
@@ -173,15 +173,15 @@ class Batches:
             used[digest] = spending.tokens(content.get("usage")) if status == 200 else {}
         lacking = [digest for digest in state["ids"] if digest not in used]
         errors = (batch.errors and batch.errors.data) or []
-        why = {"code": f"batch_{batch.status}", "message": "".join(str(one.message) for one in errors[:1])}
+        why = {"code": f"batch_{batch.status}", "message": "".join(str(item.message) for item in errors[:1])}
         with part.open("a", encoding="utf-8") as file:
             for digest in lacking:
                 file.write(json.dumps({"custom_id": digest, "response": None, "error": why}) + "\n")
         for digest in state["ids"]:
-            told = state["model"] + spending.BATCH, state["address"], used.get(digest, {})
-            spending.ledger().paid(f"{name}-{digest}", *told)
+            charge = state["model"] + spending.BATCH, state["address"], used.get(digest, {})
+            spending.ledger().paid(f"{name}-{digest}", *charge)
         part.replace(self._path(name, "replies"))
-        self._replies |= {digest: place for digest, place, _ in self._lines(name)}
+        self._replies |= {digest: where for digest, where, _ in self._lines(name)}
         self._path(name, "requests").unlink(missing_ok=True)
         self._say(name, f"{batch.status}, {len(used):,} replies")
         del self._states[name]

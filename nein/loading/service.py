@@ -101,8 +101,8 @@ def keep(options: Any) -> None:
 
 def setting(name: str, given: Any = None, usual: Any = None) -> Any:
     """One of `USUAL`: as given, else as the command says, else as usual."""
-    said = given if given is not None else _command.get(name)
-    return said if said is not None else usual if usual is not None else USUAL[name]
+    value = given if given is not None else _command.get(name)
+    return value if value is not None else usual if usual is not None else USUAL[name]
 
 
 class Pace:
@@ -164,7 +164,7 @@ class Pace:
 def hosted(address: str) -> str:
     """The row of `KEYS` of an address; "" of a server of one's own."""
     host = urlsplit(address).hostname or ""
-    return max((one for one in KEYS if f".{host}".endswith(f".{one}")), key=len, default="")
+    return max((domain for domain in KEYS if f".{host}".endswith(f".{domain}")), key=len, default="")
 
 
 class Service:
@@ -290,8 +290,8 @@ class Service:
             raise NoAnswer(WAITING, WAITING)
         status, content = reply
         if status in (0, *RETRIED) or status >= 500:
-            said = f": HTTP {status}" if status else f" ({self.cleared(content, shortest=1)})"
-            raise NoAnswer(f"the batch gave no answer{said}", SERVER, status=status)
+            detail = f": HTTP {status}" if status else f" ({self.cleared(content, shortest=1)})"
+            raise NoAnswer(f"the batch gave no answer{detail}", SERVER, status=status)
         if status >= 400:
             raise self._refusal(status, json.dumps(content))
         self.count(requests=1, **spending.tokens(content.get("usage")))
@@ -350,16 +350,16 @@ class Service:
                             )
                     if status == 200:
                         return bytes(content)
-                    said = f"HTTP {status}"
+                    why = f"HTTP {status}"
             except NoAnswer:
                 raise
             except Exception as error:  # noqa: BLE001 - of httpx, in one of its two packages
-                status, said = 0, type(error).__name__
+                status, why = 0, type(error).__name__
             if (status and status not in RETRIED and status < 500) or attempt == self.retries:
                 break
             self.pace.wait(backoff(attempt))
         kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
-        raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {said}", kind, status=status)
+        raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {why}", kind, status=status)
 
     def _refusal(self, status: int, reply: str) -> NoAnswer:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
@@ -373,7 +373,7 @@ class Service:
         error = content.get("error", content) if isinstance(content, dict) else {}
         error, words = error if isinstance(error, dict) else {}, str(content)
         if {str(error.get("code")), str(error.get("type"))} & {*CONTENT} or any(
-            one in words for one in CONTENT
+            code in words for code in CONTENT
         ):
             return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD, status=status)
         named = [*filter(None, [error.get("param")]), *re.findall(r"['\"`](\w+)['\"`]", words)]
@@ -413,11 +413,11 @@ def parallel_map(
     rest, seats = iter(items), min(at_once, len(items))
 
     def run() -> None:
-        while (one := waiting.get()) is not None:
+        while (task := waiting.get()) is not None:
             try:
-                done.put((*one, work(*one), None))
+                done.put((*task, work(*task), None))
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                done.put((*one, None, error))
+                done.put((*task, None, error))
 
     for item in itertools.islice(rest, seats):
         waiting.put((item,))

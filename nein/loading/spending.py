@@ -149,8 +149,8 @@ class Ledger:
         cost = price(model, usage, address) if usage else None
         with self._change:
             if usage or self._budget is not None:
-                told = {"cost": None if cost is None else str(cost), "seconds": round(seconds, 2)}
-                self._write(identity, model, **told, **usage)
+                facts = {"cost": None if cost is None else str(cost), "seconds": round(seconds, 2)}
+                self._write(identity, model, **facts, **usage)
             if usage and cost is None and self._budget is not None and model not in self._unpriced:
                 self._unpriced.add(model)
                 print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
@@ -214,18 +214,18 @@ def ledger() -> Ledger:
 
 def spent(folder: Path) -> dict[str, dict[str, Any]]:
     """`Ledger.models` of the OUT that a folder is or lies in; {} where nothing was asked."""
-    for place in (folder, *folder.absolute().parents[:3]):
-        if (place / FOLDER).is_dir():
-            return Ledger(place).models()
+    for parent in (folder, *folder.absolute().parents[:3]):
+        if (parent / FOLDER).is_dir():
+            return Ledger(parent).models()
     return {}
 
 
 def sentences(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Of every model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
-    said = []
-    for name, one in models.items():
-        dollars = "price unknown" if one["dollars"] is None else f"${one['dollars']:.2f}"
-        count = f"{one['requests']:,} request{'s' * (one['requests'] != 1)}"
-        told = f"{one.get('input_tokens', 0):,} tokens in, {one.get('output_tokens', 0):,} out"
-        said.append(f"{name}: {dollars} for {count} ({told})")
-    return said
+    lines = []
+    for name, totals in models.items():
+        dollars = "price unknown" if totals["dollars"] is None else f"${totals['dollars']:.2f}"
+        count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
+        detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
+        lines.append(f"{name}: {dollars} for {count} ({detail})")
+    return lines

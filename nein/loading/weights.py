@@ -78,10 +78,10 @@ def read_checkpoint(
             raise UserError(
                 f"'{file}' is a pickle that holds more than tensors and could run code when read; {advice}"
             ) from None
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise UserError(
-            f"'{file}' cannot be read without running code from it ({said}); do not use this file"
+            f"'{file}' cannot be read without running code from it ({message}); do not use this file"
         ) from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot read '{file}' ({type(error).__name__}: {said}); fetch it again") from None
+        message = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read '{file}' ({type(error).__name__}: {message}); fetch it again") from None

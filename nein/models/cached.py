@@ -140,18 +140,18 @@ class _Cached:
         keys: list[list[str]] = []
         for image, row in zip(images, rows, strict=True):
             picture = pixel_hash(image) if row else ""
-            keys.append([json.dumps([picture, *words(one)]) for one in row])
+            keys.append([json.dumps([picture, *words(item)]) for item in row])
         longest = max(map(len, rows), default=0)  # the first questions of all pictures go first
         places = ((i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row))
-        asked = {keys[i][k]: functools.partial(ask, images[i], rows[i][k]) for i, k in places}
+        calls = {keys[i][k]: functools.partial(ask, images[i], rows[i][k]) for i, k in places}
 
         def work(key: str) -> dict[str, Any] | NoAnswer:
             try:
-                return self._questions.answer(key, asked[key])
+                return self._questions.answer(key, calls[key])
             except NoAnswer as error:
                 return error
 
-        replies = dict(self.each(work, list(asked)))
+        replies = dict(self.each(work, list(calls)))
         return [[replies[key] for key in row] for row in keys]
 
 
@@ -177,7 +177,7 @@ class CachedModel(_Cached):
         replies = self._all(
             images, asked,
             lambda a: (a.prompt.before, a.prompt.after, a.options, a.question, a.texts, ways),
-            lambda image, one: self._ask(image, one, scorings),
+            lambda image, question: self._ask(image, question, scorings),
         )  # fmt: skip
         return [[_reply(kept) for kept in row] for row in replies]
 

@@ -50,8 +50,8 @@ class Watched:
             self._known = {
                 "asked": len(pairs),
                 "flipped": sum(one[0] != other[0] for one, other in pairs),
-                "right_before": sum(said == truth for said, truth in self._before),
-                "right_after": sum(said == truth for said, truth in after),
+                "right_before": sum(verdict == truth for verdict, truth in self._before),
+                "right_after": sum(verdict == truth for verdict, truth in after),
             }
         return {**self._judge.usage(), **({"known": self._known} if self._known else {})}
 
@@ -73,7 +73,7 @@ class Watched:
         except (NoAnswer, UnavailableError):
             return []
         return [
-            (parse_yes_no(said.text), truth)
+            (parse_yes_no(answer.text), truth)
             for row in rows
-            for said, truth in zip(row, (True, False), strict=True)
+            for answer, truth in zip(row, (True, False), strict=True)
         ]

@@ -131,19 +131,19 @@ def resolve_editors(
             EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
             for one in find(expanded(edited), as_released)
         ]
-    asked: list[str] = []
+    wanted: list[str] = []
     for name in names:
-        asked += every_editor(preset) if name == "all" else [name]
-    asked = list(dict.fromkeys(asked))
+        wanted += every_editor(preset) if name == "all" else [name]
+    wanted = list(dict.fromkeys(wanted))
     for option in overrides:
         # An editor in memory got the options that it takes when it was made.
         if not any(
             references.offered(name) is not None or editors.takes(split_editor(name)[1], option)
-            for name in asked
+            for name in wanted
         ):
-            editors.check(split_editor(asked[0])[1], **{option: overrides[option]})
+            editors.check(split_editor(wanted[0])[1], **{option: overrides[option]})
     choices = []
-    for name in asked:
+    for name in wanted:
         plain = choose_editor(name, preset, overrides)
         choices.append(plain)
         for remedy in mend:
@@ -168,7 +168,7 @@ def every_editor(preset: str) -> list[str]:
     """What `all` stands for: the paper's editors as far as they are there, then the controls."""
     from nein.nano import zoo
 
-    there = []
+    present = []
     for name in PAPER_EDITORS:
         row, reason = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), "")), ""
         if row is None:
@@ -189,8 +189,8 @@ def every_editor(preset: str) -> list[str]:
         if reason:
             log.warning("'--editor all' leaves out %s: %s.", name, reason)
         else:
-            there.append(name)
-    return [*there, *CONTROLS[preset]]
+            present.append(name)
+    return [*present, *CONTROLS[preset]]
 
 
 def spelled_editor(name: str) -> str:
@@ -218,8 +218,8 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
 
 def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
-    if (made := references.offered(asked)) is not None:
-        return EditorChoice(asked, asked, asked, made=made)
+    if (editor := references.offered(asked)) is not None:
+        return EditorChoice(asked, asked, asked, made=editor)
     given, name, checkpoint = split_editor(asked)
     if given is not None:
         references.check_name(given, editors.available())
@@ -268,22 +268,22 @@ class ExternalEdits:
 
     def of(self, samples: Sequence[Sample]) -> ExternalEdits:
         """These pictures, of the samples of a data set. Warns of others. Raises UserError without any."""
-        one = replace(self, ids=tuple(sample.id for sample in samples[:LOOKED_AT]))
+        edits = replace(self, ids=tuple(sample.id for sample in samples[:LOOKED_AT]))
         if isinstance(samples, tuple):
-            one, ids = self, {sample.id for sample in samples}
+            edits, ids = self, {sample.id for sample in samples}
             strangers = [name for name in self.files if name not in ids]
         else:
             with os.scandir(self.folder) as entries:
                 strangers = [entry.name for entry in itertools.islice(entries, 3)]
-        if not one.files.keys() - set(strangers):
+        if not edits.files.keys() - set(strangers):
             raise UserError(
                 f"None of the pictures in '{self.folder}' is named after a sample; they are called "
                 f"{shortlist(strangers, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
             )
-        if strangers and one is self:
+        if strangers and edits is self:
             more = f"{len(strangers)} pictures belong to no sample ({shortlist(strangers, 3)})"
             log.warning("%s/%s: %s", self.method, self.track, more)
-        return one
+        return edits
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -304,7 +304,7 @@ class ExternalEdits:
         if not self.ids:
             return self.files.get(sample_id)
         places = self.folder / f"{index // SEGMENT:03d}", self.folder
-        return next((path for place in places if (path := find_image(place, sample_id))), None)
+        return next((path for folder in places if (path := find_image(folder, sample_id))), None)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -339,28 +339,28 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
         return [ExternalEdits(folder.resolve().name, "negative", folder, plain)]
     found: dict[tuple[str, str], Path] = {}
     for method in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
-        for track, place in (("negative", method), *((track, method / track) for track in TRACKS)):
-            if not _holds_pictures(place):
+        for track, where in (("negative", method), *((track, method / track) for track in TRACKS)):
+            if not _holds_pictures(where):
                 continue
             if (method.name, track) in found:
                 raise UserError(
                     f"'{folder}' holds {method.name}/{track} twice: as pictures, and as a folder of that "
                     "name."
                 )
-            found[method.name, track] = place
+            found[method.name, track] = where
     if not found:
         raise UserError(
             f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or "
             f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, place, plain) for key, place in found.items()]
+    return [ExternalEdits(*key, where, plain) for key, where in found.items()]
 
 
 def _holds_pictures(folder: Path) -> bool:
     """Whether pictures are in the folder, or in its first of a thousand. Of many files the first tells."""
-    for place in (folder, folder / "000"):
-        if place.is_dir():
-            with os.scandir(place) as entries:
+    for path in (folder, folder / "000"):
+        if path.is_dir():
+            with os.scandir(path) as entries:
                 if any(Path(entry.name).suffix.lower() in IMAGE_SUFFIXES for entry in entries):
                     return True
     return False

@@ -159,7 +159,7 @@ def _weights(names: Iterable[str], suffix: str = ".safetensors") -> list[str]:
         folder, _, file = name.rpartition("/")
         if file.endswith(suffix) and WEIGHTS.fullmatch(file):
             folders.setdefault(folder, []).append(name)
-    return [n for there in folders.values() for n in [x for x in there if "-of-" not in x] or there]
+    return [n for files in folders.values() for n in [x for x in files if "-of-" not in x] or files]
 
 
 def place(need: Need, folder: Path) -> Path:
@@ -170,14 +170,14 @@ def place(need: Need, folder: Path) -> Path:
 def _conversion(api: HfApi, need: Need) -> list[File]:
     """The safetensors of the hub's conversion service, in a pull request, which transformers takes."""
     title, author = CONVERSION
-    for one in api.get_repo_discussions(need.reference, author=author, discussion_type="pull_request"):
-        if one.title == title and one.status == "open":
-            revision = f"refs/pr/{one.num}"
+    for discussion in api.get_repo_discussions(need.reference, author=author, discussion_type="pull_request"):
+        if discussion.title == title and discussion.status == "open":
+            revision = f"refs/pr/{discussion.num}"
             info = api.model_info(need.reference, revision=revision, files_metadata=True, timeout=TIMEOUT)
-            there = {item.rfilename: item for item in info.siblings or []}
-            if shards := _weights(name for name in there if "/" not in name):
-                names = [*shards, *({"model.safetensors.index.json"} & there.keys())]
-                return [_file(there[name], revision) for name in names]
+            files = {item.rfilename: item for item in info.siblings or []}
+            if shards := _weights(name for name in files if "/" not in name):
+                names = [*shards, *({"model.safetensors.index.json"} & files.keys())]
+                return [_file(files[name], revision) for name in names]
     raise Refused(
         f"'{need}' has no weights as safetensors, and pickles are not loaded; save it again with "
         "save_pretrained, or name a revision that has them: OWNER/NAME@REVISION."
@@ -302,10 +302,10 @@ def _silent(need: Need, error: BaseException) -> UserError:
 def left(sets: Iterable[Set], known: Mapping[str, Any], folder: Path) -> int:
     """Bytes that are still to be downloaded, by what the manifest and the cache already have."""
     size = 0
-    for one in sets:
-        entry = known.get(one.need.key, {})
-        same = entry.get("files", ()) if entry.get("commit") == one.commit else ()
-        there = [name for name in same if (folder / name).is_file()]
-        lacking = (f for f in one.files if not any(name.endswith(f"/{f.name}") for name in there))
+    for item in sets:
+        entry = known.get(item.need.key, {})
+        same = entry.get("files", ()) if entry.get("commit") == item.commit else ()
+        present = [name for name in same if (folder / name).is_file()]
+        lacking = (f for f in item.files if not any(name.endswith(f"/{f.name}") for name in present))
         size += sum(file.size for file in lacking)
     return size

@@ -106,8 +106,8 @@ def _ask(
         presence = form.presence.replace(*REWORDED.get(word.wording, ("", "")))
         return replace(form, presence=presence).ask_presence(word.word, how.article)
 
-    asked = [[prompt(word) for word in row] for row in words]
-    return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, asked)]
+    prompts = [[prompt(word) for word in row] for row in words]
+    return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, prompts)]
 
 
 def _verdicts(answer: Any) -> dict[str, Any]:

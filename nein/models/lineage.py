@@ -98,8 +98,8 @@ def of_cache(references: Sequence[str]) -> list[Tower]:
     """Those of repositories that the hub's cache has."""
     from huggingface_hub import try_to_load_from_cache
 
-    there = ((name, try_to_load_from_cache(name, file)) for name in references for file in WEIGHTS)
-    return read({name: Path(path).parent for name, path in there if isinstance(path, str)})
+    cached = ((name, try_to_load_from_cache(name, file)) for name in references for file in WEIGHTS)
+    return read({name: Path(path).parent for name, path in cached if isinstance(path, str)})
 
 
 def notes(towers: Sequence[Tower]) -> list[str]:
@@ -107,7 +107,7 @@ def notes(towers: Sequence[Tower]) -> list[str]:
     found = []
     for tower in (tower for tower in towers if not tower.plain):
         apart = ((other, _distance(tower, other)) for other in towers if other.plain)
-        other, distance = next(((one, d) for one, d in apart if d < NEAR), (None, 0.0))
+        other, distance = next(((near, d) for near, d in apart if d < NEAR), (None, 0.0))
         if other is None:
             continue
         if distance == 0 and _digests(tower) == _digests(other):

@@ -39,9 +39,9 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
     needs: list[Need] = []
     for name in names:
         if name == "all":
-            rows = [editors.PRESETS.get(DEFAULT_ROWS.get((one, preset), "")) for one in PAPER_EDITORS]
-            there = [row.editor for row in rows if row is not None and row.checkpoint is not None]
-            needs += of_editors(there, preset, overrides)
+            rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
+            published = [row.editor for row in rows if row is not None and row.checkpoint is not None]
+            needs += of_editors(published, preset, overrides)
             continue
         choice = choose_editor(name, preset, overrides or {})
         if choice.made is None:

@@ -46,15 +46,15 @@ class RemovalReward(RewardJudge):
         check_edits([sources, edits], instructions)
         named = to_be_gone(instructions)
         ask = template(self.model.template).ask_presence
-        asked = [k for k, words in enumerate(named) if words]
+        indices = [k for k, words in enumerate(named) if words]
         answers = isolated(
             lambda rows: self.model.ask(
                 [edits[k] for k in rows], [[ask(word, self.article) for word in named[k]] for k in rows]
             ),
-            asked,
+            indices,
         )
         scores = [Score(None, NAMES_NOTHING)] * len(named)
-        for k, replies in zip(asked, answers, strict=True):
+        for k, replies in zip(indices, answers, strict=True):
             scores[k] = Score(None, replies) if isinstance(replies, str) else _least(named[k], replies)
         return scores
 
@@ -75,10 +75,12 @@ def _least(names: Sequence[str], answers: Sequence[Answer]) -> Score:
 
 def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
     """What each sentence wants gone: "Remove the cup and the bus." and "no cup" alike; () for nothing."""
-    commands = [re.fullmatch(r"Remove the (.+?)\.?", one.strip()) for one in instructions]
-    read = denials.read([one for one, command in zip(instructions, commands, strict=True) if command is None])
-    absent = iter([one.absent for one in read])
-    return [next(absent) if one is None else tuple(one[1].split(" and the ")) for one in commands]
+    commands = [re.fullmatch(r"Remove the (.+?)\.?", text.strip()) for text in instructions]
+    read = denials.read(
+        [text for text, command in zip(instructions, commands, strict=True) if command is None]
+    )
+    absent = iter([reading.absent for reading in read])
+    return [next(absent) if found is None else tuple(found[1].split(" and the ")) for found in commands]
 
 
 def check(reference: str) -> None:

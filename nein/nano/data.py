@@ -196,11 +196,11 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
         for sentence in captions(source, rng_for(split, index, "captions")):
             annotations.append({"id": len(annotations) + 1, "image_id": image_id, "caption": sentence})
     records = []
-    for one in iter_samples(split, sources, world):
-        add_image(one.nein, f"nein_{split}", one.sample)
+    for sample in iter_samples(split, sources, world):
+        add_image(sample.nein, f"nein_{split}", sample.sample)
         records.append({
-            "COCO": one.coco, "T_original": one.caption, "T_negative": one.negative,
-            "T_generated": one.generated, "NeIn": one.nein,
+            "COCO": sample.coco, "T_original": sample.caption, "T_negative": sample.negative,
+            "T_generated": sample.generated, "NeIn": sample.nein,
         })  # fmt: skip
     categories = [{"id": i, "name": name} for name, i in category_ids.items()]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}

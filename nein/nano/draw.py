@@ -73,8 +73,8 @@ def sketched_background(picture: Image.Image) -> Image.Image:
 def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
     """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
     rows, columns = np.indices(colours.shape[:2])
-    place = columns + (rows if falling else -rows)
-    return ((place % HATCH) < STROKE).astype(np.float32)[..., None]
+    position = columns + (rows if falling else -rows)
+    return ((position % HATCH) < STROKE).astype(np.float32)[..., None]
 
 
 def _colder(colours: np.ndarray) -> np.ndarray:

@@ -72,22 +72,22 @@ def _drawn(
     split: str, count: int, purpose: str, cells: Sequence[Cell], shown: Callable[[Cell, Named], Things]
 ) -> Iterator[tuple[Cell, Named, list[Scene]]]:
     """`count` (cell, what is named, a scene for each of `shown`), those of `cells` in turns."""
-    made = index = 0
-    while made < count:
-        rng, cell = rng_for(split, index, purpose), cells[made % len(cells)]
+    done = index = 0
+    while done < count:
+        rng, cell = rng_for(split, index, purpose), cells[done % len(cells)]
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
         scenes = _together(rng, named, cell[1], shown(cell, named))
         index += 1
         if scenes is not None:
-            made += 1
+            done += 1
             yield cell, named, scenes
 
 
 def _shown(cell: Cell, named: Named) -> Things:
     one, two = (named.thing, named.colour), (named.thing, named.second)
-    shown: dict[str, Things] = {
+    things: dict[str, Things] = {
         "except_one": ([one], [one, two]),
         "neither_nor": ([], [(named.other, None)]),
         "scoped": ([(named.thing, None)], [(named.other, None)]),
@@ -95,7 +95,7 @@ def _shown(cell: Cell, named: Named) -> Things:
         "past": ([], [(named.thing, None)]),
         "clause": ([one], [two]),
     }
-    return shown[cell[0]]
+    return things[cell[0]]
 
 
 def _together(rng: random.Random, named: Named, others: int, shown: Things) -> list[Scene] | None:
@@ -164,8 +164,8 @@ class Edit:
 def edits(split: str, count: int) -> Iterator[Edit]:
     """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
-    shown = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
-    for cell, named, [scene] in _drawn(split, count, "scope edits", cells, shown):
+    things = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
+    for cell, named, [scene] in _drawn(split, count, "scope edits", cells, things):
         construction, others, depth = cell
         stays = (*[True] * others, *(stays for _, stays in _before(cell, named)))
         yield Edit(construction, named, others, depth, scene, stays)

@@ -229,14 +229,14 @@ def _directions(
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:
     """`count` (scene number, scene, question), one of each kind per scene."""
-    made = index = 0
-    while made < count:
+    done = index = 0
+    while done < count:
         scene = question_scene(split, index, world)
         rng = rng_for(split, index, "questions")
         questions = [ask(rng, scene, kind, world) for kind in KINDS]
         if all(questions):
             for question in questions:
-                if question is not None and made < count:
-                    made += 1
+                if question is not None and done < count:
+                    done += 1
                     yield index, scene, question
         index += 1

@@ -112,13 +112,13 @@ def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
     kept, start = [], 0
     for end in ends:
         if any(start <= phrase.start < end and phrase.denied % 2 == 0 for phrase in phrases):
-            told = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
-            while told and told[-1].lower_ in _CONNECTING:
-                told.pop()
-            while told and told[0].lower_ in _CONNECTING:
-                told.pop(0)
+            tokens = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
+            while tokens and tokens[-1].lower_ in _CONNECTING:
+                tokens.pop()
+            while tokens and tokens[0].lower_ in _CONNECTING:
+                tokens.pop(0)
             stop = doc[end - 1].text if doc[end - 1].is_punct else ""
-            kept.append("".join(token.text_with_ws for token in told).strip() + stop)
+            kept.append("".join(token.text_with_ws for token in tokens).strip() + stop)
         start = end
     return " ".join(kept)
 
@@ -171,7 +171,7 @@ def _denied(
     """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
     # A denial reaches as far as no new clause begins.
     following = [
-        one for one in phrases if one.start >= end and not {"but", ";", "."} & set(words[end : one.start])
+        part for part in phrases if part.start >= end and not {"but", ";", "."} & set(words[end : part.start])
     ]
     before = [phrase for phrase in phrases if phrase.end <= start]
     if cue & set(PRECEDED):
@@ -207,8 +207,8 @@ def _of_existence(negation: Any) -> bool:
     if negation.i == 0 or head.pos_ in ("NOUN", "PROPN"):
         return True
     if head.lemma_.lower() == "be":
-        said = [child for child in head.children if child.dep_ in ("acomp", "attr", "oprd")]
-        adjectives = [child for child in said if child.pos_ in ("ADJ", "VERB")]
+        complements = [child for child in head.children if child.dep_ in ("acomp", "attr", "oprd")]
+        adjectives = [child for child in complements if child.pos_ in ("ADJ", "VERB")]
         return all(child.lemma_.lower() in EXISTENCE or _is_cue(child) for child in adjectives)
     return head.lemma_.lower() in EXISTENCE or _is_cue(head)
 

@@ -85,10 +85,10 @@ def load(config: ContrastConfig) -> Corpus:
             : config.limit
         ]
     else:
-        questions = asked = table.Questions(Path(config.questions), config.limit)
-        if len(asked.options) > 1:
+        questions = listed = table.Questions(Path(config.questions), config.limit)
+        if len(listed.options) > 1:
             raise UserError(
-                f"'{config.questions}' has questions with {' and '.join(map(str, asked.options))} "
+                f"'{config.questions}' has questions with {' and '.join(map(str, listed.options))} "
                 "options; a batch needs the same number throughout."
             )
     for name, count, flag in (
@@ -110,13 +110,13 @@ def load(config: ContrastConfig) -> Corpus:
             json.dumps([_digest(captions), _digest(questions)]).encode()
         ).hexdigest(),
     }
-    shown = media(config.captions)
+    pictures = media(config.captions)
     drawn_too = is_nano(config.captions), is_nano(config.questions)
     shared = all(drawn_too) or (
         not any(drawn_too)
         and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
     )
-    return Corpus(captions, questions, shown, shown if shared else media(config.questions), facts)
+    return Corpus(captions, questions, pictures, pictures if shared else media(config.questions), facts)
 
 
 def _digest(records: Sequence[Any]) -> str:

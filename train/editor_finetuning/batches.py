@@ -41,8 +41,8 @@ def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
     """The module where it is on the device in that dtype, else a copy that is."""
     tensors = [*module.parameters(), *module.buffers()]
     as_wanted = (
-        one.device == torch.device(device) and (one.dtype == dtype or not one.is_floating_point())
-        for one in tensors
+        tensor.device == torch.device(device) and (tensor.dtype == dtype or not tensor.is_floating_point())
+        for tensor in tensors
     )
     return module if all(as_wanted) else copy.deepcopy(module).to(device=device, dtype=dtype)
 

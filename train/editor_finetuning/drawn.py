@@ -228,7 +228,7 @@ def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarra
     target_scene = pair.target
     if style == "generated" and rng.random() < 0.5:
         # As in pairs from a generator, everything may shift by up to one pixel.
-        target_scene = replace(target_scene, items=tuple(_moved(rng, one, 4) for one in target_scene.items))
+        target_scene = replace(target_scene, items=tuple(_moved(rng, part, 4) for part in target_scene.items))
     if style == "rerendered":
         target_scene = rerender(rng, target_scene)
     source, target = render(pair.source), render(target_scene)
@@ -267,8 +267,8 @@ class DrawnPair:
         return pair_images(self.edit, rng, self.style)
 
     def key(self) -> str:
-        shown = repr((self.edit.source, self.edit.target, self.edit.effect))
-        return f"{self.world}/{hashlib.sha256(shown.encode()).hexdigest()[:16]}"
+        text = repr((self.edit.source, self.edit.target, self.edit.effect))
+        return f"{self.world}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def draw_pairs(

@@ -153,8 +153,8 @@ class Validation:
         if self._processes.is_main:
             ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
             steps = sorted(out.glob("step-*/negative"))
-            shown = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
-            grid.grid(GridConfig(runs=shown, ids=ids, out=out / "grid.png"))
+            runs = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
+            grid.grid(GridConfig(runs=runs, ids=ids, out=out / "grid.png"))
         self._processes.barrier()
         return values
 

@@ -238,7 +238,7 @@ def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
     pairs, out = options.pairs() or list(PAIRS), options.out
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in options.model}
-    short = [one.name if one else Path(name).name.removeprefix("sentence:") for name, one in chosen.items()]
+    short = [net.name if net else Path(name).name.removeprefix("sentence:") for name, net in chosen.items()]
     labels = {
         name: name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)
     }
@@ -262,7 +262,7 @@ def run(options: AnalyseConfig) -> None:
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
         named = {True: f"A = {pairs[0][0]}", False: f"A = {pairs[0][1]}"}
         for key, _, groups in PLOTS:
-            places = [place for place, s in enumerate(sets[0]) if s.group in groups]
+            places = [index for index, s in enumerate(sets[0]) if s.group in groups]
             points = components(features[0][places]).tolist()
             coordinates += [
                 {"plot": key, "model": labels[name], "group": s.group, "template": s.template,

@@ -108,15 +108,15 @@ def _stage(
         return next((text for text in shown.values() if isinstance(text, str)), "")
 
     def read(number: int) -> list[_Read]:
-        asked = (task.questions[index] for index in blocks.members(number))
-        return [(question, seen(question)) for question in asked]
+        questions = (task.questions[index] for index in blocks.members(number))
+        return [(question, seen(question)) for question in questions]
 
     def work(loaded: Any, block: list[_Read], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        usable = [one for one in block if not fault(one[1])]
+        usable = [item for item in block if not fault(item[1])]
         answers = iter(answer(loaded, usable) if usable else ())
         rows = []
-        for question, shown in block:
-            why = fault(shown)
+        for question, pictures in block:
+            why = fault(pictures)
             lost = {**empty, "reason": f"{UNUSABLE}{why}", "failed": PICTURE}
             rows.append({"id": question.id, **(lost if why else next(answers))})
         return {output: rows}
@@ -145,16 +145,16 @@ def _answers(
         [question.options[k].text for k in places]
         for (question, _), places in zip(block, orders, strict=True)
     ]
-    asked = []
+    questions = []
     for (question, _), texts in zip(block, offered, strict=True):
         if generated and sorted(texts) == YES_NO:  # else options stand behind letters
             put = yes_or_no(question.asked)
         else:
             put = prompt(config.prompt, question.asked or QUESTION, texts)
-        asked.append([ChoiceQuestion(put, len(texts))])
-    shown: list[Any] = [seen[question.image] for question, seen in block]
+        questions.append([ChoiceQuestion(put, len(texts))])
+    pictures: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
-    replies = model.answer(shown, asked, [config.scoring])
+    replies = model.answer(pictures, questions, [config.scoring])
     for texts, places, [reply] in zip(offered, orders, replies, strict=True):
         letter, reason = None, reply.error
         if not reply.error and not generated:
@@ -174,12 +174,12 @@ def _answers(
 
 def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
     def scores(part: Sequence[_Read]) -> list[np.ndarray]:  # (options,) per question
-        shown = [(question, name, image) for question, seen in part for name, image in seen.items()]
+        triples = [(question, name, image) for question, seen in part for name, image in seen.items()]
         texts = [
             [option.text for option in question.options if question.picture(option) == name]
-            for question, name, _ in shown
+            for question, name, _ in triples
         ]  # each picture with the sentences held against it
-        images: list[Any] = [image for _, _, image in shown]
+        images: list[Any] = [image for _, _, image in triples]
         matched = iter(model.match(images, texts))
         found = []
         for question, seen in part:
@@ -189,11 +189,11 @@ def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
         return found
 
     rows = []
-    for one in isolated(scores, block):
-        reason = one if isinstance(one, str) else ""
-        if not reason and not np.isfinite(one).all():
+    for result in isolated(scores, block):
+        reason = result if isinstance(result, str) else ""
+        if not reason and not np.isfinite(result).all():
             reason = "the model's score is not finite"
-        values = None if reason else [float(score) for score in one]
+        values = None if reason else [float(score) for score in result]
         rows.append({"scores": values, "reason": reason, "failed": MODEL if reason else ""})
     return rows
 
@@ -228,10 +228,10 @@ class Distinct:
                 continue  # captions without their words
             changes: dict[str, Any] = {"asked": ASKED}
             if name == TEXT_ONLY:
-                options = tuple(replace(one, image="") for one in question.options)
+                options = tuple(replace(choice, image="") for choice in question.options)
                 changes = {"image": GREY, "options": options}
             elif not question.asked:
-                changes = {"options": tuple(replace(one, text=SAID) for one in question.options)}
+                changes = {"options": tuple(replace(choice, text=SAID) for choice in question.options)}
             left = question.asked if name == TEXT_ONLY else question.image if question.asked else ""
             words = left, *sorted(_option(name, option) for option in question.options)
             standing[question.id] = by_words.setdefault(words, replace(question, groups=(), **changes))
@@ -239,14 +239,14 @@ class Distinct:
         return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
 
     def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
-        given = {_option(self.name, one): value for one, value in zip(asked.options, values, strict=True)}
-        return [given[_option(self.name, one)] for one in question.options]
+        given = {_option(self.name, entry): value for entry, value in zip(asked.options, values, strict=True)}
+        return [given[_option(self.name, entry)] for entry in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
         """Of what stands for `questions`, evenly spread where that is more than `most`."""
-        positions = {one.id: index for index, one in enumerate(self.task.questions)}
-        asked = {positions[self.standing[one.id].id] for one in questions if one.id in self.standing}
-        return spread(Blocks(len(positions), size, sorted(asked)), most)
+        positions = {item.id: index for index, item in enumerate(self.task.questions)}
+        wanted = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
+        return spread(Blocks(len(positions), size, sorted(wanted)), most)
 
 
 def _option(name: str, option: Option) -> str:

@@ -110,28 +110,28 @@ def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, in
 
 
 def of_choices(table: ScoreTable) -> Figures:
-    asked = table.where(metric="accuracy")
-    if not len(asked):
+    questions = table.where(metric="accuracy")
+    if not len(questions):
         return
-    present = asked.names("type")
-    types = {"all": asked, **{t: asked.where(type=t) for t in TEMPLATES if t in present}}
+    present = questions.names("type")
+    types = {"all": questions, **{t: questions.where(type=t) for t in TEMPLATES if t in present}}
     for type_, members in types.items():
         of_type = members.figure(metric="accuracy", type=type_)
         if of_type["value"] == 1 and members.scored.frame["alike"].notna().all():  # ties went to the first
             of_type["refused"] = "all options tie"
         yield of_type
-    if asked.frame["first"].notna().all() and len(asked) > 1:
-        yield number(1.0, unit="%", n=len(asked), metric="right first", type="all")
+    if questions.frame["first"].notna().all() and len(questions) > 1:
+        yield number(1.0, unit="%", n=len(questions), metric="right first", type="all")
     if {AFFIRMATION, NEGATION} <= types.keys():
         ends = [types[type_] for type_ in (AFFIRMATION, NEGATION)]
         unscored = sum(end.unscored().total() for end in ends)
         yield _difference(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
         yield from _baselines(members, table if type_ == "all" else table.where(type=type_), type_)
-    chance = _of_each(asked, "templates", lambda templates: 1 / len(templates)).mean()
-    yield number(float(chance), unit="%", n=len(asked), metric="chance", type="all")
-    known = _of_each(asked, "templates", lambda names: all(names) and len(set(names)) > 1).astype(bool)
-    typed = ScoreTable(asked.frame[known])
+    chance = _of_each(questions, "templates", lambda templates: 1 / len(templates)).mean()
+    yield number(float(chance), unit="%", n=len(questions), metric="chance", type="all")
+    known = _of_each(questions, "templates", lambda names: all(names) and len(set(names)) > 1).astype(bool)
+    typed = ScoreTable(questions.frame[known])
     for template in TEMPLATES:
         offered = _mass(typed, template, "templates")
         if offered.any():
@@ -198,9 +198,9 @@ def of_groups(table: ScoreTable) -> Figures:
 
 def _of_beaf(table: ScoreTable) -> Figures:
     """As BEAF's `beaf_metric.py`, and its paper's F1 of TU and what is not ID (arXiv:2407.13442)."""
-    asked = table.where(metric="accuracy").scored
-    present, right = (asked.frame["answer"] == "yes").to_numpy(), asked.values == 1
-    answered_yes, found = ScoreTable(asked.frame[present == right]), ScoreTable(asked.frame[present])
+    questions = table.where(metric="accuracy").scored
+    present, right = (questions.frame["answer"] == "yes").to_numpy(), questions.values == 1
+    answered_yes, found = ScoreTable(questions.frame[present == right]), ScoreTable(questions.frame[present])
     yield answered_yes.figure(metric="precision", type="all")
     yield found.figure(metric="recall", type="all")
     understood = table.where(metric="joint", type=REMOVED).scored.values
@@ -210,7 +210,7 @@ def _of_beaf(table: ScoreTable) -> Figures:
     ):  # fmt: skip
         a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
         value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None
-        yield number(value, unit="%", n=len(asked), metric=metric, type="all")
+        yield number(value, unit="%", n=len(questions), metric=metric, type="all")
 
 
 def _by_difficulty(joint: ScoreTable, score: str) -> Figures:
@@ -240,8 +240,8 @@ def of_pairs(table: ScoreTable) -> Figures:
     for part, estimate in two_way.shares(scores, clusters).items():
         yield figure(estimate, unit="%", unscored=unscored, metric="part", part=part)
     more = {"text alone": two_way.text_alone} | ({} if answers else {"same caption": two_way.same_caption})
-    for metric, of in more.items():
-        yield figure(of(scores, clusters), unit="%", unscored=unscored, metric=metric)
+    for metric, estimator in more.items():
+        yield figure(estimator(scores, clusters), unit="%", unscored=unscored, metric=metric)
 
 
 def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:

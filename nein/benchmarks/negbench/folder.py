@@ -185,10 +185,10 @@ class ModelTasks:
 
     def _taught(self, task: records.Task) -> records.Task:
         """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""
-        found = [one for one in self.data.tasks if isinstance(one, records.RetrievalTask) and one.negated]
+        found = [item for item in self.data.tasks if isinstance(item, records.RetrievalTask) and item.negated]
         if isinstance(task, records.RetrievalTask) or not found:
             return self.whole(task)
-        return next((one for one in found if one.variant == task.variant), found[0])
+        return next((item for item in found if item.variant == task.variant), found[0])
 
     # answers
 
@@ -214,8 +214,8 @@ class ModelTasks:
         if self.kind != "dual":
             assert isinstance(task, records.ChoiceTask)
             answers: list[tuple[Distinct | None, dict[str, Row]]] = []
-            for output, asked, blocks, distinct in self.askings(task):
-                rows = self.folder.rows(output, blocks.numbers) if asked.questions else ()
+            for output, choice_task, blocks, distinct in self.askings(task):
+                rows = self.folder.rows(output, blocks.numbers) if choice_task.questions else ()
                 answers.append((distinct, {row["id"]: row for row in rows}))
             baselines = [(distinct, rows) for distinct, rows in answers if distinct is not None]
             yield from scores.asked_rows(task, answers[0][1], baselines, seed=self.config.seed, **how)
@@ -265,8 +265,8 @@ def read(path: Path) -> Exported:
     for row in frames.records(figures):
         if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES:
             words = [row.get(name) for name in ("kind", "direction", "type", "template")]
-            shown = "".join(f", {str(word).replace('_', ' ')}" for word in words if word)
-            title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){shown}"
+            suffix = "".join(f", {str(word).replace('_', ' ')}" for word in words if word)
+            title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){suffix}"
             results.append(interchange.share(_key(row), row, title))
     data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
     return Exported(
@@ -311,7 +311,7 @@ def _samples(path: Path) -> Iterator[Sample]:
         of_task = {"task": task.name.rpartition("/")[2], "variant": task.variant}
         texts: dict[Any, Any] = {}  # id of a question -> its options; (kind, id of a caption) -> the caption
         if isinstance(task, records.ChoiceTask):
-            texts = {one.id: tuple(option.text for option in one.options) for one in task.questions}
+            texts = {query.id: tuple(option.text for option in query.options) for query in task.questions}
         else:
             for item in (*task.original, *task.negated):
                 texts |= {(item.kind, f"{item.id}#{k}"): text for k, text in enumerate(item.captions)}
@@ -331,17 +331,17 @@ def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, An
         )  # fmt: skip
         return
     if "absent" in row:
-        text, shown, method = texts.get((records.NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
+        text, answer, method = texts.get((records.NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
         values = {f"satisfied@{k}": row["absent"] for k in KS if row["rank"] < k}
         where, end, facts = {"kind": row["kind"]}, row["rank"], ["source", "thing", "gallery"]
     else:
-        text, shown = texts.get((row["kind"], row["id"])), "" if row["rank"] is None else str(row["rank"])
+        text, answer = texts.get((row["kind"], row["id"])), "" if row["rank"] is None else str(row["rank"])
         values, method = {f"recall@{k}": row[f"recall@{k}"] for k in KS}, "rank of the first right one"
         where, end = {name: row[name] for name in ("kind", "direction")}, row["direction"]
         facts = ["source", "item", "tied", "score"]
     for metric, value in values.items():
         yield Sample(
             _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{end}",
-            str(text or row["id"]), shown, shown, method, value, row["reason"],
+            str(text or row["id"]), answer, answer, method, value, row["reason"],
             facts={name: row[name] for name in facts},
         )  # fmt: skip

@@ -48,30 +48,30 @@ def queries(
     """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
     the pictures that have features; without captions that name no denied thing or have no feature."""
     found_as = texts.rows.keys()
-    asked = [(one, phrases) for one, phrases in _denials(task) if found_as >= {*phrases.values()} - {None}]
-    if most is not None and len(asked) > most:
-        asked = [asked[k * len(asked) // most] for k in range(most)]
+    todo = [(query, phrases) for query, phrases in _denials(task) if found_as >= {*phrases.values()} - {None}]
+    if most is not None and len(todo) > most:
+        todo = [todo[k * len(todo) // most] for k in range(most)]
     gallery = [name for name in task.references if name in pictures.rows]
-    shown = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)
+    gallery_rows = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)
     found: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
-        worded = [(one, text) for one, phrases in asked if (text := phrases[kind]) is not None]
-        seeds = [sample_seed(seed, f"{one.id}/{kind}") for one, _ in worded]
+        worded = [(query, text) for query, phrases in todo if (text := phrases[kind]) is not None]
+        seeds = [sample_seed(seed, f"{query.id}/{kind}") for query, _ in worded]
         rows = np.array([texts.rows[text] for _, text in worded], dtype=np.int64)
-        places = retrieval.top(texts.features, pictures.features, rows, shown, max(KS), seeds)
-        for (one, _), row in zip(worded, places, strict=True):
-            found.append(replace(one, kind=kind, shown=tuple(gallery[k] for k in row)))
-    for one, _ in asked:
-        drawn = np.random.default_rng(sample_seed(seed, f"{one.id}/{RANDOM}")).permutation(len(gallery))
-        found.append(replace(one, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
+        places = retrieval.top(texts.features, pictures.features, rows, gallery_rows, max(KS), seeds)
+        for (query, _), row in zip(worded, places, strict=True):
+            found.append(replace(query, kind=kind, shown=tuple(gallery[k] for k in row)))
+    for query, _ in todo:
+        drawn = np.random.default_rng(sample_seed(seed, f"{query.id}/{RANDOM}")).permutation(len(gallery))
+        found.append(replace(query, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
     return found
 
 
 def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
     """Every negated caption, as what it and chance would ask, which find nothing."""
-    for one, phrases in _denials(task):
+    for query, phrases in _denials(task):
         for kind in (NEGATED, RANDOM):
-            yield replace(one, kind=kind), phrases[NEGATED] or ""
+            yield replace(query, kind=kind), phrases[NEGATED] or ""
 
 
 def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
@@ -125,7 +125,7 @@ def ask(
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """(picture, thing or question) -> the judge's row, `size` pictures at a time. pictures: pixels by
     reference, or why there are none."""
-    about, seen = words(asked), [image for image, shown in pictures.items() if not isinstance(shown, str)]
+    about, seen = words(asked), [image for image, pixels in pictures.items() if not isinstance(pixels, str)]
     verdicts = {
         (image, word.word): judges.unanswered(f"{UNUSABLE}{pictures[image]}")
         for image in pictures.keys() - seen
@@ -133,8 +133,8 @@ def ask(
     }
     for start in range(0, len(seen), size):
         block = seen[start : start + size]
-        these, shown = [about[image] for image in block], [pictures[image] for image in block]
-        answers = judges.ask("vqa", judge, cast(Any, shown), these, judges.JudgeOptions())
+        these, pixels = [about[image] for image in block], [pictures[image] for image in block]
+        answers = judges.ask("vqa", judge, cast(Any, pixels), these, judges.JudgeOptions())
         for image, own, row in zip(block, these, answers, strict=True):
             verdicts |= {(image, word.word): answer for word, answer in zip(own, row, strict=True)}
     return verdicts

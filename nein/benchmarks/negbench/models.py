@@ -179,8 +179,8 @@ def _of_reference(asked: str, kind: str) -> Choice:
     if kind == "vlm" and (label := references.moved(asked)) is not None:
         return Choice(asked, label, label, where, kind)
     same = (row for row in MODELS.values() if kind == "dual" and _weights(asked) in row.same)
-    shown = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-    return Choice(asked, shown, references.slug(asked), where, kind, next(same, None))
+    name = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
+    return Choice(asked, name, references.slug(asked), where, kind, next(same, None))
 
 
 def _resolve(reference: str, kind: str) -> str:

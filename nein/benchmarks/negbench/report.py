@@ -61,7 +61,7 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
     if not runs:
         return None
-    models = [one.folder.path.parent.name for one in runs]
+    models = [finished.folder.path.parent.name for finished in runs]
     order = sorted(range(len(runs)), key=lambda k: models.index(models[k]))
     found = evaluated([runs[k].folder for k in order])
     nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
@@ -77,26 +77,26 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
 
 def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
     """The page's part with single questions: of all runs on the data of the command's own, or of any."""
-    own = [one for one in finished if one.run] or finished
-    here = {one.folder.path for one in own}
+    own = [entry for entry in finished if entry.run] or finished
+    here = {entry.folder.path for entry in own}
     choices = [
         (run, run.folder.manifest()["data"]["records_sha256"])
         for run in runs
         if len(frames.select(run.figures, metric="accuracy"))
     ]
     at_hand = {data for run, data in choices if run.folder.path in here}
-    shown = [run for run, data in choices if data in at_hand]
+    visible = [run for run, data in choices if data in at_hand]
 
     def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        loaded = {(data := cast(Any, one.run).asked.data).sha256: data for one in own if one.run}
-        data_sets = list(loaded.values()) or files.sets_of([one.folder for one in own])
+        loaded = {(data := cast(Any, entry.run).asked.data).sha256: data for entry in own if entry.run}
+        data_sets = list(loaded.values()) or files.sets_of([entry.folder for entry in own])
         by_model: dict[str, list[ModelTasks]] = {}
-        for run in shown:
-            asked = ModelTasks.of_folder(run.folder, data_sets)
-            by_model.setdefault(run.facts["model"], []).extend([asked] if asked else [])
+        for run in visible:
+            tasks = ModelTasks.of_folder(run.folder, data_sets)
+            by_model.setdefault(run.facts["model"], []).extend([tasks] if tasks else [])
         return questions(by_model)
 
-    return [cards.browser(make, title="Questions")] if shown else []
+    return [cards.browser(make, title="Questions")] if visible else []
 
 
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
@@ -222,12 +222,12 @@ def questions(
         for _, run, task, name in tasks
         for question in task.questions
     }
-    asked = {identity: by_id[identity] for identity in cards.drawn(list(by_id), limit)}
+    drawn = {identity: by_id[identity] for identity in cards.drawn(list(by_id), limit)}
     chosen: dict[tuple[str, str], Row] = {}
     for model, run, task, name in tasks:
         try:
             rows = ((f"{name}/{row['id']}", row) for row in run.rows(task))
-            chosen |= {(model, identity): row for identity, row in rows if identity in asked}
+            chosen |= {(model, identity): row for identity, row in rows if identity in drawn}
         except UserError as error:
             log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
 
@@ -238,29 +238,29 @@ def questions(
         return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
 
     def details() -> Iterator[cards.Detail]:
-        for name, one in asked.items():
-            picture = asking.picture(one.task.media, one.question.image)
-            shown = {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE)
+        for name, item in drawn.items():
+            picture = asking.picture(item.task.media, item.question.image)
+            thumbnail = {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE)
             captions = [
-                f"{option.shown}{' (right)' if k == one.question.correct else ''}"
-                for k, option in enumerate(one.question.options)
+                f"{option.shown}{' (right)' if k == item.question.correct else ''}"
+                for k, option in enumerate(item.question.options)
             ]
-            replies = [_said(one.question, chosen.get((model, name))) for model in runs]
-            yield cards.Detail([("", shown)], captions, replies)
+            replies = [_said(item.question, chosen.get((model, name))) for model in runs]
+            yield cards.Detail([("", thumbnail)], captions, replies)
 
-    every = asked.values()
+    every = drawn.values()
     return cards.Samples(
-        list(asked),
-        [one.question.asked or one.question.options[one.question.correct].text for one in every],
-        [" · ".join(filter(None, (one.title, one.question.type))) for one in every],
+        list(drawn),
+        [item.question.asked or item.question.options[item.question.correct].text for item in every],
+        [" · ".join(filter(None, (item.title, item.question.type))) for item in every],
         {
-            "Task": [[f"{one.title}, {files.task_name(one.task)}"] for one in every],
-            "Right": [[_template(one.question, one.question.correct)] for one in every],
-            "Chosen": [templates(name, one.question) for name, one in asked.items()],
+            "Task": [[f"{item.title}, {files.task_name(item.task)}"] for item in every],
+            "Right": [[_template(item.question, item.question.correct)] for item in every],
+            "Chosen": [templates(name, item.question) for name, item in drawn.items()],
         },
         [cards.Member(model) for model in runs],
         [RIGHT],
-        [[[chosen.get((model, name), {}).get("credit") for name in asked]] for model in runs],
+        [[[chosen.get((model, name), {}).get("credit") for name in drawn]] for model in runs],
         words=("questions", "Model", "Asked"),
         heads=("choice",),
         columns=COLUMNS,
@@ -355,12 +355,12 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
         figures_of: list[tuple[str, dict[str, Any]]] = []  # source, figure
         values: dict[str, float] = {}
-        for one in paper_numbers():
-            task, what = _METRICS[one.metric]
-            mine = known.get(one.source) == one.model and (one.source == "paper_table1") == by_paper
-            if mine and (task, one.dataset) == (group["task"], group["dataset"]):
-                figures_of.append((one.source, number(one.value, unit="%", **what)))
-                values[what.get("kind", "")] = one.value
+        for entry in paper_numbers():
+            task, what = _METRICS[entry.metric]
+            mine = known.get(entry.source) == entry.model and (entry.source == "paper_table1") == by_paper
+            if mine and (task, entry.dataset) == (group["task"], group["dataset"]):
+                figures_of.append((entry.source, number(entry.value, unit="%", **what)))
+                values[what.get("kind", "")] = entry.value
         if ORIGINAL in values and NEGATED in values:
             apart = number(values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5")
             figures_of.append(("paper_table1", {**apart, "direction": TEXT_TO_IMAGE}))
@@ -375,8 +375,8 @@ def gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
     ends = {"recall@5, retrieval": ("R@5", "R-Neg@5"), "choices, mcq": ("MCQ-positive", "MCQ-negative")}
     by: dict[tuple[Any, ...], dict[str, float]] = {}
-    for one in paper_numbers():
-        by.setdefault((one.source, one.model, one.dataset), {})[one.metric] = one.value
+    for entry in paper_numbers():
+        by.setdefault((entry.source, entry.model, entry.dataset), {})[entry.metric] = entry.value
     for (source, model, dataset), values in by.items():
         for measure, metrics in ends.items():
             affirmed, denied = map(values.get, metrics)
@@ -397,8 +397,8 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     listed = MODELS.get(about.get("row") or "")
     mine = listed.published.get(source) if listed else None
     where = about.get("dataset", "").removeprefix(f"{NANO}-")
-    for one in paper_numbers():
-        if one.source == source and (run is None or (mine, where) == (one.model, one.dataset)):
-            task, what = _METRICS[one.metric]
-            of = {"dataset": one.dataset, "variant": REPHRASED, "task": task, **what}
-            yield Printed(_named(one.model), of, one.value, "%", whole=task == RETRIEVAL)
+    for entry in paper_numbers():
+        if entry.source == source and (run is None or (mine, where) == (entry.model, entry.dataset)):
+            task, what = _METRICS[entry.metric]
+            facts = {"dataset": entry.dataset, "variant": REPHRASED, "task": task, **what}
+            yield Printed(_named(entry.model), facts, entry.value, "%", whole=task == RETRIEVAL)

@@ -59,14 +59,14 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         models.check(choice)
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         load = shared(functools.partial(models.load, choice, **how))
-        asked = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
-        if not any(tasks for _, tasks in asked):
+        pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
+        if not any(tasks for _, tasks in pairs):
             raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
         remedies = ["", *(config.mend if choice.kind == "dual" else ())]
         all_runs += [
             _run(config, models.with_remedy(choice, remedy), data, tasks, device, load)
             for remedy in remedies
-            for data, tasks in asked
+            for data, tasks in pairs
             if tasks
         ]
     models.warn_of_lineage(choices)
@@ -117,13 +117,13 @@ def _run(
         },
     }  # fmt: skip
     name = f"{choice.slug}/{data.name}"
-    asked = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
+    suite = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
     make = _encoding if choice.kind == "dual" else _asking
     judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
-    stages = tuple(make(asked, choice, device, load))
+    stages = tuple(make(suite, choice, device, load))
     return ModelRun(
-        name, choice.name, identity, stages, facts, outputs, scores=lambda folder: asked.table(), asked=asked
+        name, choice.name, identity, stages, facts, outputs, scores=lambda folder: suite.table(), asked=suite
     )
 
 
@@ -174,12 +174,12 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
         none = [(query, texts.reasons[text]) for query, text in judged.unfound(part(number))
                 if text in texts.reasons]  # fmt: skip
         images = dict.fromkeys(image for query in queries for image in query.shown)
-        shown = {image: picture(whole.media, image) for image in images}
-        return queries, shown, judged.lost_rows(none, len(encoded.rows)), len(encoded.rows)
+        pictures = {image: picture(whole.media, image) for image in images}
+        return queries, pictures, judged.lost_rows(none, len(encoded.rows)), len(encoded.rows)
 
     def work(judge: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        queries, shown, lost, size = found
-        answers = judged.ask(judge, queries, shown, blocks.size)
+        queries, pictures, lost, size = found
+        answers = judged.ask(judge, queries, pictures, blocks.size)
         rows = [*judged.rows_of(queries, answers, config.protocol), *lost]
         for row in rows:
             settled = row["absent"] is not None or row["reason"] == judged.UNPARSED
@@ -208,21 +208,21 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
 
 def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
     """A stage for the questions of every task, and one for each of its baselines."""
-    config, place = asked.config, references.place(choice.reference)
+    config, where = asked.config, references.place(choice.reference)
 
     if choice.kind == "vlm":
 
         def remembered() -> CachedModel:
             return CachedModel(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
 
-        model = Model.one(choice.slug, remembered, place)
+        model = Model.one(choice.slug, remembered, where)
         stage: Callable[..., Stage] = functools.partial(asking.asking, config=config, model=model)
     else:
-        stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, place))
+        stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, where))
     askings = (each for task in asked.tasks for each in asked.askings(task))
-    asks = {choice.reference: 1} if place == "remote" else {}
+    asks = {choice.reference: 1} if where == "remote" else {}
     stages = [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
-    return [dataclasses.replace(one, asks=asks) for one in stages]
+    return [dataclasses.replace(entry, asks=asks) for entry in stages]
 
 
 def convert(options: ConvertConfig) -> None:

@@ -88,13 +88,13 @@ def retrieval_rows(
         to_image: Callable[[int | None], Row | None] = _nothing
         to_text = to_image
         if len(caption_rows):
-            shown = np.array([pictures.rows[gallery[index]] for index in readable])
-            sides = texts.features, pictures.features, caption_rows, shown, targets
+            picture_rows = np.array([pictures.rows[gallery[index]] for index in readable])
+            sides = texts.features, pictures.features, caption_rows, picture_rows, targets
             to_image, to_text = (
                 _values(ranks, alone, scale, bias, protocol)
                 for ranks, alone in zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
             )
-        asked: set[int] = set()
+        seen: set[int] = set()
         for item, entry in zip(items, entries, strict=True):
             subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
             unreadable = pictures.reasons.get(item.image, "")
@@ -102,8 +102,8 @@ def retrieval_rows(
                 why = _why_not(text, texts)
                 found = to_image(next(queries) if entry in column and not why else None)
                 yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, found, unreadable or why)
-            if entry not in asked:  # else another row about the same picture, which is one query
-                asked.add(entry)
+            if entry not in seen:  # else another row about the same picture, which is one query
+                seen.add(entry)
                 why = "none of its captions could be encoded" if item.captions else NO_CAPTION[1]
                 found = to_text(column.get(entry))
                 yield _row(item.id, subject, IMAGE_TO_TEXT, found, unreadable or why)
@@ -165,13 +165,13 @@ def choice_rows(
     mean_text = retrieval.mean(texts.features, None, features)
     for question in task.questions:
         order = asking.order(question, seed, protocol)
-        shown = [question.picture(option) for option in question.options]
+        images = [question.picture(option) for option in question.options]
         captions = [option.text for option in question.options]
-        why = (*map(pictures.reasons.get, shown), *map(texts.reasons.get, captions))
+        why = (*map(pictures.reasons.get, images), *map(texts.reasons.get, captions))
         if reason := next(filter(None, why), ""):
             yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(BASELINES)}
             continue
-        seen = prepare(pictures.features[[pictures.rows[name] for name in shown]], features)  # (options, D)
+        seen = prepare(pictures.features[[pictures.rows[name] for name in images]], features)  # (options, D)
         read = prepare(texts.features[[texts.rows[text] for text in captions]], features)
         scores = products(seen, read)
         shares = asking.shares(scores, order, protocol).tolist()
@@ -200,23 +200,23 @@ def asked_rows(
         answer, order = answers[question.id], asking.order(question, seed, protocol)
         shares = _shares(len(question.options), answer)
         alone: dict[str, float | None] = {}
-        for asked, given in baselines:
-            one = asked.standing.get(question.id)
-            if one is None:
+        for distinct, given in baselines:
+            stand_in = distinct.standing.get(question.id)
+            if stand_in is None:
                 values: list[float] | None = [1 / len(question.options)] * len(question.options)
-            elif one.id not in given:
+            elif stand_in.id not in given:
                 continue
-            elif (values := _shares(len(one.options), given[one.id])) is not None:
-                values = asked.same_order(question, one, values)
+            elif (values := _shares(len(stand_in.options), given[stand_in.id])) is not None:
+                values = distinct.same_order(question, stand_in, values)
             if values is not None and "scores" in answer:
                 tie = protocol == "paper" and _alike(values)
                 values = None if tie else asking.shares(values, order, protocol).tolist()
-            alone[asked.name] = None if values is None else float(values[question.correct])
+            alone[distinct.name] = None if values is None else float(values[question.correct])
         if shares is not None and "scores" in answer:
             shares = asking.shares(shares, order, protocol).tolist()
-        shown = {key: answer[key] for key in ("scores", "answer", "letter", "failed") if key in answer}
+        facts = {key: answer[key] for key in ("scores", "answer", "letter", "failed") if key in answer}
         reason = answer["reason"] if shares is None else ""
-        yield {**_choice(question, order, shares, reason), **shown, **alone}
+        yield {**_choice(question, order, shares, reason), **facts, **alone}
 
 
 def _shares(options: int, answer: Mapping[str, Any]) -> list[float] | None:
@@ -315,14 +315,14 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
         if lost is not None:
             return None
         credits = [row["credit"] for row in group]
-        return float(np.prod([1 - one if no else one for one, no in zip(credits, wrong, strict=True)]))
+        return float(np.prod([1 - right if no else right for right, no in zip(credits, wrong, strict=True)]))
 
     measured = {**what, "reason": None if lost is None else lost["reason"]}
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
     value = joint([False] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
     # also where the four questions of GROUP belong together by another name
-    four = len(group) == 4 and all(GROUP in {of for of, _, _ in row["groups"]} for row in group)
+    four = len(group) == 4 and all(GROUP in {kind for kind, _, _ in row["groups"]} for row in group)
     guessed = SIXTH if four or score == GROUP else float(np.prod([1 / len(r["templates"]) for r in group]))
     yield {**what, "metric": "joint chance", "value": guessed}
     if len(group) == 2:

@@ -88,11 +88,11 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
     folder is known by the name that it was given: the end of its hub id."""
     row = run and (printed_as(run["reference"]) or printed_as(run["name"]))
-    for one in cells():
-        if run is None or one["model"] == row:
-            of = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
-            of |= {"variant": one["variant"], "category": one["category"]}
-            yield Printed(one["model"], of, one["value"], "%", one["n"])
+    for cell in cells():
+        if run is None or cell["model"] == row:
+            facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
+            facts |= {"variant": cell["variant"], "category": cell["category"]}
+            yield Printed(cell["model"], facts, cell["value"], "%", cell["n"])
 
 
 def printed_as(reference: str) -> str | None:

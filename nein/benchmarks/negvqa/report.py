@@ -46,25 +46,25 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
             raise UserError(
                 f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
             )
-    figures = frames.concat(one.figures for one in finished)
+    figures = frames.concat(run.figures for run in finished)
     chief = frames.select(figures, headline="yes").drop_duplicates("model")
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
     items = _items(first, options) if options.samples else None
 
     def samples() -> tuple[cards.Samples, Iterator[cards.Detail]]:
         answers = {
-            one.name: (functools.partial(selected, one.folder, ANSWERS), one.manifest["scoring"])
-            for one in finished
+            run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
+            for run in finished
         }
         return questions(answers, items, options.samples, headlines)
 
     comparable = {
-        one.name: (one.figures, one.manifest["reference"])
-        for one in finished
-        if paper_numbers.is_negvqa(one.manifest["data"])
+        run.name: (run.figures, run.manifest["reference"])
+        for run in finished
+        if paper_numbers.is_negvqa(run.manifest["data"])
     }
     beside = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
-    manifests = {one.name: one.manifest for one in finished}
+    manifests = {run.name: run.manifest for run in finished}
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     as_published = [sections.accuracy("paper", "clustered")] if protocols == {"paper"} else []
     return Page(
@@ -72,9 +72,9 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
         [cards.browser(samples, title="Answers")] if options.samples else [],
         figures=[
             *beside, paper_numbers.table_1(comparable),
-            paper_numbers.over_models({one.name: one.figures for one in finished}),
+            paper_numbers.over_models({run.name: run.figures for run in finished}),
         ],
-        sections=[one for one in sections.SECTIONS if comparable or one.key != sections.PAPER],
+        sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
         headline=[*as_published, sections.OVER_ALL],
     )  # fmt: skip
 
@@ -97,10 +97,10 @@ def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
     source = data.get("file", "drawn questions of the miniature world")
     if "name" in data:
         source = f"hub:{data['name']}{'@' + data['revision'] if data.get('revision') else ''}"
-    asked = sorted({manifest["limit"] or data["questions"] for manifest in manifests.values()})
+    counts = sorted({manifest["limit"] or data["questions"] for manifest in manifests.values()})
     days = sorted({call["started"][:10] for m in manifests.values() for call in m["invocations"][-1:]})
-    number = " to ".join(f"{n:,}" for n in dict.fromkeys((asked[0], asked[-1])))
-    whole = "" if asked == [data["questions"]] else f" of {data['questions']:,}"
+    number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+    whole = "" if counts == [data["questions"]] else f" of {data['questions']:,}"
     date = f" Date: {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
     return f"Data: {source}. n = {number}{whole} questions, each as it is and negated.{date}"
 
@@ -173,37 +173,37 @@ def questions(
             yield number, name, both
 
     drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
-    asked = {name: both for _, name, both in drawn}
+    chosen = {name: both for _, name, both in drawn}
     replies: dict[tuple[str, str, str], Reply] = {}
     for model, (read, scorings) in answers.items():
         order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
-        rows = itertools.chain.from_iterable(asked.values()) if model == first else read()
-        for row in (row for row in rows if row["id"] in asked):
+        rows = itertools.chain.from_iterable(chosen.values()) if model == first else read()
+        for row in (row for row in rows if row["id"] in chosen):
             replies[model, row["id"], row["variant"]] = _reply(row, order)
     both = {
         (model, name): [replies.get((model, name, variant), Reply()) for variant in VARIANTS]
         for model in answers
-        for name in asked
+        for name in chosen
     }
-    pictures = {item.id: item.picture for item in items or () if item.id in asked}
+    pictures = {item.id: item.picture for item in items or () if item.id in chosen}
 
     def details() -> Iterator[cards.Detail]:
-        for name, lines in asked.items():
+        for name, lines in chosen.items():
             options = zip(LETTERS, lines[0]["options"], strict=False)
             texts = [
                 f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
             ]
             texts.append(" · ".join(f"{letter}: {text}" for letter, text in options))
-            shown = [("", cards.of_file(pictures[name], SIDE))] if name in pictures else []
-            yield cards.Detail(shown, texts, [_card(both[model, name]) for model in answers])
+            thumbnails = [("", cards.of_file(pictures[name], SIDE))] if name in pictures else []
+            yield cards.Detail(thumbnails, texts, [_card(both[model, name]) for model in answers])
 
-    subsets = [lines[0]["subset"] for lines in asked.values()]
-    outcomes = [sorted({_outcome(both[model, name]) for model in answers}) for name in asked]
+    subsets = [lines[0]["subset"] for lines in chosen.values()]
+    outcomes = [sorted({_outcome(both[model, name]) for model in answers}) for name in chosen]
     values = [
-        [[both[model, name][k].value for name in asked] for k in range(len(VARIANTS))] for model in answers
+        [[both[model, name][k].value for name in chosen] for k in range(len(VARIANTS))] for model in answers
     ]
     return cards.Samples(
-        list(asked), [lines[0]["question"] for lines in asked.values()], subsets,
+        list(chosen), [lines[0]["question"] for lines in chosen.values()], subsets,
         {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
         [cards.Member(model) for model in answers], MEASURES, values, chosen=VARIANTS[1],
         rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
@@ -230,11 +230,11 @@ def _reply(row: Line, scorings: Sequence[str]) -> Reply:
 
 
 def _card(both: Sequence[Reply]) -> cards.CardReply:
-    return cards.CardReply(cells=[one.cell for one in both], rows=[one.row for one in both if one.row])
+    return cards.CardReply(cells=[half.cell for half in both], rows=[half.row for half in both if half.row])
 
 
 def _outcome(both: Sequence[Reply]) -> str:
-    return OUTCOMES.get(tuple(one.value for one in both), "unscored")
+    return OUTCOMES.get(tuple(half.value for half in both), "unscored")
 
 
 def exported(path: Path) -> Exported:
@@ -254,13 +254,13 @@ def exported(path: Path) -> Exported:
     if by.get("gap", {}).get("value") is not None:
         measure = f"accuracy ({by['gap']['scoring']})"
         results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))
-    shown = ("kind", "questions", "sha256", "split", "revision")
+    keys = ("kind", "questions", "sha256", "split", "revision")
     reference = hub.reference(str(data.get("source") or ""))
     # OWNER/NAME of the hub, "nano:WORLD", or a file.
     name = data.get("name") or data.get("world") or data.get("file") or data.get("kind")
     return Exported(
         "negvqa", "NegVQA", path.name, "", str(manifest["reference"]),
-        {"name": str(name), **{key: data.get(key) for key in shown}},
+        {"name": str(name), **{key: data.get(key) for key in keys}},
         data.get("name") or (reference.name if reference else None), str(manifest.get("preset")),
         str(manifest.get("protocol")), results, lambda: _samples(path), manifest, path,
     )  # fmt: skip
@@ -276,10 +276,10 @@ def _samples(path: Path) -> Iterator[Sample]:
     for row in scores.of_folder(AnswersDir(path)):
         if row["metric"] in BASELINES:
             continue
-        asked = row["asked"]
+        exchange = row["asked"]
         facts = {"subset": row["subset"], "source": row["source"], "variant": row["variant"]}
         yield Sample(
-            _key(row), f"{row['id']}.{row['variant']}", asked["question"], asked["text"] or "",
+            _key(row), f"{row['id']}.{row['variant']}", exchange["question"], exchange["text"] or "",
             row["letter"] or "", f"{row['scoring']}, {row['protocol']}", row["value"], row["reason"] or "",
-            (asked["answer"],), tuple(asked["options"]), facts,
+            (exchange["answer"],), tuple(exchange["options"]), facts,
         )  # fmt: skip

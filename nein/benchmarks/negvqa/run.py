@@ -64,11 +64,11 @@ def runs(config: NegvqaConfig, device: str) -> list[Run]:
                 f"'{twin}' and '{given}' have one name; give one of them another: NAME={reference}."
             )
     of_models = []
-    for model, asked in models.items():
-        load = shared(functools.partial(load_model, asked, config, device))
+    for model, subject in models.items():
+        load = shared(functools.partial(load_model, subject, config, device))
         for remedy in ("", *config.mend):
-            remedies.possible(remedy, asked.scorings, model)
-            of_models.append(_run(names[model], asked, config, data, device, load, remedy))
+            remedies.possible(remedy, subject.scorings, model)
+            of_models.append(_run(names[model], subject, config, data, device, load, remedy))
     return [*of_models, *files.values()]
 
 
@@ -171,12 +171,12 @@ def _run(
         identity["options"] = config.model_options
     if asked.reference == JUDGE:
         identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-    place, prompt = references.place(asked.source), asked.format.prompt
-    model = Model.one(asked.reference, load, place)
+    where, prompt = references.place(asked.source), asked.format.prompt
+    model = Model.one(asked.reference, load, where)
     if remedy:
         name, identity["mend"] = f"{name}+{remedy}", remedy
         model = Model.one(
-            f"{asked.reference}+{remedy}", lambda: remedies.WithRemedy(load(), remedy, prompt), place
+            f"{asked.reference}+{remedy}", lambda: remedies.WithRemedy(load(), remedy, prompt), where
         )
 
     def stage(output: str, blocks: Blocks, askings: Sequence[Asking], *invalidates: str) -> Stage:
@@ -293,28 +293,28 @@ class Questioning:
         readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
         replies: dict[tuple[str, Asking], Reply] = {}
         for unseen in (False, True):
-            these = [one for one in self.askings if (one.baseline == TEXT_ONLY) == unseen]
+            these = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == unseen]
             if not these:
                 continue
             pictures = [grey() if unseen else picture for _, picture in readable]
             wording = self.asked.format.prompt
-            rows = [[one.question(item, wording, self.hides) for one in these] for item, _ in readable]
+            rows = [[asking.question(item, wording, self.hides) for asking in these] for item, _ in readable]
             answered = model.answer(pictures, rows, self.asked.scorings)
             for (item, _), row in zip(readable, answered, strict=True):
-                replies |= {(item.id, one): reply for one, reply in zip(these, row, strict=True)}
+                replies |= {(item.id, asking): reply for asking, reply in zip(these, row, strict=True)}
         return {
             self.output: [
                 row
                 for item, picture in block
-                for one in self.askings
-                for row in _rows(item, one, replies.get((item.id, one)) or Reply(error=picture))
+                for asking in self.askings
+                for row in _rows(item, asking, replies.get((item.id, asking)) or Reply(error=picture))
             ]
         }
 
     def failed(self, number: int, reason: str) -> list[Row]:
         items = [self.items[index] for index in self.blocks.members(number)]
         error = Reply(error=reason)
-        return [row for item in items for one in self.askings for row in _rows(item, one, error)]
+        return [row for item in items for asking in self.askings for row in _rows(item, asking, error)]
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """A question that failed is asked again, one without a picture as soon as that is there."""

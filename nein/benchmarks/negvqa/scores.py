@@ -192,9 +192,9 @@ def _in(rows: ScoreTable, category: str) -> ScoreTable:
 
 def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        asked = rows.where(variant=variant)
-        for category in categories_of(asked):
-            members = _in(asked, category)
+        of_variant = rows.where(variant=variant)
+        for category in categories_of(of_variant):
+            members = _in(of_variant, category)
             estimate = accuracy(members, category, protocol)
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
             what |= {"category": category, "unit": "%"}

@@ -65,9 +65,9 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
     for index in range(scenes):
         drawn = scene(split, index, world)
         texts = captions(drawn, rng_for(split, index, "negbench captions"))
-        shown = tuple(name for name in drawn.categories if name in world.named)
+        present = tuple(name for name in drawn.categories if name in world.named)
         path = reference(split, index, world)
-        images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), shown, unsure=unsure))
+        images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), present, unsure=unsure))
     return tuple(with_negatives(images))
 
 

@@ -41,13 +41,13 @@ def folder(name: str, split: str = "val", scenes: int | None = None) -> Path:
 def valse(root: Path, split: str, count: int) -> None:
     """One item a scene, in turns with a right denial and a wrong one; every tenth found no valid foil."""
     items: dict[str, dict[str, Any]] = {}
-    for index, one, rng in _scenes(split, count, "valse"):
+    for index, picture, rng in _scenes(split, count, "valse"):
         denied = index % 2 == 0
-        things = plural(_absent(one, rng) if denied else rng.choice(one.categories))
+        things = plural(_absent(picture, rng) if denied else rng.choice(picture.categories))
         texts = [f"There are no {things} in the picture.", f"There are {things} in the picture."]
         caption, foil = texts if denied else texts[::-1]
         name = f"v7w_{index}.jpg"
-        _save(root / name, one)
+        _save(root / name, picture)
         items[f"existence_visual7w_{index}"] = {
             "dataset": "visual7w", "dataset_idx": str(index), "image_file": name,
             "linguistic_phenomena": "existence", "caption": caption, "answer": 0 if denied else 1,
@@ -66,10 +66,10 @@ def cc_neg(root: Path, split: str, count: int) -> None:
     import torch
 
     paths, notes = [], []
-    for index, one, rng in _scenes(split, count, "cc-neg", things=2):
-        first, second = rng.sample(one.categories, 2)
-        where = rng.choice(PLACES[one.background][1])
-        _save(root / "cc3m_subset_images_extracted_final" / f"image{index}.jpg", one)
+    for index, picture, rng in _scenes(split, count, "cc-neg", things=2):
+        first, second = rng.sample(picture.categories, 2)
+        where = rng.choice(PLACES[picture.background][1])
+        _save(root / "cc3m_subset_images_extracted_final" / f"image{index}.jpg", picture)
         paths.append(f"/workspace/datasets/cc3m/cc3m_subset_images_extracted_final/image{index}.jpg")
         caption = f"{with_article(first)} and {with_article(second)} {where}"
         negation = f"{with_article(first)}, and no {second}, {where}"
@@ -80,12 +80,12 @@ def cc_neg(root: Path, split: str, count: int) -> None:
 def sugarcrepe(root: Path, split: str, count: int) -> None:
     """Scenes with two things; every other wrong caption denies nothing, as most of SugarCrepe's."""
     items = {}
-    for index, one, rng in _scenes(split, count, "sugarcrepe", things=2):
-        first, second = rng.sample(one.categories, 2)
-        head, where = with_article(first).capitalize(), rng.choice(PLACES[one.background][1])
-        other = with_article(_absent(one, rng)) if index % 2 else with_article(second)
+    for index, picture, rng in _scenes(split, count, "sugarcrepe", things=2):
+        first, second = rng.sample(picture.categories, 2)
+        head, where = with_article(first).capitalize(), rng.choice(PLACES[picture.background][1])
+        other = with_article(_absent(picture, rng)) if index % 2 else with_article(second)
         name = f"{index:012d}.jpg"
-        _save(root / name, one)
+        _save(root / name, picture)
         items[str(index)] = {
             "filename": name,
             "caption": f"{head} with {with_article(second)} {where}.",
@@ -98,7 +98,7 @@ def negrefcocog(root: Path, split: str, count: int) -> None:
     """Two things of one kind in two colours, and a phrase that denies the colour of one of them."""
     items = []
     kinds = [name for name in CATEGORIES if len(LOOKS[name].colours) > 1]
-    for index, one, rng in _scenes(split, count, "negrefcocog"):
+    for index, backdrop, rng in _scenes(split, count, "negrefcocog"):
         kind = rng.choice(kinds)
         pair = [item for _ in range(40) if (item := place(rng, kind, ())) is not None]
         first = pair[0]
@@ -109,10 +109,10 @@ def negrefcocog(root: Path, split: str, count: int) -> None:
                 apart.append(item)
         if not apart:
             continue
-        shown = Scene(one.background, one.background_seed, (first, apart[0]))
-        boxes = [[x0, y0, x1 - x0, y1 - y0] for x0, y0, x1, y1 in map(box, shown.items)]
+        picture = Scene(backdrop.background, backdrop.background_seed, (first, apart[0]))
+        boxes = [[x0, y0, x1 - x0, y1 - y0] for x0, y0, x1, y1 in map(box, picture.items)]
         name, order = f"COCO_train2014_{index:012d}.jpg", rng.sample((0, 1), 2)
-        _save(root / name, shown)
+        _save(root / name, picture)
         phrase = f"the {kind} that is not {apart[0].colour}"
         listed = [boxes[k] for k in order]
         items.append({"image": name, "phrase": phrase, "ref_bbox": boxes[0], "bbox_list": listed})
@@ -144,21 +144,24 @@ def coco(root: Path, split: str, count: int) -> None:
 def beaf(root: Path, split: str, count: int) -> None:
     """Scenes with two or more things, copies without one, questions about all and four absent ones."""
     items: list[dict[str, Any]] = []
-    for index, one, rng in _scenes(split, count, "beaf", things=2):
-        gone = one.categories[:2]
-        absent = [name for name in CATEGORIES if name not in one.categories]
-        asked = [*one.categories, *rng.sample(absent, _ABSENT)]
+    for index, full, rng in _scenes(split, count, "beaf", things=2):
+        gone = full.categories[:2]
+        absent = [name for name in CATEGORIES if name not in full.categories]
+        things = [*full.categories, *rng.sample(absent, _ABSENT)]
         stem = f"COCO_val2014_{index:012d}"
-        shown = [(f"{stem}.jpg", one), *((f"{stem}_{k:02d}.png", one.without(x)) for k, x in enumerate(gone))]
-        for name, picture in shown:
+        copies = [
+            (f"{stem}.jpg", full),
+            *((f"{stem}_{k:02d}.png", full.without(x)) for k, x in enumerate(gone)),
+        ]
+        for name, picture in copies:
             _save(root / name, picture)
             items += [
                 {
-                    "id": len(items) + k, "image": name, "orig_img": picture is one,
+                    "id": len(items) + k, "image": name, "orig_img": picture is full,
                     "question": f"Is there {with_article(thing)} in the image?", "removed_q": thing in gone,
                     "gt": "yes" if thing in picture.categories else "no",
                 }
-                for k, thing in enumerate(asked)
+                for k, thing in enumerate(things)
             ]  # fmt: skip
     _write_json(root / "beaf_qna.json", items)
 
@@ -176,8 +179,8 @@ def naturalbench(root: Path, split: str, count: int) -> None:
             continue
         x, y = rng.choice(own), rng.choice(other)
         names = [f"test_{index + k:05d}.jpg" for k in (0, 1)]
-        for name, one in zip(names, (left, right), strict=True):
-            _save(root / "NaturalBench-Retrieval" / "images" / name, one)
+        for name, picture in zip(names, (left, right), strict=True):
+            _save(root / "NaturalBench-Retrieval" / "images" / name, picture)
         if len(pairs) % 2:
             form, yes, no, kind = "{}\nOption: A:{}; B:{};" + SUFFIXES[1], "A", "B", "mcq"
             questions = (
@@ -207,10 +210,10 @@ def naturalbench(root: Path, split: str, count: int) -> None:
 def simpleneg(root: Path, split: str, count: int) -> None:
     """A caption per scene, which affirms one thing and denies another; questions the nano judge knows."""
     rows = []
-    for index, one, rng in _scenes(split, count, "simpleneg"):
-        _save(root / "images" / f"{index:05d}.png", one)
-        thing, absent = rng.choice(one.categories), _absent(one, rng)
-        caption = f"{with_article(thing)} {rng.choice(PLACES[one.background][1])} with no {absent}"
+    for index, picture, rng in _scenes(split, count, "simpleneg"):
+        _save(root / "images" / f"{index:05d}.png", picture)
+        thing, absent = rng.choice(picture.categories), _absent(picture, rng)
+        caption = f"{with_article(thing)} {rng.choice(PLACES[picture.background][1])} with no {absent}"
         rows.append([caption, *(f"Does this image contain {name}?" for name in (absent, thing))])
     _write_json(root / "simpleneg.json", rows)
 
@@ -221,11 +224,11 @@ def write_scope(root: Path, split: str, count: int, language: str = "en") -> Non
     for number, pair in enumerate(scope.pairs(split, count)):
         captions = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
-        for k, (one, text) in enumerate(zip(pair.scenes, captions, strict=True)):
+        for k, (picture, text) in enumerate(zip(pair.scenes, captions, strict=True)):
             row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
             row[f"caption_{k}"] = text
             row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
-            write_png(root / f"images/{number:05d}_{k}.png", render(one))
+            write_png(root / f"images/{number:05d}_{k}.png", render(picture))
         rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
     _write_json(root / "scope.json", rows)
 
@@ -249,9 +252,9 @@ WRITERS: dict[str, tuple[Callable[[Path, str, int], None], str]] = {
 def _scenes(split: str, count: int, test: str, things: int = 1) -> Iterator[tuple[int, Scene, random.Random]]:
     """Scenes with at least so many kinds of things, each with a random stream of the test."""
     for index in range(count):
-        one = scene(split, index)
-        if len(one.categories) >= things:
-            yield index, one, rng_for(split, index, test)
+        picture = scene(split, index)
+        if len(picture.categories) >= things:
+            yield index, picture, rng_for(split, index, test)
 
 
 def _absent(one: Scene, rng: random.Random) -> str:

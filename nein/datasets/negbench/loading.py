@@ -127,7 +127,7 @@ def chosen(
             task = replace(task, questions=task.questions[:limit])
         elif limit is not None:
             ids = {item.id for item in (task.original or task.negated)[:limit]}
-            kept = (tuple(one for one in kind if one.id in ids) for kind in (task.original, task.negated))
+            kept = (tuple(row for row in kind if row.id in ids) for kind in (task.original, task.negated))
             original, negated = kept
             task = replace(task, original=original, negated=negated)
         tasks.append(task)

@@ -38,11 +38,11 @@ def chexpert(path: Path, count: int) -> Iterator[Concepts]:
     for row in Records(path, ("Path", *FINDINGS), None):
         name = PurePosixPath(official.cell(row.cells, "Path", path, row.line))
         labels = {finding.lower(): _label(row, finding, path) for finding in FINDINGS}
-        shown = tuple(finding for finding, label in labels.items() if label == PRESENT)
+        found = tuple(finding for finding, label in labels.items() if label == PRESENT)
         unsure = tuple(finding for finding, label in labels.items() if label in (UNCERTAIN, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")
-        problem = "" if shown else NO_FINDING
-        images.append(Concepts(str(name.with_suffix("")), str(name), (), shown, (), unsure, problem, patient))
+        problem = "" if found else NO_FINDING
+        images.append(Concepts(str(name.with_suffix("")), str(name), (), found, (), unsure, problem, patient))
     yield from with_negatives(images, count)
 
 

@@ -258,7 +258,7 @@ def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RET
 def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
     records.check_questions(questions, str(path))
     form = questions_of(max((len(question.options) for question in questions), default=2), single)
-    atomic.write_text(path, text(form.columns, (row for one in questions for row in form.rows(one))))
+    atomic.write_text(path, text(form.columns, (row for item in questions for row in form.rows(item))))
 
 
 # --- cells -------------------------------------------------------------------------------------
@@ -385,5 +385,5 @@ def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
         value = [" ".join(map(str, item)) if isinstance(item, list | tuple) else item for item in value]
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    raise UserError(f"{where}: {shown!r} is not a list of strings, such as ['a dog', 'a cat'].")
+    excerpt = text if len(text) <= 60 else f"{text[:57]}..."
+    raise UserError(f"{where}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")

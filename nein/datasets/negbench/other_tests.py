@@ -145,11 +145,11 @@ def beaf(path: Path) -> Iterator[Question]:
     for item in items:
         if item["gt"] not in ANSWERS:
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not {' or '.join(ANSWERS)}.")
-        name, source, asked = str(item["id"]), _original(item), item["question"]
-        groups = [g for g in together.get((source, asked), ()) if item["orig_img"] or g[1] == name]
+        name, source, prompt = str(item["id"]), _original(item), item["question"]
+        groups = [g for g in together.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
         yield Question(
-            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), polarity.kind(asked),
-            source=source, asked=asked, groups=tuple(groups),
+            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), polarity.kind(prompt),
+            source=source, asked=prompt, groups=tuple(groups),
         )  # fmt: skip
 
 
@@ -161,15 +161,15 @@ def naturalbench(path: Path) -> Iterator[Question]:
         raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
     for number in range(len(rows) // 4):
         four = rows[4 * number : 4 * number + 4]
-        texts = [text for asked, options, _, _ in four for text in (asked, *options) if text != NO]
+        texts = [text for prompt, options, _, _ in four for text in (prompt, *options) if text != NO]
         if not any(map(denies, texts)):
             continue
         pair = f"{four[0][2]} {four[1][2]}"
-        for index, (asked, options, image, right) in enumerate(four):
+        for index, (prompt, options, image, right) in enumerate(four):
             k, m = divmod(index, 2)
             yield Question(
-                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, polarity.kind(asked),
-                source=pair, asked=asked, groups=polarity.asked_groups(str(number), k, m),
+                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, polarity.kind(prompt),
+                source=pair, asked=prompt, groups=polarity.asked_groups(str(number), k, m),
             )  # fmt: skip
 
 
@@ -177,15 +177,15 @@ def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int
     """(question, options, image, right option)."""
     if len(row) != 4:
         raise UserError(f"{where} is not [question, image, answer, type].")
-    asked, image, answer, _ = row
+    prompt, image, answer, _ = row
     for suffix in SUFFIXES:
-        asked = asked.removesuffix(suffix)
-    lettered = _LETTERED.fullmatch(asked)
+        prompt = prompt.removesuffix(suffix)
+    lettered = _LETTERED.fullmatch(prompt)
     options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())
     answers = (YES, NO) if lettered is None else ("A", "B")
     if answer not in answers:
         raise UserError(f"{where}: the answer is '{answer}', not {' or '.join(answers)}.")
-    return (asked if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
+    return (prompt if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
 
 
 # --- pairs of pictures -------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class Pair:
     @property
     def kinds(self) -> list[str]:
         denying = self.denies or [denies(text) for text in self.captions]
-        return [NEGATION if one else AFFIRMATION for one in denying]
+        return [NEGATION if negated else AFFIRMATION for negated in denying]
 
 
 def compared(pair: Pair) -> Iterator[Question]:
@@ -175,8 +175,8 @@ def compared(pair: Pair) -> Iterator[Question]:
     kinds = pair.kinds
     for k in (0, 1):
         captions = tuple(Option(text, which) for text, which in zip(pair.captions, kinds, strict=True))
-        shown = tuple(Option(pair.captions[k], kinds[k], image) for image in pair.images)
-        for score, options in ((TEXT, captions), (IMAGE, shown)):
+        images = tuple(Option(pair.captions[k], kinds[k], image) for image in pair.images)
+        for score, options in ((TEXT, captions), (IMAGE, images)):
             groups = ((score, pair.name, 2), (GROUP, pair.name, 4), *pair.groups)
             yield Question(
                 f"{pair.name}/{score}{k}", pair.images[k], options, k, kinds[k], source=pair.cluster,

@@ -105,8 +105,8 @@ class RetrievalTask:
 
     @property
     def references(self) -> list[str]:
-        shown = (item.image for item in (*self.original, *self.negated) if item.image)
-        return list(dict.fromkeys((*shown, *self.gallery)))
+        images = (item.image for item in (*self.original, *self.negated) if item.image)
+        return list(dict.fromkeys((*images, *self.gallery)))
 
     def answered_by(self, kind: str) -> bool:
         return kind == "dual"

@@ -222,7 +222,7 @@ def medical_questions(
     if not image.positives or not image.negatives:
         return {}
     rng = stream(seed, image.id, "medical")
-    shown, absent = rng.choice(image.positives), rng.sample(image.negatives, min(3, len(image.negatives)))
+    present, absent = rng.choice(image.positives), rng.sample(image.negatives, min(3, len(image.negatives)))
     is_shown = rng.random() < 0.5
 
     def say(form: str, name: str) -> str:
@@ -232,25 +232,25 @@ def medical_questions(
         return _question(image, image.id, [Option(text, template) for text in (right, *wrong)], tuple(absent))
 
     affirmed = [say(AFFIRMATION, name) for name in absent]
-    one = shown if is_shown else absent[0]
+    finding = present if is_shown else absent[0]
     forms = (AFFIRMATION, NEGATION) if is_shown else (NEGATION, AFFIRMATION)
-    asked = {
-        "binary": ask(say(forms[0], one), [say(forms[1], one)], None),
-        "binary-control": ask(say(AFFIRMATION, shown), affirmed[:1], None),
+    questions = {
+        "binary": ask(say(forms[0], finding), [say(forms[1], finding)], None),
+        "binary-control": ask(say(AFFIRMATION, present), affirmed[:1], None),
     }
     if conditions:
-        asked, (first, second) = {}, conditions
+        questions, (first, second) = {}, conditions
         is_shown, other = (name.lower() in image.positives for name in conditions)
         known = [name.lower() not in image.unsure for name in conditions]
         yes, no = f"This image shows {first}", f"This image does not show {first}"
         if known[0]:
-            asked["binary"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
+            questions["binary"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
         if all(known) and is_shown != other:
             texts = [yes, f"This image shows {second}"][:: 1 if is_shown else -1]
-            asked["binary-control"] = ask(texts[0], texts[1:], None)
+            questions["binary-control"] = ask(texts[0], texts[1:], None)
     if len(absent) == 3:
-        asked["mcq-control"] = ask(say(AFFIRMATION, shown), affirmed, AFFIRMATION)
-    return asked
+        questions["mcq-control"] = ask(say(AFFIRMATION, present), affirmed, AFFIRMATION)
+    return questions
 
 
 def training_question(
@@ -258,12 +258,12 @@ def training_question(
 ) -> Question | None:
     """One question with its options shuffled, or None where nothing is present or absent. With one positive,
     "features {A}." stands for "features {A} and {B}.": the released code's `modified_positive`."""
-    shown = image.positives or ((NOTHING,) if protocol == "paper" else ())
-    if not shown or not image.negatives:
+    present = image.positives or ((NOTHING,) if protocol == "paper" else ())
+    if not present or not image.negatives:
         return None
     rng = stream(seed, image.id, "train-mcq")
     absent = rng.choice(image.negatives)
-    pair = rng.sample(shown, min(2, len(shown)))
+    pair = rng.sample(present, min(2, len(present)))
     choices = options(
         pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(records.TEMPLATES), stop=STOP,
         hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
@@ -282,9 +282,9 @@ def _question(
 ) -> Question:
     """The first option is right; order: of the options."""
     order = order or range(len(choices))
-    shown, source = tuple(choices[i] for i in order), image.source_id or image.id
+    ordered, source = tuple(choices[i] for i in order), image.source_id or image.id
     return Question(
-        name, image.path, shown, order.index(0), choices[0].template, image.positives, absent, source
+        name, image.path, ordered, order.index(0), choices[0].template, image.positives, absent, source
     )
 
 
@@ -305,11 +305,11 @@ def retrieval_items(
     rng = stream(seed, image.id, "retrieval")
     absent = [rng.choice(image.negatives) for _ in chosen]
     stop: Any = "as it is" if thing == "image" else "always" if protocol == "paper" else "where missing"
-    negated = tuple(one.text(thing, stop) for one in place(chosen, absent, rng, order))
-    shown, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.source_id or image.id
+    negated = tuple(negation.text(thing, stop) for negation in place(chosen, absent, rng, order))
+    present, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.source_id or image.id
     return (
-        RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, shown, source=source),
-        RetrievalItem(image.id, image.path, negated, records.NEGATED, shown, denied, source),
+        RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, present, source=source),
+        RetrievalItem(image.id, image.path, negated, records.NEGATED, present, denied, source),
     )
 
 
@@ -320,8 +320,8 @@ def training_captions(
     negations = training_negations(image, seed, order=order, protocol=protocol)
     if not negations:
         return None
-    captions = tuple(one.text(thing, "where missing") for one in negations)
-    absent, source = tuple(dict.fromkeys(one.absent for one in negations)), image.source_id or image.id
+    captions = tuple(denial.text(thing, "where missing") for denial in negations)
+    absent, source = tuple(dict.fromkeys(denial.absent for denial in negations)), image.source_id or image.id
     return RetrievalItem(image.id, image.path, captions, records.NEGATED, image.positives, absent, source)
 
 

@@ -186,8 +186,8 @@ def _item(row: Row, names: Mapping[str, str], possible: Sequence[str], folder: P
     if absent:
         raise ValueError(f"without {', '.join(absent)}")
     texts = [row[names[k]] for k in possible if row.get(names[k]) not in (None, "")]
-    asked = {v: row[names[f"{v}_question"]] for v in VARIANTS}
-    if any(isinstance(text, (list, dict, bool)) for text in (*texts, *asked.values())):
+    questions = {v: row[names[f"{v}_question"]] for v in VARIANTS}
+    if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
         raise ValueError("whose questions or options are no texts")
     answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
     if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
@@ -198,7 +198,7 @@ def _item(row: Row, names: Mapping[str, str], possible: Sequence[str], folder: P
     picture = read_picture(cell, folder)
     return Item(
         str(row[names["index"]]), str(row[names["category"]]), picture, _source(picture, cell),
-        tuple(str(text).strip() for text in texts), {v: str(text).strip() for v, text in asked.items()},
+        tuple(str(text).strip() for text in texts), {v: str(text).strip() for v, text in questions.items()},
         answers,
     )  # fmt: skip
 
@@ -280,14 +280,14 @@ def drawn(count: int, world: World = NANO) -> Path:
 
 def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
     """A row per question; options in random order, each letter right for half of a kind's questions."""
-    asked = dict.fromkeys(KINDS, 0)
+    counts = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"
         if not (root / name).exists():  # up to four questions are about one scene
             images.write_png(root / name, render(scene, world.style))
         # Pairs of questions of a kind get one right "A" and one right "B", in random order.
-        pair, half = divmod(asked[question.kind], 2)
-        asked[question.kind] += 1
+        pair, half = divmod(counts[question.kind], 2)
+        counts[question.kind] += 1
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
         right = "AB"[first ^ half]
         options = [question.right, question.wrong]

@@ -81,9 +81,9 @@ class State:
 
 def announce(steps: Sequence[Step]) -> None:
     """Writes down what is wanted, for `states`."""
-    for place, step in enumerate(steps):
-        stage, found = step.stage, [(one[0], one[-1]) for one in spans(step.stage.blocks.numbers)]
-        note = {"stage": stage.name, "place": place, "outputs": stage.outputs, "blocks": found}
+    for index, step in enumerate(steps):
+        stage, found = step.stage, [(span[0], span[-1]) for span in spans(step.stage.blocks.numbers)]
+        note = {"stage": stage.name, "place": index, "outputs": stage.outputs, "blocks": found}
         step.folder.note(STEPS, stage.name, note)
 
 
@@ -95,11 +95,11 @@ def states(folder: Folder, now: float | None = None) -> list[State]:
     listed = []
     for note in sorted(folder.notes(STEPS).values(), key=lambda note: note["place"]):
         stage, wanted = note["stage"], [range(first, last + 1) for first, last in note["blocks"]]
-        there = sum(_count(folder, note["outputs"], span) for span in wanted)
+        done = sum(_count(folder, note["outputs"], span) for span in wanted)
         apart = sum(name == stage and any(number in span for span in wanted) for name, number in aside)
         running = at_work.count(stage.replace("/", "-"))
         rate = _rate(folder, stage, now) if at_work else None
-        listed.append(State(stage, sum(map(len, wanted)), there - apart, running, apart, rate))
+        listed.append(State(stage, sum(map(len, wanted)), done - apart, running, apart, rate))
     return listed
 
 
@@ -107,8 +107,8 @@ def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:
     """How many blocks of a span have all outputs."""
     count = 0
     for segment in range(span.start // SEGMENT, (span.stop - 1) // SEGMENT + 1):
-        there = set.intersection(*(folder.done(output, [segment]) for output in outputs))
-        count += sum(number in span for number in there)
+        done = set.intersection(*(folder.done(output, [segment]) for output in outputs))
+        count += sum(number in span for number in done)
     return count
 
 

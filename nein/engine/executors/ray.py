@@ -85,7 +85,7 @@ class Ray:
         on_gpu = self.device == "cuda" and any(step.stage.place == "device" for step in steps)
         # An object of the cluster, which no log and no page shows; a runtime environment is in both.
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
-        group, shared, said = attempts.new_name(), self._ray.put(plan), ""
+        group, shared, message = attempts.new_name(), self._ray.put(plan), ""
         size, begun, running = self._room(on_gpu), 0, []
         options = {"num_gpus": self._share, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
         # Ray begins a task again whose process or node has died, and not one that raised something.
@@ -98,10 +98,10 @@ class Ray:
                     begun += 1
                 for reference in self._ray.wait(running, timeout=TICK)[0]:
                     running.remove(reference)
-                    said = self._collect(reference, bars) or said
+                    message = self._collect(reference, bars) or message
                 bars.show()
                 if not running and not scheduler.look():
-                    raise UserError(said or "The workers of the Ray cluster ended before the work did.")
+                    raise UserError(message or "The workers of the Ray cluster ended before the work did.")
             for reference in (
                 self._ray.wait(running, num_returns=len(running), timeout=LEAVING)[0] if running else ()
             ):
@@ -132,12 +132,12 @@ class Ray:
                 bars.made[index] += count
             return ""
         except self._ray.exceptions.RayTaskError as error:
-            if (said := sentence(error.cause)) is None:
+            if (message := sentence(error.cause)) is None:
                 raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            said = f"A worker of the Ray cluster is lost: {str(error).splitlines()[0]}"
-        log.warning("a worker leaves: %s", said)
-        return said
+            message = f"A worker of the Ray cluster is lost: {str(error).splitlines()[0]}"
+        log.warning("a worker leaves: %s", message)
+        return message
 
 
 def _connect(address: str | None) -> Any:

@@ -56,13 +56,13 @@ def submit(tasks: Sequence[Whole], settings: Any, folder: Path, cluster: str = "
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        made = executor(settings, folder, cluster)
-        with made.batch():
-            jobs = [made.submit(task) for task in tasks]
+        submitter = executor(settings, folder, cluster)
+        with submitter.batch():
+            jobs = [submitter.submit(task) for task in tasks]
         return jobs
     except (FailedJobError, FailedSubmissionError) as error:
-        said = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
-        raise UserError(f"Slurm does not take the jobs ({said[-1].strip()}).") from None
+        lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
+        raise UserError(f"Slurm does not take the jobs ({lines[-1].strip()}).") from None
 
 
 def script(settings: Any, folder: Path) -> str:
@@ -75,10 +75,10 @@ def script(settings: Any, folder: Path) -> str:
         def affinity(cls) -> int:
             return 1
 
-    made = OnPaper(folder)
-    made.update_parameters(**parameters(settings))
-    made.parameters["map_count"] = settings.array
-    return made._make_submission_file_text(made._submitit_command_str, "")
+    submitter = OnPaper(folder)
+    submitter.update_parameters(**parameters(settings))
+    submitter.parameters["map_count"] = settings.array
+    return submitter._make_submission_file_text(submitter._submitit_command_str, "")
 
 
 def executor(settings: Any, folder: Path, cluster: str) -> Any:
@@ -86,12 +86,12 @@ def executor(settings: Any, folder: Path, cluster: str) -> Any:
     submitit = _submitit()
     if cluster == "slurm" and shutil.which("srun") is None:
         raise UserError("There is no Slurm here (no srun on PATH); give the command on a login node.")
-    made = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
-    made.update_parameters(
+    submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
+    submitter.update_parameters(
         timeout_min=minutes(settings.time),
         **{f"slurm_{key}": value for key, value in parameters(settings).items()},
     )
-    return made
+    return submitter
 
 
 def parameters(settings: Any) -> dict[str, Any]:

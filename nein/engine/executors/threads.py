@@ -79,10 +79,10 @@ class Threads:
         self.steps = steps
         if self.is_main:
             announce(steps)
-        made = self._round()
+        counts = self._round()
         while batches.collect():  # rows that waited are made again
-            made = [one + more for one, more in zip(made, self._round(), strict=True)]
-        return made
+            counts = [count + more for count, more in zip(counts, self._round(), strict=True)]
+        return counts
 
     def _round(self) -> list[int]:
         at_once = 1 if self._debug else self._at_once or self.processes.workers(self.device)

@@ -78,7 +78,7 @@ def _sinks(folder: Path, form: str, end: str, files: contextlib.ExitStack) -> di
         questions: official.questions_of(4, *([official.MODIFIED] if training else [])),
         **{stem: official.questions_of(2 if "binary" in stem else 4) for stem in MEDICAL.values()},
     }
-    return {stem: Sink(folder / f"{stem}{end}.csv", one, files) for stem, one in forms.items()}
+    return {stem: Sink(folder / f"{stem}{end}.csv", layout, files) for stem, layout in forms.items()}
 
 
 def _add(sinks: dict[str, Sink], form: str, tasks: Tasks, original: RetrievalItem | None) -> None:

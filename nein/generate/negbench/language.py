@@ -227,11 +227,11 @@ def paraphrase(
                 results[k] = (None, _failure(outcome.failure))
                 continue
             text = " ".join(outcome.value.sentence.split())
-            one, why = sentences[k], ""
+            old, why = sentences[k], ""
             if protocol == "fixed":
-                order = one.text if keep_order or one.negation is not None else None
-                why = polarity.changed(text, one.affirmed, one.denied, keep_order_of=order, others=one.others)
-                if not why and len(text.split()) > LONGER * len(one.text.split()) + 10:
+                order = old.text if keep_order or old.negation is not None else None
+                why = polarity.changed(text, old.affirmed, old.denied, keep_order_of=order, others=old.others)
+                if not why and len(text.split()) > LONGER * len(old.text.split()) + 10:
                     why = "it says much more"
             results[k] = (None, why) if why else (text, "")
         open_ = [k for k in open_ if results[k][0] is None and not results[k][1].startswith(NO_ANSWER)]

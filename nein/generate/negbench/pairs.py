@@ -141,11 +141,11 @@ def make_pairs(
                 other, note = (plan.other,) if plan.other else (), (f"made at try {turn + 1}",)
                 names = [f"{plan.id}-{end}" for end in ("without", "with")]
                 paths = [save(name, image) for name, image in zip(names, pair, strict=True)]
-                stem, shown = plan.source_id or plan.id, (*plan.objects, plan.extra)
+                stem, present = plan.source_id or plan.id, (*plan.objects, plan.extra)
                 done[plan.id] = [
                     Concepts(names[0], paths[0], (plan.caption,), plan.objects, (plan.extra, *other),
                              source_id=stem, notes=note),
-                    Concepts(names[1], paths[1], (plan.caption_with,), shown, other, source_id=stem),
+                    Concepts(names[1], paths[1], (plan.caption_with,), present, other, source_id=stem),
                 ]  # fmt: skip
         open_ = left
     return [image for name in ids for image in done[name]]
@@ -157,9 +157,9 @@ def _unreadable(error: ImageError) -> str:
 
 def _refuse(plan: PairPlan, pair: Pictures, verifier: Verifier) -> str:
     """Why a pair may not be used, "" if it may."""
-    asked = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
+    names = [*plan.objects, plan.extra, *([plan.other] if plan.other else [])]
     try:
-        without, with_ = verifier.scores(list(pair), [asked, asked])
+        without, with_ = verifier.scores(list(pair), [names, names])
     except MetricError as error:
         return f"{NOT_ASKED}: {error}"
     if verifier.present(without[plan.extra]):
@@ -195,7 +195,7 @@ class Verifier:
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
         which = "named" if self.protocol == "paper" else "score"
-        if any(getattr(one, which) is None for seen in detections for one in seen.values()):
+        if any(getattr(box, which) is None for seen in detections for box in seen.values()):
             raise UserError(
                 "The detector does not say which label a box has, by which --protocol paper goes; take "
                 "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
@@ -216,7 +216,7 @@ def verify(
     """The images without the absent objects that are there after all and, with `positives`, without the
     present ones that are not found. picture: decodes an image; an ImageError makes it unusable."""
     done: list[Concepts] = []
-    pictures, asked = [], []
+    pictures, usable = [], []
     as_released = verifier.protocol == "paper"
     for image in images:
         if as_released and not image.problem and len(image.negatives) != verifier.wanted:
@@ -224,17 +224,17 @@ def verify(
         elif not image.problem:
             try:
                 pictures.append(picture(image))
-                asked.append(image)
+                usable.append(image)
             except ImageError as error:
                 why = _unreadable(error)
                 image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
         done.append(image)
     # By paper those asked about together compete, and the present ones would win: they are asked apart.
-    questions: list[list[tuple[str, ...]]] = [[image.negatives] for image in asked]
+    questions: list[list[tuple[str, ...]]] = [[image.negatives] for image in usable]
     if positives and as_released:
-        questions = [[image.negatives, image.positives] for image in asked]
+        questions = [[image.negatives, image.positives] for image in usable]
     elif positives:
-        questions = [[(*image.negatives, *image.positives)] for image in asked]
+        questions = [[(*image.negatives, *image.positives)] for image in usable]
 
     # All images together or, where that fails, one by one, so that one odd image costs itself only.
     def answered(names: Sequence[tuple[str, ...]]) -> list[Any]:
@@ -246,15 +246,15 @@ def verify(
 
     answers = [answered(names) for names in zip(*questions, strict=True)]
     verified: dict[str, Concepts] = {}
-    for image, *rows in zip(asked, *answers, strict=True):
+    for image, *rows in zip(usable, *answers, strict=True):
         failure = next((row for row in rows if isinstance(row, str)), None)
         if failure is not None:
             verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
             continue
         is_shown = {name: verifier.present(score) for row in rows for name, score in row.items()}
         absent = tuple(name for name in image.negatives if not is_shown[name])
-        shown = tuple(name for name in image.positives if not positives or is_shown[name])
+        present = tuple(name for name in image.positives if not positives or is_shown[name])
         notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
-        notes += ["present object not detected, dropped"] * (len(image.positives) - len(shown))
-        verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=shown)
+        notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
+        verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=present)
     return [verified.get(image.id, image) for image in done]

@@ -71,13 +71,13 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
     images = []
     for picture in listed.pictures:
         captions = tuple(dict.fromkeys(text for raw in picture.captions if (text := _clean(raw))))
-        shown = tuple(dict.fromkeys(_clean(instance.category) for instance in picture.objects))
+        objects = tuple(dict.fromkeys(_clean(instance.category) for instance in picture.objects))
         path, problem = _name(picture.file_name)
-        if config.concepts == "annotations" and not shown:
+        if config.concepts == "annotations" and not objects:
             problem = problem or NO_OBJECT
         elif config.concepts == "llm" and not captions:
             problem = problem or NO_CAPTION
-        images.append(Concepts(Path(path).stem, path, captions, shown, problem=problem))
+        images.append(Concepts(Path(path).stem, path, captions, objects, problem=problem))
     if config.concepts == "llm":
         yield from images
     else:

@@ -166,8 +166,8 @@ class Job(job.Job):
 
     def make_concepts(self, shard: int, client: llm.Client) -> list[Row]:
         config, members = self.config, self.concepts(shard, "concepts")
-        asked = (members, config.seed, config.absent, config.thing)
-        extracted = language.extract(client, *asked, protocol=config.protocol)
+        arguments = (members, config.seed, config.absent, config.thing)
+        extracted = language.extract(client, *arguments, protocol=config.protocol)
         return [image.row() for image in extracted]
 
     def make_validate(self, shard: int, client: llm.Client) -> list[Row]:

@@ -67,9 +67,9 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
     lowest become one candidate each, the i-th with the i-th caption.
     """
-    asked = queried(rules, source.id)
+    categories = queried(rules, source.id)
     below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < rules.absent_below]
-    absent = [asked[k] for _, k in sorted(below)]  # equal ones in the order asked
+    absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
     chosen = absent[: rules.kept]
     rng = stream(rules.seed, source.id, "templates")
     present = nouns.named_in(source.captions, rules.objects)
@@ -102,7 +102,7 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}
     rows = [
         {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
-        for noun, cosine in zip(asked, cosines, strict=True)
+        for noun, cosine in zip(categories, cosines, strict=True)
     ]
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
@@ -132,17 +132,17 @@ def match(
     """Filter 1: a row per candidate with the cosine of the picture and a text, that the caption holds and the
     object is there (algorithm 2), accepted if it is above `above`."""
     texts = []
-    for one in candidates:
-        caption = one["caption"]
+    for item in candidates:
+        caption = item["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-        texts.append(f"{caption}{' ' if ended else '. '}This image has {named(one['object'], protocol)}.")
+        texts.append(f"{caption}{' ' if ended else '. '}This image has {named(item['object'], protocol)}.")
     found: list[Any] = isolated(
         lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
         range(len(texts)),
     )
     matches = []
-    for one, text, value in zip(candidates, texts, found, strict=True):
-        row: dict[str, Any] = {"id": one["id"], "text": text, "cosine": None}
+    for item, text, value in zip(candidates, texts, found, strict=True):
+        row: dict[str, Any] = {"id": item["id"], "text": text, "cosine": None}
         if isinstance(value, str):
             row |= {"verdict": FAILED, "error": value}
         else:
@@ -164,8 +164,8 @@ def ask(
         lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), range(len(prompts))
     )
     verdicts = []
-    for one, value in zip(candidates, found, strict=True):
-        row: dict[str, Any] = {"id": one["id"]}
+    for item, value in zip(candidates, found, strict=True):
+        row: dict[str, Any] = {"id": item["id"]}
         if isinstance(value, str):
             row |= {"verdict": FAILED, "error": value}
         else:

@@ -37,16 +37,16 @@ def figures(
 
     def name_of(kind: str) -> str:
         """As it was asked for; of a folder only the last part, which says nothing about the machine."""
-        asked = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
-        return asked.rstrip("/").rpartition("/")[2] if asked.startswith(("/", "~", ".")) else asked
+        given = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
+        return given.rstrip("/").rpartition("/")[2] if given.startswith(("/", "~", ".")) else given
 
     models = job.folder.notes("models")
     return {
         "samples": {split: len(chosen) for split, chosen in splits.items()},
         "source_images": {split: len({w.index for w in chosen}) for split, chosen in splits.items()},
-        "image_problems": counts(one["problem"].partition(":")[0] for one in records if one["problem"]),
+        "image_problems": counts(entry["problem"].partition(":")[0] for entry in records if entry["problem"]),
         "list_notes": dict(job.sources.notes.most_common()),
-        "queried": counts(row["fate"] for one in records for row in one["queried"]),
+        "queried": counts(row["fate"] for entry in records for row in entry["queried"]),
         "slots_without_candidate": {why: n for why in LOST if (n := losses[why])},
         "stages": {
             "candidates": len(ways), "generated": sum(way.match is not None for way in ways),

@@ -38,7 +38,7 @@ class Way:
     def line(self) -> dict[str, Any]:
         """For candidates.jsonl; no times, no hosts."""
         facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
-        match, ask = (one and {k: v for k, v in one.items() if k != "id"} for one in (self.match, self.ask))
+        match, ask = (row and {k: v for k, v in row.items() if k != "id"} for row in (self.match, self.ask))
         fields = {"verdict": self.verdict, "generated_picture": facts, "match": match, "ask": ask}
         return {**self.candidate, **fields}
 

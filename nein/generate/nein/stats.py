@@ -150,7 +150,7 @@ def run(options: StatsConfig) -> None:
         if not words:
             raise UserError(f"--words '{path}' holds no word; give one per line.")
         lists[path.name] = words
-    rows, shown, whole = [], [], {}
+    rows, examples, whole = [], [], {}
     for path in options.captions:
         read = list(captions(path))
         if not read:
@@ -158,15 +158,15 @@ def run(options: StatsConfig) -> None:
         for name, words in lists.items():
             counts = count(read, words, options.examples)
             rows.append([path.name, f"{name} ({len(words)})", *_cells(counts)])
-            shown += [f"\n{path.name}, {name}:"] if counts.examples or counts.idioms else []
-            shown += [f"  negative       {text}" for text in counts.examples]
-            shown += [f"  false positive {text}" for text in counts.idioms]
+            examples += [f"\n{path.name}, {name}:"] if counts.examples or counts.idioms else []
+            examples += [f"  negative       {text}" for text in counts.examples]
+            examples += [f"  false positive {text}" for text in counts.idioms]
             whole[f"{path.name}/{name}"] = {
                 "words": list(words), "sentences": len(counts.hits), "negative": counts.negative,
                 "idiomatic": counts.idiomatic, "by_word": dict(counts.words.most_common()),
             }  # fmt: skip
     print(pipes(rows, HEADERS))
-    print(*shown, sep="\n", end="\n" if shown else "")
+    print(*examples, sep="\n", end="\n" if examples else "")
     if options.json:
         atomic.write_json(options.json, whole)
 

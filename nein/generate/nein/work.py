@@ -114,8 +114,8 @@ class Job(job.Job):
                     problems[source.path] = f"{UNREADABLE}: {error}".replace(f"{source.path}: ", "")
 
         def match(names: Sequence[str]) -> Any:
-            asked = [algorithms.queried(rules, name) for name in names]
-            return matcher.match([pictures[name] for name in names], asked, head="itc")
+            categories = [algorithms.queried(rules, name) for name in names]
+            return matcher.match([pictures[name] for name in names], categories, head="itc")
 
         usable = [source.id for source in members if not problems[source.path]]
         cosines = dict(zip(usable, isolated(match, usable), strict=True))

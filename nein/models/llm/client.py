@@ -85,7 +85,7 @@ class Client:
         unique = list(dict.fromkeys(requests))
         outcomes: dict[Request, Outcome[Schema]] = {}
         with tqdm(total=len(unique), desc=progress or None, unit="answer", disable=not progress) as bar:
-            for request, outcome in self._questions.each(lambda one: self._one(one, schema), unique):
+            for request, outcome in self._questions.each(lambda item: self._one(item, schema), unique):
                 outcomes[request] = outcome
                 bar.update()
         return [outcomes[request] for request in requests]
@@ -244,8 +244,8 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
         raise
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise AnswerError(WRONG_SCHEMA, f"{place + ': ' if place else ''}{first['msg']}") from None
+        where = ".".join(str(part) for part in first["loc"])
+        raise AnswerError(WRONG_SCHEMA, f"{where + ': ' if where else ''}{first['msg']}") from None
 
 
 def instructions(schema: type[BaseModel]) -> str:

@@ -62,10 +62,10 @@ def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str
     return [
         [
             reply
-            for pair in zip(row[::2], row[1::2], of[::2], strict=True)
+            for pair in zip(row[::2], row[1::2], questions[::2], strict=True)
             for reply in _agreed(*pair, scorings)
         ]
-        for row, of in zip(replies, asked, strict=True)
+        for row, questions in zip(replies, asked, strict=True)
     ]
 
 
@@ -79,14 +79,14 @@ def _agreed(
     if failure:
         reply = Reply(error=failure, silent=first.silent or second.silent)
         return reply, reply
-    made = []
+    replies = []
     for a, b in ((ends[0][0] + ends[1][1], ends[0][1] + ends[1][0]),  # A and B, B and A
                  (ends[0][1] + ends[1][0], ends[0][0] + ends[1][1])):  # fmt: skip
         text = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
-        made.append(
+        replies.append(
             Reply(text if "generated" in scorings else None, (a, b) if "logprob" in scorings else None)
         )
-    return made[0], made[1]
+    return replies[0], replies[1]
 
 
 def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:

@@ -120,9 +120,9 @@ class ByLanguageModel:
         return {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()}
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
-        asked = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
+        prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
         sent = []
-        for request, outcome in zip(requests, self._client.complete(asked, Command), strict=True):
+        for request, outcome in zip(requests, self._client.complete(prompts, Command), strict=True):
             if outcome.value is None:
                 why = f"no rewriting: {outcome.failure}, {outcome.reason}"
                 sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
@@ -133,8 +133,8 @@ class ByLanguageModel:
 
 
 def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
-    told = "; ".join(f"{name} {value!r}" for name, value in changes.items())
-    return Sent(dataclasses.replace(request, **changes), f"sent with {told}")
+    text = "; ".join(f"{name} {value!r}" for name, value in changes.items())
+    return Sent(dataclasses.replace(request, **changes), f"sent with {text}")
 
 
 def check(arm: str, row: str) -> None:
@@ -209,21 +209,21 @@ class WithRemedy(_Around):
             getattr(part, "stop", lambda: None)()
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        made = dict(self.as_made(requests))
-        return [made[place] for place in range(len(requests))]
+        results = dict(self.as_made(requests))
+        return [results[index] for index in range(len(requests))]
 
     def as_made(self, requests: Sequence[editors.EditRequest]) -> Iterator[tuple[int, editors.EditResult]]:
         """(place among the requests, result), as they come where the editor gives them so."""
         sent = self._arm.send(requests)
-        for place, (request, one) in enumerate(zip(requests, sent, strict=True)):
-            if one.request is None:
-                image = None if one.error else request.image.copy()
-                made = editors.EditResult(request.id, image, one.error, note=one.note)
-                yield place, dataclasses.replace(made, transient=one.transient)
-        places = [place for place, one in enumerate(sent) if one.request is not None]
-        asked = [one.request for one in sent if one.request is not None]
+        for index, (request, entry) in enumerate(zip(requests, sent, strict=True)):
+            if entry.request is None:
+                image = None if entry.error else request.image.copy()
+                answer = editors.EditResult(request.id, image, entry.error, note=entry.note)
+                yield index, dataclasses.replace(answer, transient=entry.transient)
+        places = [index for index, entry in enumerate(sent) if entry.request is not None]
+        forwarded = [entry.request for entry in sent if entry.request is not None]
         edit = getattr(self._editor, "as_made", lambda some: enumerate(self._editor.edit(some)))
-        for number, result in edit(asked) if asked else ():
+        for number, result in edit(forwarded) if forwarded else ():
             note = "; ".join(filter(None, (sent[places[number]].note, result.note)))
             yield places[number], dataclasses.replace(result, note=note)
 
@@ -278,32 +278,34 @@ class Best(_Around):
         self._judge.stop()
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        made = [
-            self._editor.edit([dataclasses.replace(one, seed=seed_of(one, k)) for one in requests])
+        candidates = [
+            self._editor.edit(
+                [dataclasses.replace(request, seed=seed_of(request, k)) for request in requests]
+            )
             for k in range(self._count)
         ]
         self._took["edits"] += self._count * len(requests)
-        return [self._chosen(one, [row[i] for row in made]) for i, one in enumerate(requests)]
+        return [self._chosen(request, [row[i] for row in candidates]) for i, request in enumerate(requests)]
 
     def _chosen(
         self, request: editors.EditRequest, results: Sequence[editors.EditResult]
     ) -> editors.EditResult:
-        pictures = {k: one.image for k, one in enumerate(results) if one.image is not None}
+        pictures = {k: result.image for k, result in enumerate(results) if result.image is not None}
         if not pictures:
             return results[0]
         start = time.perf_counter()
-        said = rank(self._judge, request.image, list(pictures.values()), request.instruction)
+        ranked = rank(self._judge, request.image, list(pictures.values()), request.instruction)
         self._seconds += time.perf_counter() - start
-        scores: dict[int, Score] = dict(zip(pictures, said, strict=True))
-        values = {k: one.value for k, one in scores.items() if one.value is not None}
+        scores: dict[int, Score] = dict(zip(pictures, ranked, strict=True))
+        values = {k: score.value for k, score in scores.items() if score.value is not None}
         self._took["judged"] += len(values)
         self._took["unscored"] += len(scores) - len(values)
         if not values:
             why = next(iter(scores.values())).reason
             return editors.EditResult(request.id, None, f"none of {len(scores)} edits could be judged: {why}")
         best = max(values, key=lambda k: values[k])  # the first of equals
-        shown = ", ".join(f"{values[k]:.4g}" if k in values else "unscored" for k in range(len(results)))
-        note = f"{self._arm}: candidate {best + 1} of {len(results)} ({shown})"
+        listed = ", ".join(f"{values[k]:.4g}" if k in values else "unscored" for k in range(len(results)))
+        note = f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})"
         return dataclasses.replace(results[best], note="; ".join(filter(None, (note, results[best].note))))
 
 

@@ -140,13 +140,13 @@ class Decomposed(_Around):
             (read.affirmed, [f"A photo of {with_article(name)}." for name in read.absent])
             for read in denials.read(texts)
         ]
-        wanted = list(dict.fromkeys(text for told, denied in parts for text in (told, *denied) if text))
+        wanted = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
         encoded = normalise(self._model.encode_text(wanted)) if wanted else ()
         rows, nothing = dict(zip(wanted, encoded, strict=True)), np.zeros(self._model.width)
         vectors = np.stack([
-            rows.get(told, nothing)
+            rows.get(stated, nothing)
             - self.weight * np.mean([rows[name] for name in denied] or [nothing], axis=0)
-            for told, denied in parts
+            for stated, denied in parts
         ])  # fmt: skip
         lengths = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)
         return np.concatenate([vectors, np.sqrt(lengths.clip(0))], axis=1).astype(np.float32)
@@ -167,9 +167,9 @@ class Capped(_Around):
         reads = denials.read(texts)
         denying = [k for k, read in enumerate(reads) if read.absent]
         if denying:
-            told = [reads[k].affirmed or "A photo of something" for k in denying]
+            stated = [reads[k].affirmed or "A photo of something" for k in denying]
             denied = [f"A photo of {' and '.join(map(with_article, reads[k].absent))}" for k in denying]
-            a, n = np.split(normalise(self._model.encode_text([*told, *denied])), 2)
+            a, n = np.split(normalise(self._model.encode_text([*stated, *denied])), 2)
             features[denying] = outside(a, n, self.threshold)
         return features
 
@@ -279,13 +279,13 @@ class Adapted(_Around):
                     readings[k] = steering.Reading(*map(change, (text, *parts)))
         order = np.random.default_rng(sample_seed(self._seed, "neat")).permutation(list(readings)).tolist()
         batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-        made, norms = steering.adapt(
+        adapted, norms = steering.adapt(
             self._model, [[readings[k] for k in batch] for batch in batches], gallery
         )
         features = steering.encoded(self._model, norms, texts)
         if released:
             then = dict(
-                zip((captions[k] for k in order), (row for part in made for row in part), strict=True)
+                zip((captions[k] for k in order), (row for part in adapted for row in part), strict=True)
             )
             for k, text in enumerate(texts):
                 features[k] = then.get(text, features[k])

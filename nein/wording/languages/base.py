@@ -68,10 +68,10 @@ class Language:
         """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the
         other was."""
         nouns, colours = self.nouns, self.colours
-        said = self.sentences(
+        rows = self.sentences(
             nouns[named.thing], nouns[named.other], colours[named.colour], colours[named.second]
         )
-        first, second = (self.capital(text[0]) + text[1:] for text in said[CONSTRUCTIONS.index(construction)])
+        first, second = (self.capital(text[0]) + text[1:] for text in rows[CONSTRUCTIONS.index(construction)])
         for _ in range(depth):
             first, second = self.untrue.format(second), self.untrue.format(first)
         return first, second
