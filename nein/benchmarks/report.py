@@ -40,7 +40,7 @@ def compare(options: CompareConfig) -> str:
     rows = paired.comparisons(scores, pairs, benchmark.gap, options.metrics, options.family)
     if not rows:
         raise UserError("These runs have no metric in common.")
-    figures = frames.label(frames.frame(rows), benchmark=benchmark.name)
+    figures = frames.frame(rows, benchmark=benchmark.name)
     return paired.printed(options.format, figures, [paired.COMPARISONS])
 
 

@@ -153,7 +153,7 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
         figures += labels.agreement(resolved, questions, {row["item"]: row["id"] for row in resolved})
     else:
         figures += people.labelled(loaded, resolved)
-    frame = frames.label(frames.frame(figures), benchmark="nein")
+    frame = frames.frame(figures, benchmark="nein")
     tables = [people.PREFERRED, labels.AGREEMENT] if plan["pairs"] else sections.PEOPLE
     page = Page("What people say", sections=[Section("people", "People", [*tables, labels.RATERS])])
     report.write(out, frame, page, ["md", "csv"])

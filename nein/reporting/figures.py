@@ -65,18 +65,18 @@ def number(value: float | None, *, unit: str, n: int | None = None, **what: Any)
     return {**what, "value": value, "n": n, "unit": unit}
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """The rows as a frame with its columns in order and of one type each."""
-    given = list(rows)
+def frame(rows: Iterable[Mapping[str, Any]], **what: Any) -> pd.DataFrame:
+    """The rows as a frame with its columns in order and of one type each. what: entries of all rows."""
+    given = [{**row, **what} for row in rows]
     names = dict.fromkeys(name for row in given for name in row)
     columns = {name: pd.Series([row.get(name) for row in given], dtype=object) for name in names}
     return _tidy(pd.DataFrame(columns))
 
 
-def concat(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """The frames below each other; columns that one of them lacks are empty there."""
+def concat(frames: Iterable[pd.DataFrame], **what: Any) -> pd.DataFrame:
+    """The frames below each other; columns that one of them lacks are empty there. what: as of `label`."""
     given = [frame.astype(object) for frame in frames if len(frame)]
-    return _tidy(pd.concat(given, ignore_index=True) if given else pd.DataFrame())
+    return _tidy((pd.concat(given, ignore_index=True) if given else pd.DataFrame()).assign(**what))
 
 
 def label(figures: pd.DataFrame, **what: Any) -> pd.DataFrame:

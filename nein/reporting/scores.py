@@ -78,9 +78,6 @@ class ScoreTable:
 
     def groups(self, *by: str) -> Iterator[tuple[tuple[Any, ...], ScoreTable]]:
         """(entries of the columns `by`, "" for none; their rows), in order of first appearance."""
-        if not by:
-            yield (), self
-            return
         for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
 
@@ -130,13 +127,10 @@ class ScoreTable:
         reasons = self.unscored()
         return frames.figure(estimate, unit=unit, unscored=reasons.total(), reasons=reasons, **what)
 
-    def figures(self, *by: str, **what: Any) -> pd.DataFrame:
-        """A figure of every group of rows that share metric, variant and the columns `by`."""
-        columns = tuple(dict.fromkeys(("metric", "variant", *by)))
-        return frames.frame(
-            part.figure(**{**what, **dict(zip(columns, map(str, key), strict=True))})
-            for key, part in self.groups(*columns)
-        )
+    def figures(self, **what: Any) -> pd.DataFrame:
+        """A figure of every metric and variant."""
+        groups = self.groups("metric", "variant")
+        return frames.frame(part.figure(**what, metric=key[0], variant=key[1]) for key, part in groups)
 
     def less(self, other: ScoreTable) -> ScoreTable:
         """The value of every sample less its value in another table, NaN where one is unscored: of variants
@@ -160,10 +154,10 @@ class ScoreTable:
             frames.figure(difference, unit="points", unscored=lost, variant="gap", **tests, **what),
         ]
 
-    def pair(self, other: ScoreTable, on: Sequence[str] = ("id",)) -> Pairs:
-        """The values of both tables where they have the same entries `on`, which name one row of each."""
-        mine, theirs = self.frame[[*on, "source", "value"]], other.frame[[*on, "value"]]
-        both = mine.merge(theirs, on=list(on), suffixes=("", "_other"), validate="one_to_one")
+    def pair(self, other: ScoreTable) -> Pairs:
+        """The values of both tables of the same samples, of which each has one row."""
+        mine, theirs = self.frame[["id", "source", "value"]], other.frame[["id", "value"]]
+        both = mine.merge(theirs, on="id", suffixes=("", "_other"), validate="one_to_one")
         both = both.dropna(subset=["value", "value_other"])
         clusters = pd.factorize(both["source"])[0].tolist()
         return Pairs(both["value"].to_numpy(), both["value_other"].to_numpy(), clusters)

@@ -57,7 +57,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     for row in rows:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = verdicts(kind, rows, arms)
-    figures = frames.label(frames.frame([*cost_rows, *rows, *judged]), benchmark=kind.benchmark)
+    figures = frames.frame([*cost_rows, *rows, *judged], benchmark=kind.benchmark)
     page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=[
         Section("remedies", "Remedies", [REMEDIES, CHANGES])
     ])  # fmt: skip

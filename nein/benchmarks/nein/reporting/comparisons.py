@@ -37,7 +37,7 @@ def compare(finished: Sequence[Finished], options: CompareConfig) -> str:
     rows = comparisons(chosen(loaded, options), options.family, options.metrics, controls)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    compared = frames.label(frames.frame(rows), benchmark="nein")
+    compared = frames.frame(rows, benchmark="nein")
     shown = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
     results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
     return paired.printed(options.format, compared, shown, results[results["unscored"] > 0])

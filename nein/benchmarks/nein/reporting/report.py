@@ -60,7 +60,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         "subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded), "headline": [*tables][:1],
     }  # fmt: skip
     if isinstance(options, EvalConfig):
-        frame = frames.label(frames.concat([results, gaps]), benchmark="nein")
+        frame = frames.concat([results, gaps], benchmark="nein")
         return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **common)
     browser = Browser.of(loaded, options.data, options.split)
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
@@ -76,7 +76,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
-    frame = frames.label(frames.concat([results, gaps, *more]), benchmark="nein")
+    frame = frames.concat([results, gaps, *more], benchmark="nein")
     common["notes"] += controls.flags(
         frame, dict.fromkeys(judge_tables.KINDS[one.kind] for one in calibrations)
     )
