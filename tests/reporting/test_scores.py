@@ -54,7 +54,7 @@ def test_pairs_are_the_samples_scored_in_both(table):
     np.testing.assert_array_equal(second, [0.5, 1.0])
     assert len(set(clusters)) == 2
     other = ScoreTable.of([{"id": "b", "variant": "told", "value": 0.0}, {"id": "d", "value": 1.0}])
-    first, second, _ = table.pair(other, on=("id", "variant"))
+    first, second, _ = table.where(variant="told").pair(other)
     assert (first.tolist(), second.tolist()) == ([1.0], [0.0])
 
 
