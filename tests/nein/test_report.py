@@ -84,6 +84,8 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         len(RunDir(run.path).edits)
     run.write(EDIT, 0, [kept, lost])
+    with pytest.raises(UserError, match="3 by removal_vqa, which is no such score"):
+        write_run(tmp_path, "odd", "negative", {"removal_vqa": [1.0, 3]})
     run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
     with pytest.raises(
         UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"

@@ -8,6 +8,7 @@ Stages, limits and metrics may be added at any time; another identity is refused
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -187,7 +188,7 @@ class RunDir(Folder):
     @cached_property
     def every(self) -> ScoreTable:
         """All scores, also those of Removal that say nothing, because the object need not go. Raises
-        UserError for a score without an edit."""
+        UserError for a score without an edit or out of its range."""
 
         def rows() -> Iterator[Row]:
             for row in self.score_rows():
@@ -195,6 +196,13 @@ class RunDir(Folder):
                     raise UserError(
                         f"'{self.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
                         "scores and give its nein eval again."
+                    )
+                metric, value = METRICS[row["metric"]], row["value"]
+                low, high = metric.range if metric.span is not None else (-math.inf, math.inf)
+                if value is not None and not low <= value <= high:
+                    raise UserError(
+                        f"'{self.path}' gives the sample '{row['id']}' {value} by {metric.name}, which is no "
+                        "such score; remove its scores and give its nein eval again."
                     )
                 yield of_edit(edit, self.track) | {
                     "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
