@@ -277,7 +277,7 @@ def table(result: dict[str, Any]) -> str:
             " / ".join(f"{side['operations'] / items / 1e12:.2f}" for side in (theirs, ours)),
             f"{ours['operations'] / ours['seconds'] / 1e12:.3f}",
             f"{100 * ours['share']:.0f} %",
-            " / ".join(f"{side['peak']['bytes'] / 2**30:.1f} GiB" for side in (theirs, ours)),
+            " / ".join(f"{(side['peak'] or 0) / 2**30:.1f} GiB" for side in (theirs, ours)),
             "; ".join(
                 [
                     row["agreement"],
