@@ -80,14 +80,14 @@ def evaluate(
     if concurrency is not None:
         options["concurrency"] = concurrency  # of judges behind an address
         options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
-    asked, objects = _named(editor)
+    editors, objects = _named(editor)
     with references.offering(objects):
         given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
-        config = EvalConfig.of(preset=preset, editor=asked, **given, **options)
+        config = EvalConfig.of(preset=preset, editor=editors, **given, **options)
     machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
-    any_takes = len(asked) > len(objects) or any(map(takes_options, objects.values()))
+    any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
 
     def make(name: str, thing: Any, device: str) -> Any:
         overrides = config.editor_overrides()
@@ -119,10 +119,10 @@ def negvqa(
 
     The others, and what is raised: as for `evaluate`.
     """
-    asked, objects = _named(model)
-    if len(objects) == len(asked) and not any(map(_answers, objects.values())):
+    models, objects = _named(model)
+    if len(objects) == len(models) and not any(map(_answers, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
-    config = NegvqaConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
+    config = NegvqaConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
         if _answers(thing):
@@ -172,8 +172,8 @@ def negbench(
 
     The others, and what is raised: as for `evaluate`.
     """
-    asked, objects = _named([model] if isinstance(model, tuple) else model)
-    config = NegbenchConfig.of(preset=preset, model=asked, data=data, limit=limit, out=out, **options)
+    models, objects = _named([model] if isinstance(model, tuple) else model)
+    config = NegbenchConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
         given = getattr(thing, "fingerprint", None)
@@ -234,8 +234,8 @@ def judge(
             "p_yes": answer.p_yes,
             "p_no": answer.p_no,
         }
-        for number, (asked, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
-        for question, answer in zip(asked, answers, strict=True)
+        for number, (sentences, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
+        for question, answer in zip(sentences, answers, strict=True)
     ]
     return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
 
@@ -298,10 +298,10 @@ class Result:
         return _as_frame(self._sheets()[0])
 
     def _repr_html_(self) -> str:
-        shown = "".join(
+        sheets = "".join(
             f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in self._sheets()
         )
-        return f"{shown}<p>{html.escape(str(self.out))}</p>"
+        return f"{sheets}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
         return "\n\n".join(tables.plain(sheet, 20) for sheet in self._sheets()) + f"\n{self.out}"
@@ -339,8 +339,8 @@ class EditingResult(Result):
         """The negation gap per editor and judge, in points: Removal under "Remove the X." minus Removal
         under sentences that say X is absent; `value`, `low`, `high`, `n`. Empty without the control."""
         gaps = frames.select(self.figures, task="gap", statistic="gap")
-        shown = gaps[["model", "metric", "value", "low", "high", "n"]].reset_index(drop=True)
-        return shown.assign(**{name: 100 * shown[name] for name in ("value", "low", "high")})
+        table = gaps[["model", "metric", "value", "low", "high", "n"]].reset_index(drop=True)
+        return table.assign(**{name: 100 * table[name] for name in ("value", "low", "high")})
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or None with a `reason`."""
@@ -395,7 +395,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     """
     several = given if isinstance(given, Mapping | list | tuple | set) else [given]
     pairs = several.items() if isinstance(several, Mapping) else [("", thing) for thing in several]
-    asked: list[str] = []
+    names: list[str] = []
     objects: dict[str, Any] = {}
     for name, thing in pairs:
         if thing is None:
@@ -406,16 +406,16 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
             name = name_of(thing[0] if isinstance(thing, tuple) and thing else thing)  # (model, processor)
         safe = name and (re.sub(r"[^A-Za-z0-9._-]+", "-", str(name)).strip("-.") or "model")
         if isinstance(thing, str | Path):
-            asked.append(f"{safe}={thing}" if safe else str(thing))
+            names.append(f"{safe}={thing}" if safe else str(thing))
         else:
             safe = f"my-{safe}" if safe in ("all", "none") else safe  # words that a list of names reserves
             endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
             free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
-            asked.append(free)
+            names.append(free)
             objects[free] = thing
-    if not asked:
+    if not names:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
-    return asked, objects
+    return names, objects
 
 
 def _answers(thing: Any) -> bool:

@@ -121,8 +121,8 @@ def planned(needs: Sequence[Need], folder: Path) -> list[str]:
         lines = [f"{need} -> {fetching.place(need, folder)}" for need in wanted]
         return [*lines, *last, f"Sizes need the hub: {error}"]
     lines = [
-        f"{one.need}: {len(one.files)} files, {gigabytes(one.size)} -> {fetching.place(one.need, folder)}"
-        for one in found
+        f"{item.need}: {len(item.files)} files, {gigabytes(item.size)} -> {fetching.place(item.need, folder)}"
+        for item in found
     ]
     return [*lines, *last, *(f"Refused: {sentence}" for sentence in refused), _sizes(found, root)[2]]
 
@@ -139,9 +139,9 @@ def _sizes(found: Sequence[Set], root: Path) -> tuple[int, int, str]:
 
     left = fetching.left(found, _manifest(root), root)
     free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    files, size = sum(len(one.files) for one in found), gigabytes(sum(one.size for one in found))
-    said = f"{len(found)} models and data sets, {files} files, {size}"
-    return left, free, f"{said}; {gigabytes(left)} to download, {gigabytes(free)} free on the disk."
+    files, size = sum(len(item.files) for item in found), gigabytes(sum(item.size for item in found))
+    summary = f"{len(found)} models and data sets, {files} files, {size}"
+    return left, free, f"{summary}; {gigabytes(left)} to download, {gigabytes(free)} free on the disk."
 
 
 def _manifest(root: Path) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def fetch(needs: Sequence[Need], folder: Path) -> int | str:
             f"'{root}' has room for {gigabytes(free)} and {gigabytes(left)} are to be downloaded; choose a "
             "folder on another disk with --out, or fewer models with --benchmarks and --editor."
         )
-    for one in found:
+    for item in found:
         try:
-            sets[one.need.key] = fetching.download(one, root)
+            sets[item.need.key] = fetching.download(item, root)
         except fetching.Refused as error:
             refused.append(str(error))
         else:

@@ -69,8 +69,8 @@ class Entry:
         size = sum(size for size in sizes if size) + sum(path.stat().st_size for path in files)
         here = f"no: {absent} of {len(sizes)}" if 0 < absent < len(sizes) else "no" if absent else "yes"
         origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
-        shown = gigabytes(max(size, 100_000)) if size else ""
-        return (self.name, self.what, origin, self.licence, shown, self.lacking or here)
+        text = gigabytes(max(size, 100_000)) if size else ""
+        return (self.name, self.what, origin, self.licence, text, self.lacking or here)
 
 
 def run(config: ListConfig) -> str:
@@ -111,9 +111,9 @@ def _editors() -> Iterator[Entry]:
 def _metrics() -> Iterator[Entry]:
     from nein import metrics
 
-    for one in metrics.METRICS.values():
-        asks = f"asks {', '.join(one.models)}" if one.models else "pixels"
-        yield Entry(one.name, f"{one.title}, {one.better} is better; {asks}", one.source or SHIPPED, OURS)
+    for row in metrics.METRICS.values():
+        asks = f"asks {', '.join(row.models)}" if row.models else "pixels"
+        yield Entry(row.name, f"{row.title}, {row.better} is better; {asks}", row.source or SHIPPED, OURS)
 
 
 def _judges() -> Iterator[Entry]:
@@ -175,10 +175,10 @@ def _benchmarks() -> Iterator[Entry]:
     for name in registry.names():
         typed = registry.get(name).typed
         for preset, values in _presets(name):
-            models = [one[3] for one in _named() if one[:2] == (name, preset)]
+            models = [item[3] for item in _named() if item[:2] == (name, preset)]
             edited = [] if preset == "nano" else of_editors(values.get("editor") or (), preset)
             needs = [*edited, *of_data(values.get("data"))]
-            needs += [need for one in _named() if one[:2] == (name, preset) for need in _needs(*one[2:])]
+            needs += [need for item in _named() if item[:2] == (name, preset) for need in _needs(*item[2:])]
             data = values.get("data") or ("nano" if preset == "nano" else "yours, by --data")
             what = f"models: {len(models)}; data: {data}"
             origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED

@@ -42,8 +42,8 @@ def run(config: ExportConfig) -> str:
     exported = [read(folder) for folder in folders]
     if config.format == "hf":
         return _listing(list(write_hub(exported, config.out, dataset=config.dataset).values()))
-    text = _listing([file for one in exported for file in interchange.every_eval_ever(one, config.out)])
-    unscored = sum(result.figure["unscored"] or 0 for one in exported for result in one.results)
+    text = _listing([file for entry in exported for file in interchange.every_eval_ever(entry, config.out)])
+    unscored = sum(result.figure["unscored"] or 0 for entry in exported for result in entry.results)
     more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
     return text + (more if unscored else "")
 
@@ -204,15 +204,15 @@ def _hub_results(run: Exported, dataset: str | None) -> list[dict[str, Any]]:
     when = run.when or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     nano = "; nano: a miniature of drawn scenes, not the benchmark" if run.nano else ""
     entries = []
-    for one in run.results:
+    for result in run.results:
         value, low, high = (
-            None if one.figure[name] is None else round(one.figure[name] * one.scale, 4)
+            None if result.figure[name] is None else round(result.figure[name] * result.scale, 4)
             for name in ("value", "low", "high")
         )
-        counts = f"n {one.figure['n'] or 0}, unscored {one.figure['unscored'] or 0}"
+        counts = f"n {result.figure['n'] or 0}, unscored {result.figure['unscored'] or 0}"
         notes = f"protocol {run.protocol}, {counts}, 95 % interval [{low}, {high}]{nano}"
         same = {"dataset_id": _data(run, dataset), "date": when}
-        entries.append({**same, "task_id": one.key, "value": value, "notes": notes})
+        entries.append({**same, "task_id": result.key, "value": value, "notes": notes})
     return entries
 
 

@@ -95,12 +95,12 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 def measured(folders: Sequence[Path], out: Path) -> Iterator[dict[str, Any]]:
     """The gaps of finished runs; writes a page of each, to which their figures are linked."""
     read = [export.read(folder) for folder in folders]
-    pages = write_pages([one for one in read if _gaps(one)], out)
-    for one in read:
-        for result in _gaps(one):
-            what = {"benchmark": one.benchmark, "model": one.name, "source": MEASURED, "date": one.when[:10]}
-            what["test"] = _test(one.benchmark, one.dataset, result.facts["measure"])
-            what["page"] = pages[one.folder].relative_to(out).as_posix()
+    pages = write_pages([run for run in read if _gaps(run)], out)
+    for run in read:
+        for result in _gaps(run):
+            what = {"benchmark": run.benchmark, "model": run.name, "source": MEASURED, "date": run.when[:10]}
+            what["test"] = _test(run.benchmark, run.dataset, result.facts["measure"])
+            what["page"] = pages[run.folder].relative_to(out).as_posix()
             numbers = ("value", "low", "high", "n", "unscored", "standard_error")
             yield from _rows(what, result.facts, {name: result.figure[name] for name in numbers})
 
@@ -148,9 +148,9 @@ def _test(benchmark: str, data: Mapping[str, Any], measure: str) -> str:
 def write_pages(runs: Sequence[Exported], out: Path) -> dict[Path, Path]:
     """Folder of a run -> page: one for all runs of a benchmark on the same data, or on any (`mixed`)."""
     groups: dict[tuple[str, str], dict[Path, None]] = {}
-    for one in runs:
-        key = one.benchmark, "" if registry.get(one.benchmark).mixed else one.digest
-        groups.setdefault(key, {}).update(dict.fromkeys((one.folder, *one.beside)))
+    for run in runs:
+        key = run.benchmark, "" if registry.get(run.benchmark).mixed else run.digest
+        groups.setdefault(key, {}).update(dict.fromkeys((run.folder, *run.beside)))
     pages: dict[Path, Path] = {}
     for number, ((benchmark, _), members) in enumerate(groups.items(), start=1):
         page = out / f"{benchmark}-{number}" / "index.html"
@@ -206,5 +206,5 @@ def findings(board: pd.DataFrame) -> list[str]:
 
 def lacking(folders: Sequence[Path], board: pd.DataFrame) -> list[str]:
     names = dict.fromkeys(export.read(folder).name for folder in folders)
-    shown = ", ".join(name for name in names if name not in set(board["model"]))
-    return [f"Without a gap, and so not here: {shown} (NeIn: nein eval --control remove)."] if shown else []
+    listed = ", ".join(name for name in names if name not in set(board["model"]))
+    return [f"Without a gap, and so not here: {listed} (NeIn: nein eval --control remove)."] if listed else []

@@ -35,7 +35,7 @@ def compare(options: CompareConfig) -> str:
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
     rows_of = benchmark.compared or benchmark.decides
-    scores = {one.name: rows_of(benchmark.scores(one.folder), one.folder) for one in finished}
+    scores = {run.name: rows_of(benchmark.scores(run.folder), run.folder) for run in finished}
     pairs = paired.chosen(list(scores), options.baseline)
     rows = paired.comparisons(scores, pairs, benchmark.gap, options.metrics, options.family)
     if not rows:

@@ -189,7 +189,7 @@ class Benchmark:
             finished.append(Finished(folder, run.name, figures, run))
             lacking |= bool(reasons)
         if trackers:
-            figures = frames.concat(one.figures for one in finished)
+            figures = frames.concat(entry.figures for entry in finished)
             tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
         text = _report(self, config, finished)
         if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
@@ -269,21 +269,21 @@ def _finish(benchmark: Benchmark, run: Run, folder: Any) -> tuple[pd.DataFrame, 
 def _report(benchmark: Benchmark, config: Any, finished: Sequence[Finished]) -> str:
     """The report of a command: of its own runs, and of the others in its OUT where the benchmark's is
     `whole`."""
-    unfinished = [one.folder.path for one in finished if one.run and one.run.partial]
-    shown = [one for one in finished if one.folder.path not in unfinished]
+    unfinished = [entry.folder.path for entry in finished if entry.run and entry.run.partial]
+    visible = [entry for entry in finished if entry.folder.path not in unfinished]
     if benchmark.whole:
-        own = {one.folder.path for one in finished}
+        own = {entry.folder.path for entry in finished}
         others = {path: Folder(path).manifest() for path in runs_below(config.out_dir) if path not in own}
         ours = {path: facts for path, facts in others.items() if facts.get("benchmark") == benchmark.name}
         complete = [path for path, facts in ours.items() if facts["status"] == COMPLETE]
         unfinished += [path for path in ours if path not in complete]
-        shown += of_folders(benchmark, complete)
-    return write_report(benchmark, config.out_dir, shown, config, unfinished)
+        visible += of_folders(benchmark, complete)
+    return write_report(benchmark, config.out_dir, visible, config, unfinished)
 
 
 def selection(blocks: Blocks) -> dict[str, Any]:
     """Which records were selected, for the manifest: [[first, end], ...], and the block size."""
-    return {"size": blocks.size, "records": [[one.start, one.stop] for one in spans(blocks.wanted)]}
+    return {"size": blocks.size, "records": [[span.start, span.stop] for span in spans(blocks.wanted)]}
 
 
 def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
@@ -353,8 +353,8 @@ def write_report(
         return ""
     figures = page.frame
     if figures is None:
-        figures = frames.concat([*(one.figures for one in finished), *page.figures])
-    costs = (sentence for one in finished for sentence in sentences(one.manifest["spent"]))
+        figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
+    costs = (sentence for entry in finished for sentence in sentences(entry.manifest["spent"]))
     own = [*dict.fromkeys(costs)]
     if unfinished:
         names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
@@ -362,31 +362,31 @@ def write_report(
     notes = [*page.notes, *changed_versions(finished), *own]
     page = dataclasses.replace(page, notes=notes, sections=page.sections or benchmark.sections)
     files = report.write(out, figures, page, getattr(options, "formats", FORMATS))
-    shown = page.headline or benchmark.headline or next((one.tables for one in page.sections or ()), ())
+    tables = page.headline or benchmark.headline or next((part.tables for part in page.sections or ()), ())
     texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
-    return report.headline(figures, shown, texts, report.places(out, files, len(notes)))
+    return report.headline(figures, tables, texts, report.places(out, files, len(notes)))
 
 
 def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
     """A sentence for every model behind an endpoint that was not of one version during a run, or answered
     known questions otherwise at its end."""
-    for one in finished:
+    for run in finished:
         versions: dict[str, Counter[str]] = {}
         known: dict[str, Counter[str]] = {}
-        for name, usage in one.manifest["usage"].items():
+        for name, usage in run.manifest["usage"].items():
             versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
             known.setdefault(name.partition("-")[0], Counter()).update(usage.get("known", {}))
         for kind, count in known.items():
             if count["flipped"] or (count["asked"] and len(versions[kind]) > 1):
                 right = f"{count['right_before']} right before, {count['right_after']} after"
                 text = f"{count['flipped']} of {count['asked']} known questions otherwise ({right})"
-                yield f"{one.name}: at the end '{kind}' answered {text}."
+                yield f"{run.name}: at the end '{kind}' answered {text}."
         for kind, counts in versions.items():
             if len(counts) > 1:
                 text = " and ".join(
                     f"{version} ({count:,} answers)" for version, count in sorted(counts.items())
                 )
-                yield f"{one.name}: the version behind '{kind}' changed during the run: {text}."
+                yield f"{run.name}: the version behind '{kind}' changed during the run: {text}."
 
 
 def planned(

@@ -91,7 +91,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
     job = slurm.Whole((*name.split(), "--config", str(file)), given)
     submitted = slurm.submit([job] * config.array, config, folder)
-    ids = " to ".join(dict.fromkeys(str(one.job_id) for one in (submitted[0], submitted[-1])))
+    ids = " to ".join(dict.fromkeys(str(submission.job_id) for submission in (submitted[0], submitted[-1])))
     count = f"{len(submitted)} job{'s' * (len(submitted) > 1)}"
     print(f"Submitted {count}, {ids}; scripts and logs: {folder}")
     print(f"How far they are: nein status {config.out_dir}")

@@ -88,7 +88,7 @@ class Options:
         given = _written({name: value for name, value in values.items() if value is not None})
         for name, value in given.items():
             if isinstance(value, dict):
-                given[name] = {inner: one for inner, one in value.items() if one is not None}
+                given[name] = {inner: entry for inner, entry in value.items() if entry is not None}
             if name not in known:
                 raise unknown("argument", name, known)
         return _build(cls, _with_preset(cls, [given]))
@@ -234,7 +234,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
             if not isinstance(value, Mapping):
                 raise UserError(f"{name} is '{value}'; it must hold 'key: value' lines.")
             group: Any = item.hint
-            inner = {one.key: one.hint for one in fields(group)}
+            inner = {field.key: field.hint for field in fields(group)}
             _check_keys(value, inner, prog, f"{name}.")
             entries = {key: _checked(inner[key], entry, f"{name}.{key}") for key, entry in value.items()}
             checked[item.name] = group(**entries)
@@ -242,7 +242,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
             checked[item.name] = _checked(item.hint, value, item.metadata.get("metavar", name))
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
     if missing := [item.metadata["metavar"] for item in needed if not checked.get(item.name)]:
-        words = [f": {', '.join(choices)}" for one in needed[:1] if (choices := literals(one.hint))]
+        words = [f": {', '.join(choices)}" for need in needed[:1] if (choices := literals(need.hint))]
         raise UserError(f"{prog} needs {' and '.join(missing)}{(words or [f'; see {prog} --help'])[0]}.")
     given = cls(**checked)
     for item in fields(cls):  # words of a list as they are written in `among`
@@ -335,7 +335,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
         item = every[name]
         declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Mapping[str, Any] = next(
-            (one.metadata for one in declared if one is not None and one.metadata), {}
+            (field.metadata for field in declared if field is not None and field.metadata), {}
         )
         factory = item.default_factory
         default = item.default if factory is dataclasses.MISSING else factory()
@@ -409,8 +409,8 @@ def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Map
         item, (outer, _, inner) = flat(cls)[name], name.rpartition(".")
         if title not in groups:
             about = " ".join((kinds[outer].__doc__ or "").split()) if outer else None
-            shown = "Language model" if title == "llm" else title.capitalize() if outer else title
-            groups[title] = parser.add_argument_group(shown, about)
+            heading = "Language model" if title == "llm" else title.capitalize() if outer else title
+            groups[title] = parser.add_argument_group(heading, about)
         default = (preset.get(outer, {}) if outer else preset).get(inner, item.default)
         text = item.metadata["help"]
         text = re.sub("<(presets|counted|default_out)>", lambda match: getattr(cls, match.group(1)), text)
@@ -433,9 +433,9 @@ def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
     elif item.hint in LISTS:
         more["action"] = "append"
     if default not in (None, False, [], {}, "") and "(default: " not in text:
-        shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-        shown = shown if len(shown) <= 40 else f"{shown[:36]}..."
-        text += f" (default: {shown.replace('%', '%%')})"
+        written = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+        written = written if len(written) <= 40 else f"{written[:36]}..."
+        text += f" (default: {written.replace('%', '%%')})"
     group.add_argument(f"--{flag}", *([SHORT[flag]] if flag in SHORT else []), dest=name, help=text, **more)
 
 

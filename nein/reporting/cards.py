@@ -154,13 +154,13 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 
 
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
-    index = {entry: at for at, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
+    index = {entry: k for k, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
     return {"name": name, "entries": list(index), "of": [[index[e] for e in several] for several in entries]}
 
 
 def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
     """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
-    written = (page.script_bytes({**vars(one), "said": [*map(_said, one.said)]}) for one in details)
+    written = (page.script_bytes({**vars(item), "said": [*map(_said, item.said)]}) for item in details)
     while chunk := [*itertools.islice(written, CHUNK)]:
         yield b"[%b]" % b",".join(chunk)
 
@@ -199,7 +199,7 @@ def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> 
         while part := [*itertools.islice(coming, _AHEAD)]:
             places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
             thumbnails = dict(
-                zip(places, pool.map(lambda place: of_file(Path(place), side), places), strict=True)
+                zip(places, pool.map(lambda path: of_file(Path(path), side), places), strict=True)
             )
             for sample in part:
                 yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []

@@ -148,14 +148,14 @@ def _rule(left: float, right: float, top: float) -> _Mark:
 
 def _picture(left: int, top: int, width: int, height: int, picture: np.ndarray, smooth: bool) -> _Mark:
     def put(canvas: Canvas, whole: int, sharp: bool) -> Artist:
-        bottom, shown = whole - top - height, picture
+        bottom, image = whole - top - height, picture
         if not sharp or (smooth and width > picture.shape[1]):
-            shown = np.asarray(fit(picture, max(width, height), smooth))
+            image = np.asarray(fit(picture, max(width, height), smooth))
         if not sharp:
-            return canvas.figimage(shown, left, bottom, origin="upper")
+            return canvas.figimage(image, left, bottom, origin="upper")
         across, up = canvas.get_size_inches() * canvas.dpi
         axes = canvas.add_axes((left / across, bottom / up, width / across, height / up))
-        axes.imshow(shown, interpolation="none", aspect="auto")
+        axes.imshow(image, interpolation="none", aspect="auto")
         axes.set_axis_off()
         return axes
 
@@ -203,8 +203,8 @@ def draw(
     for column, name in enumerate(columns):
         font = bold if column in marked else head
         for number, line in enumerate(name.split("\n")):
-            shown = font.shorten(line, size)
-            marks.append(_text(lefts[column], MARGIN + number * head.line, shown, font, INK))
+            text = font.shorten(line, size)
+            marks.append(_text(lefts[column], MARGIN + number * head.line, text, font, INK))
     top = MARGIN + max(name.count("\n") + 1 for name in columns) * head.line
     grounds: list[_Mark] = []
     for row in rows:
@@ -232,12 +232,12 @@ def _row(
         top += font.line
     top += 6
     sizes = [None if cell.picture is None else _scaled(cell.picture, size) for cell in row.cells]
-    tall = max((one[1] for one in sizes if one), default=size)
+    tall = max((scaled[1] for scaled in sizes if scaled), default=size)
     # A message needs some lines even beside very flat pictures.
     tall = max(tall, 5 * small.line) if None in sizes else tall
-    for left, one, cell in zip(lefts, sizes, row.cells, strict=True):
-        if cell.picture is not None and one is not None:
-            marks.append(_picture(left, top, *one, cell.picture, smooth))
+    for left, scaled, cell in zip(lefts, sizes, row.cells, strict=True):
+        if cell.picture is not None and scaled is not None:
+            marks.append(_picture(left, top, *scaled, cell.picture, smooth))
         else:
             marks.append(_box(left, top, size, tall, PANEL, edge=GREY))
             room = max(1, (tall - 16) // small.line)

@@ -149,10 +149,10 @@ def to_csv(figures: pd.DataFrame) -> str:
     """One line per figure, numbers to the last digit; columns without any entry are left out. Text that a
     spreadsheet would run as a formula gets a "'" in front, which `read_csv` takes off again."""
     text = [name for name in figures.columns if name not in NUMBERS]
-    shown = figures.assign(**{name: figures[name].map(harmless) for name in text})
-    empty = [name for name in text if not (shown[name] != "").any()]
-    empty += [name for name in (*TESTS, "needed") if name in shown and shown[name].isna().all()]
-    return shown.drop(columns=empty).to_csv(index=False, lineterminator="\n")
+    table = figures.assign(**{name: figures[name].map(harmless) for name in text})
+    empty = [name for name in text if not (table[name] != "").any()]
+    empty += [name for name in (*TESTS, "needed") if name in table and table[name].isna().all()]
+    return table.drop(columns=empty).to_csv(index=False, lineterminator="\n")
 
 
 def harmless(cell: Any) -> Any:

@@ -147,9 +147,9 @@ def raters(
         right = sum(row[questions[0].key] == gold[row["item"]] for row in known)
         usual = [Counter(row[q.key] for row in own if row["item"] not in gold) for q in questions]
         always = [
-            f"{q.key}: always '{next(iter(one))}'"
-            for q, one in zip(questions, usual, strict=True)
-            if len(one) == 1 and one.total() >= FEW
+            f"{q.key}: always '{next(iter(counts))}'"
+            for q, counts in zip(questions, usual, strict=True)
+            if len(counts) == 1 and counts.total() >= FEW
         ]
         seconds = [float(row["seconds"]) for row in own if row["seconds"].replace(".", "", 1).isdigit()]
         what: dict[str, Any] = {"task": "raters", "rater": rater}

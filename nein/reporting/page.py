@@ -91,7 +91,7 @@ class Page:
 
 
 def render(page: Page, shown: Sequence[Shown] = ()) -> str:
-    svgs = ((d.plot.title, base64.b64encode(themed(d.svg)).decode()) for one in shown for d in one.drawings)
+    svgs = ((d.plot.title, base64.b64encode(themed(d.svg)).decode()) for item in shown for d in item.drawings)
     drawings = [{"title": title, "image": f"data:image/svg+xml;base64,{svg}"} for title, svg in svgs]
     parts, findings = page.parts, list(dict.fromkeys(page.findings))
     values = {part.name: part.values() for part in parts}
@@ -107,7 +107,7 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     return environment.get_template("page.html.j2").render(
         policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
         css=Markup(css), script=Markup(script), page=page, findings=findings, lead=drawings[:1],
-        drawings=drawings[1:], sections=[one for one in shown if one.sheets], **values,
+        drawings=drawings[1:], sections=[item for item in shown if item.sheets], **values,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def themed(svg: bytes) -> bytes:
 
 def at_night(colour: str) -> str:
     """The colour, "#rrggbb", in place of another one on a dark page."""
-    rgb = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    rgb = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
     grey = saturation < 0.4 and not 0.2 < lightness < 0.7
     turned = 0.075 + 0.9 * (1 - lightness) if grey else max(lightness, 0.66)

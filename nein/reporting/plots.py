@@ -154,16 +154,16 @@ class Bars(Plot):
         lines = 1 + max(tick.count("\n") for tick in ticks)
         height = 0.5 + max(0.2 * len(series), 0.3, 0.15 * lines + 0.05) * len(places)
         canvas, axes = _grid(len(panels), height)
-        colors = {name: self.colors.get(name, PALETTE[at % len(PALETTE)]) for at, name in enumerate(series)}
+        colors = {name: self.colors.get(name, PALETTE[k % len(PALETTE)]) for k, name in enumerate(series)}
         heights = {
-            (place, name): y + (at - (len(series) - 1) / 2) * 0.8 / len(series)
+            (place, name): y + (k - (len(series) - 1) / 2) * 0.8 / len(series)
             for y, place in enumerate(places)
-            for at, name in enumerate(series)
+            for k, name in enumerate(series)
         }
         for axis, panel in zip(axes, panels, strict=True):
-            shown = frames.select(drawn, _panel=panel)
+            rows = frames.select(drawn, _panel=panel)
             for name, color in colors.items():
-                bars = frames.records(shown, **{self.series: name})
+                bars = frames.records(rows, **{self.series: name})
                 if bars:
                     ys = [heights[figure["_place"], name] for figure in bars]
                     self._bars(axis, ys, bars, color, 0.72 / len(series))
@@ -239,7 +239,7 @@ class Stack(Plot):
                 width = _shown(by[name], "value") if name in by else 0.0
                 axis.barh(y, width, left=left, height=0.65, color=color)
                 if width >= 6:
-                    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+                    red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
                     ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else ON_BAR
                     axis.text(left + width / 2, y, f"{width:.0f}", ha="center", va="center", color=ink)
                 left += width
@@ -279,16 +279,16 @@ class Curves(Plot):
         counts = not self.log and all(float(x) % 1 == 0 for x in drawn[self.x])
         marked = self.hollow.items()
         for axis, panel in zip(axes, panels, strict=True):
-            for at, name in enumerate(lines):
+            for index, name in enumerate(lines):
                 points = frames.records(drawn, **{"_panel": panel, self.line: name})
-                aside = _ASIDE * (at - (len(lines) - 1) / 2) if counts else 0.0
+                aside = _ASIDE * (index - (len(lines) - 1) / 2) if counts else 0.0
                 for hollow in (False, True):
                     if part := [f for f in points if hollow == (bool(marked) and marked <= f.items())]:
-                        self._line(axis, part, at, hollow, aside)
+                        self._line(axis, part, index, hollow, aside)
             self._dress(axis, panel, {float(x) for x in drawn[self.x]} if counts else ())
         if len(lines) > 1:
-            handles = {self.name(name): PALETTE[at % len(PALETTE)] for at, name in enumerate(lines)}
-            markers = {title: MARKERS[at % len(MARKERS)] for at, title in enumerate(handles)}
+            handles = {self.name(name): PALETTE[index % len(PALETTE)] for index, name in enumerate(lines)}
+            markers = {title: MARKERS[index % len(MARKERS)] for index, title in enumerate(handles)}
             _legend(canvas, handles, markers)
         return canvas
 
@@ -346,8 +346,8 @@ class Scatter(Plot):
             axis.set_yticks([])
         titles = {self.name(c): self.colors[c] for c in drawn[self.color].unique()}
         shapes = dict.fromkeys(titles, "s")
-        for at, marker in enumerate(markers):
-            titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[at]
+        for index, marker in enumerate(markers):
+            titles[str(marker)], shapes[str(marker)] = GREY, "o^sD"[index]
         _legend(canvas, titles, shapes)
         return canvas
 

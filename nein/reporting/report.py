@@ -23,11 +23,11 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
     """
-    shown = [
-        Shown(one, tables.sheets(one.tables, figures), plots.drawings(one.plots, figures, page.stamp))
-        for one in page.sections or ()
+    parts = [
+        Shown(part, tables.sheets(part.tables, figures), plots.drawings(part.plots, figures, page.stamp))
+        for part in page.sections or ()
     ]
-    sheets = [sheet for one in shown for sheet in one.sheets]
+    sheets = [sheet for part in parts for sheet in part.sheets]
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
         notes, findings = filter(None, [page.subtitle, *page.notes]), dict.fromkeys(page.findings)
@@ -37,12 +37,12 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     if "tex" in formats:
         files[_place(out, "table.tex")] = tables.latex(sheets, page.title)
     if "plots" in formats:
-        for drawing in (drawing for one in shown for drawing in one.drawings):
+        for drawing in (drawing for part in parts for drawing in part.drawings):
             name = drawing.plot.key.replace("_", "-")
             files[_place(out, f"{name}.png", part=True)] = drawing.png
             files[_place(out, f"{name}.svg", part=True)] = drawing.svg
     if "html" in formats:
-        files[_place(out, "report.html")] = render(page, shown)
+        files[_place(out, "report.html")] = render(page, parts)
     for path, content in files.items():
         atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
     return list(files)

@@ -164,8 +164,8 @@ class ScoreTable:
 
     def write(self, path: Path) -> None:
         """The table as CSV, for people and spreadsheets: nothing reads it back."""
-        shown = self.frame.drop(columns=[name for name in self.frame if self.frame[name].isna().all()])
-        for name in shown.columns.drop("value", errors="ignore"):
-            shown[name] = shown[name].map(frames.harmless)
+        frame = self.frame.drop(columns=[name for name in self.frame if self.frame[name].isna().all()])
+        for name in frame.columns.drop("value", errors="ignore"):
+            frame[name] = frame[name].map(frames.harmless)
         with atomic.writing(path) as file:
-            shown.to_csv(file, index=False, lineterminator="\n", mode="wb")
+            frame.to_csv(file, index=False, lineterminator="\n", mode="wb")

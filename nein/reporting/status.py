@@ -51,9 +51,9 @@ def _lines(folder: Folder) -> Iterator[str]:
         yield text
     for note in folder.notes(scheduler.ASIDE).values():
         yield f"  {note['stage']}, block {note['block']}: {note['reason']}; nein retry {folder.path}"
-    at: dict[str, list[str]] = {}
+    workers: dict[str, list[str]] = {}
     for attempt in attempts.attempts(folder.path):
         stage, _, number = attempt.name.rpartition("-")
         does = f"{attempt.where}: {'at' if attempt.alive else 'died at'}"
-        at.setdefault(does, []).append(f"{stage} {number.lstrip('0') or 0}")
-    yield from (f"  {does} {', '.join(blocks)}" for does, blocks in at.items())
+        workers.setdefault(does, []).append(f"{stage} {number.lstrip('0') or 0}")
+    yield from (f"  {does} {', '.join(blocks)}" for does, blocks in workers.items())

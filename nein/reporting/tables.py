@@ -141,18 +141,18 @@ class Table:
     def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
         """The rows with the best of several models measured here that differ in nothing else; values that
         look the same are equally good."""
-        at = next((index for index, row in enumerate(self.rows) if row.column == "model"), None)
-        if at is None or column.higher_is_better is None:
+        position = next((index for index, row in enumerate(self.rows) if row.column == "model"), None)
+        if position is None or column.higher_is_better is None:
             return []
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
         for number, (key, figure) in enumerate(zip(keys, figures, strict=True)):
             unfit = figure.get("source") == "printed" or figure.get("refused")
             if figure.get("value") is not None and not unfit:
-                shown = float(format.number(figure["value"], figure["unit"]))
-                groups.setdefault((*key[:at], *key[at + 1 :]), []).append((shown, number))
+                printed = float(format.number(figure["value"], figure["unit"]))
+                groups.setdefault((*key[:position], *key[position + 1 :]), []).append((printed, number))
         best = max if column.higher_is_better else min
         several = (group for group in groups.values() if len(group) > 1)
-        return [number for group in several for shown, number in group if shown == best(group)[0]]
+        return [number for group in several for printed, number in group if printed == best(group)[0]]
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:

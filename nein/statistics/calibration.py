@@ -67,9 +67,9 @@ def rates(
     cases = list(zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True))
 
     def share(there: bool) -> Estimate | None:
-        of = [(bool(verdict) == there, where) for truth, verdict, where, _ in cases
+        hits = [(bool(verdict) == there, where) for truth, verdict, where, _ in cases
               if bool(truth) == there and verdict is not None]  # fmt: skip
-        return statistics.bounded_mean([right for right, _ in of], [where for _, where in of])
+        return statistics.bounded_mean([right for right, _ in hits], [where for _, where in hits])
 
     soft = [(score, truth, where) for truth, _, where, score in cases if score is not None]
     auc = roc_auc(*zip(*soft, strict=True)) if soft else None

@@ -49,9 +49,9 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
         return None
     benchmark, inner = registry.get(kind.benchmark), command(config, arms)
     folders: dict[str, list[Any]] = {}
-    for one in benchmark.runs(inner, executor.device):
-        folder = benchmark.folder(inner.out_dir / one.folder)
-        folders.setdefault(one.identity.get("mend", ""), []).append(folder)
+    for model_run in benchmark.runs(inner, executor.device):
+        folder = benchmark.folder(inner.out_dir / model_run.folder)
+        folders.setdefault(model_run.identity.get("mend", ""), []).append(folder)
     cost_rows = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
     rows = paired.corrected([*compared(kind, folders)], "metric")
     for row in rows:
@@ -97,7 +97,7 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
                 yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
             continue
         for pair in both:
-            scores = dict(zip("AB", (rows_of(benchmark.scores(one), one) for one in pair), strict=True))
+            scores = dict(zip("AB", (rows_of(benchmark.scores(half), half) for half in pair), strict=True))
             for row in paired.comparisons(scores, [("A", "B")], benchmark.gap, (), "metric"):
                 data = f" ({pair[0].path.name})" if several else ""
                 yield {**row, "metric": row["metric"] + data, "model": arm}
@@ -106,7 +106,7 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
 def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
     what: dict[str, Any] = {"task": "costs", "model": arm}
-    stages = [blocks for one in folders for stage, blocks in one.costs().items() if stage != "score"]
+    stages = [blocks for record in folders for stage, blocks in record.costs().items() if stage != "score"]
     seconds = sum(block["seconds"] for blocks in stages for block in blocks.values())
     yield frames.number(seconds, unit="", metric="seconds", **what)
     reference = references.named(model)[1]
@@ -114,8 +114,8 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str,
         return
     address, name = editors.split_address(reference)
     usage: dict[str, Any] = {}
-    for key, one in {k: v for folder in folders for k, v in folder.manifest()["usage"].items()}.items():
-        usage = edits.added(usage, one) if key.startswith(("editor-", "model-")) else usage
+    for key, record in {k: v for folder in folders for k, v in folder.manifest()["usage"].items()}.items():
+        usage = edits.added(usage, record) if key.startswith(("editor-", "model-")) else usage
     price = spending.price(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)

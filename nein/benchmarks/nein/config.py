@@ -122,11 +122,11 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
         from nein.models import needs
 
         edits = "edit" in self.stages and self.edited is None
-        asked = list(metrics_of(self.metrics)) if "score" in self.stages else []
+        wanted = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
             *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
             *(needs.of_remedies(self.mend, self.models.vqa) if edits else []),
-            *needs.of_metrics(asked, self.models),
+            *needs.of_metrics(wanted, self.models),
             *needs.of_data(self.data),
         ]
 
@@ -156,8 +156,8 @@ def metrics_of(names: Sequence[str]) -> list[str]:
 
     if names == ["all"]:
         return [name for name, metric in metrics.METRICS.items() if not metric.by_truth]
-    asked = {chosen("metric", name, metrics.METRICS) for name in names}
-    return [name for name in metrics.METRICS if name in asked]
+    wanted = {chosen("metric", name, metrics.METRICS) for name in names}
+    return [name for name in metrics.METRICS if name in wanted]
 
 
 @dataclass(kw_only=True)

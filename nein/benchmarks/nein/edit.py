@@ -101,40 +101,40 @@ def editing(
     def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
         number, lacking, members = block
         paid, rows, sent = getattr(editor, "paid", False), {}, []
-        for one in members:
-            kept = one.kept if paid or not lacking or (one.kept or {}).get(REFUSED) else None
-            if kept is None and paid and one.index not in selected:
-                kept = {**_row(one.sample, run.track, run_seed), "error": "not selected", SKIPPED: True}
-            elif kept is None and isinstance(one.image, str):
-                kept = {**_row(one.sample, run.track, run_seed), "error": one.image}
+        for item in members:
+            kept = item.kept if paid or not lacking or (item.kept or {}).get(REFUSED) else None
+            if kept is None and paid and item.index not in selected:
+                kept = {**_row(item.sample, run.track, run_seed), "error": "not selected", SKIPPED: True}
+            elif kept is None and isinstance(item.image, str):
+                kept = {**_row(item.sample, run.track, run_seed), "error": item.image}
             if kept is None:
-                sent.append(one)
+                sent.append(item)
             else:
-                rows[one.sample.id] = kept
+                rows[item.sample.id] = kept
         pictures: list[tuple[Path, np.ndarray]] = []
         for position, result, turned in _edited(editor, sent, run, run_seed, maps):
-            one = sent[position]
-            row = _row(one.sample, run.track, run_seed)
-            row |= {"sample_sha256": images.pixel_hash(one.image), "note": result.note}
+            item = sent[position]
+            row = _row(item.sample, run.track, run_seed)
+            row |= {"sample_sha256": images.pixel_hash(item.image), "note": result.note}
             row |= {} if getattr(editor, "seeded", True) else {"seed": None}
             if maps:
-                write_sheet(run.sheet_path(one.sample.id), row["instruction"], result)
+                write_sheet(run.sheet_path(item.sample.id), row["instruction"], result)
             if result.image is None:
                 row["error"] = result.error or "the editor gave no picture and no reason"
                 row |= {REFUSED: True} if result.refused else {AGAIN: True} if result.transient else {}
             else:
                 height, width = result.image.shape[:2]
-                row |= {"image": run.image_name(one.index, one.sample.id), "width": width, "height": height}
+                row |= {"image": run.image_name(item.index, item.sample.id), "width": width, "height": height}
                 row["sha256"] = images.pixel_hash(result.image)
                 row |= {"orientation": turned} if turned != 1 else {}
-                row |= {RESHAPED: True} if _reshaped(result.image, one.image) else {}
+                row |= {RESHAPED: True} if _reshaped(result.image, item.image) else {}
                 pictures.append((run.image_path(row), result.image))
-            rows[one.sample.id] = row
+            rows[item.sample.id] = row
             if paid and hasattr(editor, "as_made"):
                 _write(pictures)
                 atomic.write_lines(run.part_path(number), rows.values())
         _write(pictures)
-        of_block = [rows[one.sample.id] for one in members]
+        of_block = [rows[item.sample.id] for item in members]
         if without is not None and not compared and number in without.done(EDIT):
             compared.append(number)
             if count := idle(of_block, without.read(EDIT, number)):
@@ -150,7 +150,7 @@ def editing(
 
     def usable(output: str, number: int, rows: list[Row]) -> bool:
         members = zip(blocks.members(number), rows, strict=False)
-        return bool(rows) and not any(failed(*one) or vanished(*one) for one in members)
+        return bool(rows) and not any(failed(*pair) or vanished(*pair) for pair in members)
 
     return Stage(EDIT, (EDIT,), blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
 
@@ -166,14 +166,14 @@ def _edited(
 ) -> Iterator[tuple[int, editors.EditResult, int]]:
     """(place among the members, what came of it, EXIF orientation of a picture that was made elsewhere)."""
     if isinstance(editor, ExternalEdits):
-        for position, one in enumerate(members):
-            yield position, *editor.read(one.sample.id, one.index)
+        for position, member in enumerate(members):
+            yield position, *editor.read(member.sample.id, member.index)
         return
     requests = []
-    for one in members:
-        seed = sample_seed(run_seed, one.sample.id)
-        rest = one.sample.instruction(run.track), seed, one.sample.object
-        requests.append(editors.EditRequest(one.sample.id, one.image, *rest, maps))
+    for member in members:
+        seed = sample_seed(run_seed, member.sample.id)
+        rest = member.sample.instruction(run.track), seed, member.sample.object
+        requests.append(editors.EditRequest(member.sample.id, member.image, *rest, maps))
     results = []
     if hasattr(editor, "as_made"):
         yield from ((position, result, 1) for position, result in editor.as_made(requests))
@@ -218,7 +218,7 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
     from nein.reporting.contact_sheet import RED, Cell, Row, draw
 
     columns, maps = list(result.maps), result.maps.values()
-    cells = [Cell(np.repeat(one[..., None], 3, axis=2) if one.ndim == 2 else one) for one in maps]
+    cells = [Cell(np.repeat(array[..., None], 3, axis=2) if array.ndim == 2 else array) for array in maps]
     if result.image is None:
         columns.append("no picture")
         cells.append(Cell(None, result.error or "", color=RED))

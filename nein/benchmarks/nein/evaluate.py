@@ -72,7 +72,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"'{config.data}' does not; take --data nano:scope, or other metrics."
             )
     if config.edited is not None:
-        choices = [dataclasses.replace(one, made=one.made.of(dataset.samples)) for one in choices]
+        choices = [dataclasses.replace(given, made=given.made.of(dataset.samples)) for given in choices]
     scored: list[Step] = []
 
     def lacking() -> list[str]:
@@ -114,7 +114,10 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
     UserError where every image of a kind is missing: then the folder is another one."""
     if not dataset.missing:
         return []
-    kinds = {"NeIn": {one.id for one in dataset.samples}, "COCO": {one.source_id for one in dataset.samples}}
+    kinds = {
+        "NeIn": {sample.id for sample in dataset.samples},
+        "COCO": {sample.source_id for sample in dataset.samples},
+    }
     notes = []
     for role, names in kinds.items():
         if missing := sorted(names & dataset.missing):
@@ -219,8 +222,8 @@ def exported(path: Path) -> Exported:
 def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: dict[str, str]) -> Result:
     metric = METRICS[row["metric"]]
     models = config.get("models", {})
-    asked = "vqa" in metric.models and models.get("vqa") and metric.name in questions
-    judge = (models["vqa"], questions[metric.name]) if asked else None
+    judged = "vqa" in metric.models and models.get("vqa") and metric.name in questions
+    judge = (models["vqa"], questions[metric.name]) if judged else None
     return Result(
         f"{track}/{metric.name}", metric.name, metric.title, row, metric.better, metric.range,
         100.0 if metric.unit == "per cent" else 1.0, metric.kind == "proportion", judge,

@@ -131,7 +131,7 @@ def printed(editor: str, name: str) -> pd.DataFrame:
     of_editor = {"editor": editor, "track": "negative"}
     table = paper_numbers.published("table3", of_editor) if editor in paper_numbers.ROW_OF else ()
     what = {"benchmark": "nein", "model": f"{name}{PRINTED}", "source": "printed"}
-    return frames.frame(frames.number(one.value, unit=one.unit, n=one.n, **one.of, **what) for one in table)
+    return frames.frame(frames.number(row.value, unit=row.unit, n=row.n, **row.of, **what) for row in table)
 
 
 def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd.DataFrame:

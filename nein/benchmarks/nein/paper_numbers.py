@@ -50,8 +50,8 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
         if run is None or (run["track"] == "negative" and f"{run['editor']}-".startswith(f"{editor}-")):
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""
-                of = {"task": "results", "metric": metric, "variant": "negative"}
-                yield Printed(row, of, value / (100 if unit == "%" else 1), unit, SAMPLES, metric == "fid")
+                facts = {"task": "results", "metric": metric, "variant": "negative"}
+                yield Printed(row, facts, value / (100 if unit == "%" else 1), unit, SAMPLES, metric == "fid")
 
 
 def gaps() -> Iterator[dict[str, Any]]:

@@ -227,8 +227,8 @@ class RunDir(Folder):
     def values(self, metric: str, every: bool = False) -> dict[str, float | None]:
         """Sample id -> value or None, of the samples that the metric says something of, or of every one."""
         rows = (self.every if every else self.table).where(metric=metric)
-        shown = (None if value != value else value for value in rows.values.tolist())
-        return dict(zip(rows.frame["id"].tolist(), shown, strict=True))
+        numbers = (None if value != value else value for value in rows.values.tolist())
+        return dict(zip(rows.frame["id"].tolist(), numbers, strict=True))
 
     def corpus(self) -> dict[str, Row]:
         """Metric -> its figure of the whole; {} where there is none."""
@@ -298,8 +298,8 @@ def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     seen = list(dict.fromkeys(run.name for run in loaded))
 
     def order(run: RunDir) -> tuple[int, str, int, int]:
-        asked = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
-        known = [*editors, *asked, run.editor.partition("+")[0]]
+        given = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
+        known = [*editors, *given, run.editor.partition("+")[0]]
         rank = known.index(run.editor if run.editor in editors else known[-1])
         return rank, run.editor, seen.index(run.name), TRACKS.index(run.track)
 

@@ -140,9 +140,9 @@ def scoring(
             if name in corpus:
                 _write_features(run, name, number, items, scores)
             found[scores_of(name)] = [
-                {"id": item.id, "value": None if one.value is None else float(one.value),
-                 "reason": one.reason, "detail": dict(one.detail), **({AGAIN: True} if one.again else {})}
-                for item, one in zip(items, scores, strict=True)
+                {"id": item.id, "value": None if mark.value is None else float(mark.value),
+                 "reason": mark.reason, "detail": dict(mark.detail), **({AGAIN: True} if mark.again else {})}
+                for item, mark in zip(items, scores, strict=True)
             ]  # fmt: skip
         return found
 
@@ -202,11 +202,11 @@ def _item(
     if "things" in needed:
         things = []
         for thing in sample.things:
-            shown = _read(thing.without, "known")
-            if isinstance(shown, str):
-                things = shown
+            without = _read(thing.without, "known")
+            if isinstance(without, str):
+                things = without
                 break
-            things.append(metrics.SceneObject(thing.name, thing.stays, shown))
+            things.append(metrics.SceneObject(thing.name, thing.stays, without))
     if "orientation" in edit and not isinstance(edited, str):
         upright = images.upright(edited, edit["orientation"])
     return metrics.EditPair(

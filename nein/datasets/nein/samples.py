@@ -121,11 +121,11 @@ class Dataset:
 
     def places(self, ids: Sequence[str]) -> list[int]:
         """The index of every id. Raises UserError for one that is not there."""
-        asked = set(ids)
-        position = {one.id: index for index, one in enumerate(self.samples) if one.id in asked}
+        requested = set(ids)
+        position = {sample.id: index for index, sample in enumerate(self.samples) if sample.id in requested}
         for wanted in ids:
             if wanted not in position:
-                near = near_match(wanted, [one.id for one in self.samples[:100_000]])
+                near = near_match(wanted, [sample.id for sample in self.samples[:100_000]])
                 guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
                 raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
         return [position[wanted] for wanted in ids]
@@ -210,8 +210,8 @@ class Reader:
             self.problems.add("unknown negation family", f"{family!r} in {label}{guess}")
             return None
         things = tuple(
-            SceneObject(one["name"], one["stays"], self._without / f"{one['without']}.png")
-            for one in record.get("things", ())
+            SceneObject(thing["name"], thing["stays"], self._without / f"{thing['without']}.png")
+            for thing in record.get("things", ())
         )
         stems = (fields["COCO"], label)
         target, sample_path = (
@@ -273,7 +273,7 @@ class Records(Sequence[Sample]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(*index.indices(len(self))))
+            return tuple(self[position] for position in range(*index.indices(len(self))))
         first, end = map(int, self._places[index])
         try:
             with self._file.open("rb") as opened:
@@ -343,25 +343,25 @@ def _records(file: Path) -> Iterator[tuple[int, int, Any]]:
     with file.open("rb") as opened:
         while True:
             chunk = opened.read(CHUNK)
-            text, at = text + chunk.decode("latin-1"), 0  # a character per byte
+            text, offset = text + chunk.decode("latin-1"), 0  # a character per byte
             while True:
-                between = _BETWEEN.match(text, at)
-                if between is None and text[at:].strip():
-                    raise _broken(file, base + at)
+                between = _BETWEEN.match(text, offset)
+                if between is None and text[offset:].strip():
+                    raise _broken(file, base + offset)
                 if between is None or between.end() == len(text):
                     break
                 if between[1] == "]" or between[1] != sign or text[between.end()] != "{":
-                    raise _broken(file, base + at)
+                    raise _broken(file, base + offset)
                 try:
                     _, end = decoder.raw_decode(text, between.end())
                     record = json.loads(text[between.end() : end].encode("latin-1"))
                 except (ValueError, RecursionError) as error:
-                    if not chunk or len(text) - at > 8 * CHUNK:
-                        raise _broken(file, base + at) from error
+                    if not chunk or len(text) - offset > 8 * CHUNK:
+                        raise _broken(file, base + offset) from error
                     break
                 yield base + between.end(), base + end, record
-                at, sign = end, ","
-            text, base = text[at:], base + at
+                offset, sign = end, ","
+            text, base = text[offset:], base + offset
             if not chunk:
                 break
     if text.strip() != "]" or sign == "[":

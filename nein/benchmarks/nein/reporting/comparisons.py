@@ -26,7 +26,7 @@ SIGNIFICANT = 0.05
 
 def compare(finished: Sequence[Finished], options: CompareConfig) -> str:
     """Every pair of the runs, tested and corrected for their number. Raises UserError."""
-    loaded = runs.in_order([one.folder for one in finished])
+    loaded = runs.in_order([entry.folder for entry in finished])
     controls = {run.name: run for run in loaded if run.track == "remove"}
     loaded = [run for run in loaded if options.track in (run.track, "all")]
     if len(loaded) < 2:
@@ -38,9 +38,9 @@ def compare(finished: Sequence[Finished], options: CompareConfig) -> str:
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
     compared = frames.frame(rows, benchmark="nein")
-    shown = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
-    results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
-    return paired.printed(options.format, compared, shown, results[results["unscored"] > 0])
+    tables = [sections.comparisons(out_of_reach(rows)), sections.COVERAGE]
+    results = figures.together({entry.folder.path: entry.figures for entry in finished}, loaded)
+    return paired.printed(options.format, compared, tables, results[results["unscored"] > 0])
 
 
 def chosen(loaded: Sequence[RunDir], options: Comparing) -> list[tuple[RunDir, RunDir]]:
@@ -53,7 +53,7 @@ def chosen(loaded: Sequence[RunDir], options: Comparing) -> list[tuple[RunDir, R
     base = [run for run in loaded if options.baseline in (run.name, run.label)]
     others = [run for run in loaded if run not in base]
     exact = len(base) == 1
-    return [(run, one) for one in base for run in others if exact or run.track == one.track]
+    return [(run, baseline) for baseline in base for run in others if exact or run.track == baseline.track]
 
 
 def comparisons(

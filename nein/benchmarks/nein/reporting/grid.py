@@ -39,23 +39,23 @@ def grid(options: GridConfig) -> str:
         seed=options.seed,
     )  # fmt: skip
     by_name = {column.name: column for column in columns(drawn)}
-    shown = [] if options.columns else list(by_name.values())
+    visible = [] if options.columns else list(by_name.values())
     for name, equals, caption in (word.partition("=") for word in options.columns):
         if name not in by_name:
             raise unknown("column", name, by_name)
-        shown.append(replace(by_name[name], caption=caption) if equals else by_name[name])
+        visible.append(replace(by_name[name], caption=caption) if equals else by_name[name])
     metric = options.metric if options.metric not in REMOVALS else None
     how: Any = {"captions": options.captions, "verdicts": options.verdicts}
     rows = [
-        replace(build_row(sample, shown, metric, **how), marked=sample.id in options.highlight)
+        replace(build_row(sample, visible, metric, **how), marked=sample.id in options.highlight)
         for sample in chosen
     ]
-    names = [column.name for column in shown]
+    names = [column.name for column in visible]
     for name in options.highlight:
         if name not in names and all(name != sample.id for sample in chosen):
             raise unknown("column or sample", name, [*names, *(sample.id for sample in chosen)])
     marked = [index for index, name in enumerate(names) if name in options.highlight]
-    picture = draw([column.caption for column in shown], rows, options.size, marked=marked)
+    picture = draw([column.caption for column in visible], rows, options.size, marked=marked)
     out = options.out or options.runs[0] / "grid.png"
     atomic.write_bytes(out, picture.encoded(out.suffix[1:]))
     return f"{out}\n"

@@ -111,7 +111,7 @@ def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> 
             if entry is None:
                 continue
             what, _, kind = metric.rpartition("_")
-            judge = next((one for one in calibrations if one.kind == kind and one.fits(run)), None)
+            judge = next((known for known in calibrations if known.kind == kind and known.fits(run)), None)
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:
                 # By names of objects alone: many words of captions name what no judge looks for.
@@ -175,12 +175,12 @@ def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     read = {}
     for file in (file for folder in folders for file in sorted(folder.glob("rewards/*.json"))):
         families = atomic.read_json(file, _REWARD)["sets"]
-        one = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
-        read[one["fingerprint"]] = one
-    names = Counter(one["reference"] for one in read.values())
-    for key, one in read.items():
-        end = f" ({key[:8]})" if names[one["reference"]] > 1 else ""
-        read[key] = {"name": one["reference"] + end, "sets": one["sets"]}
+        reward = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
+        read[reward["fingerprint"]] = reward
+    names = Counter(reward["reference"] for reward in read.values())
+    for key, reward in read.items():
+        end = f" ({key[:8]})" if names[reward["reference"]] > 1 else ""
+        read[key] = {"name": reward["reference"] + end, "sets": reward["sets"]}
     return read
 
 
@@ -190,9 +190,9 @@ def rewarded(loaded: Sequence[RunDir], rewards: Mapping[str, Mapping[str, Any]])
     same of its judge, in the wording of the run, and the gain in Removal over the editor's own edits of the
     same samples."""
     rows = []
-    for one in rewards.values():
-        for family, rates in one["sets"].items():
-            what = {"judge": one["name"], "group": family, "ties": str(rates["ties"])}
+    for entry in rewards.values():
+        for family, rates in entry["sets"].items():
+            what = {"judge": entry["name"], "group": family, "ties": str(rates["ties"])}
             what["task"] = "rewards" if family in PAIRS else "preferences"
             rows += [_share(rates, which, **what) for which in _SHARES if rates.get(which) is not None]
     for run in loaded:
@@ -203,7 +203,7 @@ def rewarded(loaded: Sequence[RunDir], rewards: Mapping[str, Mapping[str, Any]])
         for family, rates in rewards.get(arm["judge"], {}).get("sets", {}).items():
             rows.append(_share(rates, which, **what | {"metric": "preferred", "group": family}))
         base = (run.out, run.editor.partition("+best-of-")[0], run.track)
-        for other in (one for one in loaded if (one.out, one.editor, one.track) == base):
+        for other in (entry for entry in loaded if (entry.out, entry.editor, entry.track) == base):
             for metric in (name for name in REMOVALS if name in run.metrics and name in other.metrics):
                 chosen, own, clusters = run.of(metric).pair(other.of(metric))
                 gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)

@@ -77,7 +77,7 @@ def shares(rows: Sequence[Labelled]) -> dict[tuple[str, str], dict[str, float]]:
     for row in rows:
         if (value := REMOVED[row["gone"]]) is not None:
             every.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
-    return {run: {name: sum(given) / len(given) for name, given in of.items()} for run, of in every.items()}
+    return {run: {name: sum(given) / len(given) for name, given in ids.items()} for run, ids in every.items()}
 
 
 def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
     known, found = shares(rows), []
     runs = {(run.editor, run.track): run for run in loaded}
     if not known.keys() & runs.keys():
-        given, here = ("; ".join("/".join(key) for key in of) or "none" for of in (known, runs))
+        given, here = ("; ".join("/".join(key) for key in keys) or "none" for keys in (known, runs))
         raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
     for key, of_run in known.items():
         run = runs.get(key)
@@ -101,10 +101,10 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
                 found += [row | {"more": needed} for row in beside(entry, result, "labelled", run, metric)]
     found += against(runs, known)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
-    asked = [question for question in QUESTIONS if all(question.key in row for row in named)]
+    questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
     sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
-    return [*found, *labels.agreement(named, asked, sources)]
+    return [*found, *labels.agreement(named, questions, sources)]
 
 
 def against(
@@ -137,24 +137,24 @@ def against(
 def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[dict[str, Any]]:
     """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
     "preferred")."""
-    by_run = {(one.editor, one.track): one for one in loaded}
-    verdicts = {(one.label, metric): one.values(metric) for one in loaded for metric in REMOVALS}
+    by_run = {(run.editor, run.track): run for run in loaded}
+    verdicts = {(run.label, metric): run.values(metric) for run in loaded for metric in REMOVALS}
     hits: list[tuple[Any, ...]] = []
     for row in (row for row in rows if row["better"]):
         name, value = row["id"], {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
         sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
-        shown = {one.label: one.sources[name] for one in sides if one is not None and name in one.index}
-        if len(shown) < 2:
+        sources = {run.label: run.sources[name] for run in sides if run is not None and name in run.index}
+        if len(sources) < 2:
             raise UserError(f"The labels are of sample '{name}' of runs that are not here.")
-        first, second = sorted(shown)
-        if first != next(iter(shown)):
+        first, second = sorted(sources)
+        if first != next(iter(sources)):
             value = 1 - value
         outcome = {"first": value, **{other: float(row["better"] == other) for other in ("tie", "both bad")}}
         for metric in REMOVALS:
             a, b = (verdicts[label, metric].get(name) for label in (first, second))
             if value != 0.5 and a is not None and b is not None and a != b:
                 outcome[metric] = float((a > b) == (value > 0.5))
-        hits += [(first, second, statistic, hit, shown[first]) for statistic, hit in outcome.items()]
+        hits += [(first, second, statistic, hit, sources[first]) for statistic, hit in outcome.items()]
     table = pd.DataFrame(hits, columns=["first", "second", "statistic", "value", "source"])
     for (first, second, statistic), part in table.groupby(["first", "second", "statistic"], sort=False):
         estimate = bounded_mean(part["value"], part["source"].tolist())

@@ -151,7 +151,7 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
         from nein.metrics.fid import frechet_distance
 
         targets = features.target, features.target[once]
-        fixed_, paper_ = ((frechet_distance(features.edited, of), len(features.ids)) for of in targets)
+        fixed_, paper_ = ((frechet_distance(features.edited, real), len(features.ids)) for real in targets)
         found += _shift("fid", "reference", fixed_, paper_, None)
     what = {"task": "protocols", "model": run.name, "variant": run.track}
     return [{**row, **what} for row in sorted(found, key=lambda row: list(MOVES).index(row["metric"]))]

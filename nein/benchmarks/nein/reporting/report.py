@@ -50,10 +50,10 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     if not finished:
         raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
     evaluating = isinstance(options, EvalConfig)
-    loaded = runs.in_order([one.folder for one in finished], same_data=not evaluating)
+    loaded = runs.in_order([entry.folder for entry in finished], same_data=not evaluating)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
-    results = figures.together({one.folder.path: one.figures for one in finished}, loaded)
+    results = figures.together({entry.folder.path: entry.figures for entry in finished}, loaded)
     gaps = figures.gaps(loaded)
     tables = (table for table in reversed(sections.results()) if table.sheet(results).rows)
     common: dict[str, Any] = {
@@ -78,7 +78,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
     frame = frames.concat([results, gaps, *more], benchmark="nein")
     common["notes"] += controls.flags(
-        frame, dict.fromkeys(judge_tables.KINDS[one.kind] for one in calibrations)
+        frame, dict.fromkeys(judge_tables.KINDS[calibration.kind] for calibration in calibrations)
     )
     out = options.out.with_suffix(".html")
     return Page(
@@ -165,7 +165,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     sentences += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
         if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
-            calls = [one["command"] for one in run.about.get("invocations", []) if one.get("command")]
+            calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
             again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
     return sentences
@@ -215,9 +215,9 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
     sentences, failed = [], 0
     for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
-        lost = [{why: n for why, n in of.items() if why.startswith(start)} for of in reasons.values()]
-        if most := max((sum(of.values()) for of in lost), default=0):
-            example = next(reason for of in lost for reason in of).removeprefix(start)
+        lost = [{why: n for why, n in counts.items() if why.startswith(start)} for counts in reasons.values()]
+        if most := max((sum(counts.values()) for counts in lost), default=0):
+            example = next(reason for counts in lost for reason in counts).removeprefix(start)
             sentences.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
             failed += most
     for figure in rows:
@@ -233,8 +233,8 @@ def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:
         samples = functools.cache(lambda number, run=run: len(run.read(EDIT, number)))
-        machines = [one.get("environment", {}) for one in reversed(run.about.get("invocations", []))]
-        machine: dict[str, Any] = next((one for one in machines if one.get("device")), {})
+        machines = [call.get("environment", {}) for call in reversed(run.about.get("invocations", []))]
+        machine: dict[str, Any] = next((system for system in machines if system.get("device")), {})
         costs = run.costs()
         for stage in ("edit", "score"):
             by_block = costs.get(stage, {})

@@ -121,9 +121,9 @@ class Browser:
     def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
         """Sample after sample."""
         none: Thumbnail = {"none": "no pictures in this report"}
-        for name, shown in zip(self.ids, pictures, strict=True):
-            both = list(zip(("sample", "target"), shown[:2], strict=True)) if shown else []
-            edits = shown[2:] or [none] * len(self.runs)
+        for name, thumbnails in zip(self.ids, pictures, strict=True):
+            both = list(zip(("sample", "target"), thumbnails[:2], strict=True)) if thumbnails else []
+            edits = thumbnails[2:] or [none] * len(self.runs)
             replies = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
             yield cards.Detail(both, said=replies)
 
@@ -136,12 +136,12 @@ class Browser:
         parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
         parts += [why_not(edit) if edit.get("error") else "", edit.get("note") or ""]
         for row in run.replies(name):
-            shown, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
+            cells, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
             if detail:
-                shown += row["reason"], {key: detail[key] for key in EVIDENCE if key in detail}
+                cells += row["reason"], {key: detail[key] for key in EVIDENCE if key in detail}
             elif row["reason"]:
-                shown.append(row["reason"])
-            rows.append(shown)
+                cells.append(row["reason"])
+            rows.append(cells)
         return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
     def _places(self, name: str) -> list[str | dict[str, str]]:

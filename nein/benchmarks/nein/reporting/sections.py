@@ -71,9 +71,9 @@ def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
 
 def results() -> list[Table]:
     """Table 3, in two parts as the paper has it."""
-    of = {"task": "results"}
+    task = {"task": "results"}
     columns = (
-        _metrics(), Column("n", of, count()), Column("unscored", of, _unscored),
+        _metrics(), Column("n", task, count()), Column("unscored", task, _unscored),
         Column("refused", {"task": "refusals"}, _refused),
     )  # fmt: skip
     parts = (("results_quality", "Image quality"), ("results_presence", "Removal and retention"))
