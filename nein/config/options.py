@@ -34,12 +34,15 @@ Names = list[str]
 #: A list of files or folders, given in the same way.
 Paths = list[Path]
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
+#: How many scenes, pairs or questions are drawn: each is a file or more.
+DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
 Device = Annotated[str, pydantic.Field(pattern=f"^({DEVICES})$")]
 
 EXPECTED: dict[Any, str] = {
     Device: DEVICES_SAID,
     PositiveInt: "a whole number above 0",
     NonNegativeInt: "a whole number, 0 or above",
+    DrawnCount: "a whole number from 1 to 1,000,000",
     int: "a whole number",
     PositiveFloat: "a number above 0",
     NonNegativeFloat: "a number, 0 or above",

@@ -244,6 +244,8 @@ def test_nein_data_draws_the_miniature_world_and_finds_what_is_wrong(tmp_path, c
     assert data("nano", "--split", "dev", "--sources", 3, "--out", tmp_path) == 0
     folder = Path(capsys.readouterr().out.strip())
     assert folder.parent == tmp_path
+    assert data("nano", "--sources", 10**20) != 0  # it would draw until the disk is full
+    assert "it must be a whole number from 1 to 1,000,000." in capsys.readouterr().err
     assert data("check", folder, "--split", "dev", "--full") == 0
     assert "samples of 3 source images are in order" in capsys.readouterr().out
     picture = min((folder / "nein_dev").iterdir())

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.options import Names
+from nein.config.options import DrawnCount, Names
 from nein.datasets.negbench.sentences import VARIED
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
@@ -61,7 +61,7 @@ class ContrastConfig(Learning):
         "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
     )
     image_root: str | None = setting(None, "folder of the pictures, if not beside the CSV files", "Data")
-    nano_scenes: PositiveInt = option(8000, "scenes drawn for nano data", "Data")
+    nano_scenes: DrawnCount = option(8000, "scenes drawn for nano data", "Data")
     wordings: Names = option(
         ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
     )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.options import Names
+from nein.config.options import DrawnCount, Names
 from nein.engine.errors import UserError, unknown
 from nein.engine.store import Need
 from nein.loading.references import expanded
@@ -62,7 +62,7 @@ class TuneConfig(Learning):
     nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     limit: PositiveInt | None = option(None, "only the first N samples", "Data")
-    nano_sources: PositiveInt = option(2000, "scenes drawn for --data nano", "Data")
+    nano_sources: DrawnCount = option(2000, "scenes drawn for --data nano", "Data")
     resolution: PositiveInt = option(256, "resize images to a square of this side", "Data")
     target_align: Literal["r64_fit", "none"] = option(
         "r64_fit", "r64_fit: crop the target as the sample was cropped", "Data"
@@ -70,7 +70,7 @@ class TuneConfig(Learning):
     align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
     flip: NonNegativeFloat = option(0.5, "fraction of pairs mirrored", "Data")
     mix_affirmative: NonNegativeFloat = option(0.0, "fraction of affirmative pairs (add, remove)", "Data")
-    affirmative_pairs: PositiveInt = option(4000, "affirmative pairs drawn for --data nano", "Data")
+    affirmative_pairs: DrawnCount = option(4000, "affirmative pairs drawn for --data nano", "Data")
     hold_out_objects: Names = option([], "objects to leave out", "Data")
     hold_out_templates: Names = option([], "negative templates (0 to 12) to leave out", "Data")
     exclude: Names = option([], "ids of samples to leave out", "Data")

@@ -20,7 +20,7 @@ from nein.config.groups import (
     Seed,
     TrackerOptions,
 )
-from nein.config.options import Names, Options, argument, option
+from nein.config.options import DrawnCount, Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -66,7 +66,7 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     )
     image_root: Names = option([], "image folder, matched by file name; or NAME=FOLDER,...", "Data")
     split: Literal["val", "dev", "train"] = option("val", "split of --data nano", "Data")
-    scenes: PositiveInt | None = option(None, "scenes drawn for --data nano (default: the split's)", "Data")
+    scenes: DrawnCount | None = option(None, "scenes drawn for --data nano (default: the split's)", "Data")
     protocol: Literal["fixed", "paper"] = option(
         "fixed", "fixed: shuffled options, shared ties; paper: answer first, ties to it", "Method"
     )

@@ -19,7 +19,7 @@ from nein.config.groups import (
     ScoreOptions,
     TrackerOptions,
 )
-from nein.config.options import Names, option
+from nein.config.options import DrawnCount, Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.metrics.letters import EDITIONS, SCORINGS, Edition
@@ -46,7 +46,7 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
     images: str | None = option(None, "image folder (default: next to the file)", "Data")
     split: str = option("test", "split of a data set on the hub", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.category subset", "Data")
-    questions: PositiveInt = option(640, "questions drawn for --data nano", "Data")
+    questions: DrawnCount = option(640, "questions drawn for --data nano", "Data")
     mend: Names = option(
         [],
         "add remedies: flip, consistent, chain-of-thought",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import PositiveInt
-
-from nein.config.options import Options, argument, option
+from nein.config.options import DrawnCount, Options, argument, option
 from nein.engine.errors import UserError
 
 
@@ -16,7 +14,7 @@ class DrawConfig(Options):
     """Which part of the miniature world, and where to."""
 
     split: str = option("val", "train, dev or val")
-    sources: PositiveInt | None = option(None, "number of source images (default: the split's own)")
+    sources: DrawnCount | None = option(None, "number of source images (default: the split's own)")
     out: Path | None = option(None, "parent folder (default: the user's cache)")
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions, Seed
-from nein.config.options import Names, UnitInterval, option
+from nein.config.options import DrawnCount, Names, UnitInterval, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.models.llm import LlmOptions
@@ -39,7 +39,7 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     )
     images: str | None = option(None, "image folder (default: beside the list)", "Source")
     image_set: str | None = option(None, "voc: use only the images of ImageSets/Main/NAME.txt", "Source")
-    scenes: PositiveInt = option(60, "number of scenes or pairs to draw for nano", "Source")
+    scenes: DrawnCount = option(60, "number of scenes or pairs to draw for nano", "Source")
     split: Literal["train", "dev", "val"] = option("val", "split of the nano world", "Source")
 
     concepts: Literal["annotations", "llm"] = option(

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import BatchApi, Limit, OnDevice, Output, Preset, Seed
-from nein.config.options import Options, Paths, argument, option
+from nein.config.options import DrawnCount, Options, Paths, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.models.llm import LlmOptions
@@ -31,7 +31,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, BatchApi, Output):
     columns: dict[str, str] = option(
         {}, "map field names: --columns.question prompt --columns.A option_a", "Source"
     )
-    questions: PositiveInt = option(200, "number of questions to draw for --source nano", "Main")
+    questions: DrawnCount = option(200, "number of questions to draw for --source nano", "Main")
     negator: Literal["rules", "llm"] = option(
         "rules", "negate by rules (offline), or ask --llm.model", "Method"
     )

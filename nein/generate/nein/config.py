@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import Dtype, Limit, Output, Preset, RuntimeOptions, Sampler, Seed
-from nein.config.options import Names, Options, Paths, UnitInterval, argument, option
+from nein.config.options import DrawnCount, Names, Options, Paths, UnitInterval, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
 from nein.wording.families import FAMILIES
@@ -41,7 +41,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
         None, "captioned images: nano, a COCO .json, a .jsonl file, or its folder", "Main"
     )
     images: str | None = option(None, "image folder (default: beside SOURCE)", "Main")
-    scenes: PositiveInt = option(160, "number of scenes to draw for --source nano", "Main")
+    scenes: DrawnCount = option(160, "number of scenes to draw for --source nano", "Main")
     objects: str = option("coco", "object vocabulary: coco, nano, or a file", "Clauses")
     queried: PositiveInt = option(15, "categories to sample per image", "Clauses")
     kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
