@@ -287,7 +287,8 @@ def selection(blocks: Blocks) -> dict[str, Any]:
 
 
 def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
-    """What `selection` wrote of the latest command."""
+    """What `selection` wrote of the latest command. Raises UserError for a manifest without it."""
+    atomic.check(manifest, {"selected": {output: {"size": int, "records": [[int, int]]}}}, "'manifest.json'")
     entry = manifest["selected"][output]
     ranges = [range(first, end) for first, end in entry["records"]]
     wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
