@@ -22,6 +22,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import CLIPTextModel
 from transformers.utils import logging as transformers_logging
@@ -39,7 +40,7 @@ ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
 LOAD_ERRORS = (
     OSError, ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, ImportError,
-    SafetensorError, pickle.UnpicklingError,
+    SafetensorError, pickle.UnpicklingError, StrictDataclassError,
 )  # fmt: skip
 
 logger = logging.getLogger(__name__)
