@@ -159,7 +159,7 @@ class ServedEditor(RemoteEditor):
         elif isinstance(url, str) and url:
             raw = self._service.download(url, LARGEST)
         else:
-            raise NoAnswer("the endpoint withheld an answer: the reply has no picture", WITHHELD)
+            raise NoAnswer("the reply has no picture")
         image = _decoded(raw)
         self._service.count(images=1)
         return image

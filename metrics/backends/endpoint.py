@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,7 +220,7 @@ class Endpoint(Service):
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
             index = answer_place([str(entry.get("token", "")) for entry in entries], str(text), thoughts)
             likely = entries[index].get("top_logprobs") or () if entries and index is not None else ()
-            first = [(cleared(str(candidate["token"])), float(candidate["logprob"])) for candidate in likely]
+            first = [(cleared(str(candidate.get("token"))), candidate.get("logprob")) for candidate in likely]
             used = spending.tokens(reply.get("usage"))
             tokens = (reply.get("usage") or {}).get("completion_tokens")
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
@@ -229,6 +230,8 @@ class Endpoint(Service):
             raise NoAnswer("the endpoint's content filter withheld the answer", WITHHELD)
         if not text and message.get("refusal"):
             raise NoAnswer("the model refused to answer", WITHHELD)
+        if not text and message.get("tool_calls"):
+            raise NoAnswer("the model calls a tool and gives no answer")
         if not isinstance(text, str):
             raise NoAnswer("the answer is not a text")
         finished, answer = choice.get("finish_reason") != "length", without_thoughts(text)
@@ -238,10 +241,13 @@ class Endpoint(Service):
         answer = cleared((answer or "").encode("utf-8", "replace").decode())
         server, model = (cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model"))
         count = tokens if isinstance(tokens, int) else None
+        odd = bool(first) and not _are_logprobs([value for _, value in first])
+        first = [] if odd else first
         completion = Completion(answer, finished, tuple(first), count, server, model, index != 0, thinking)
-        if likeliest and not entries and not self._without_logprobs:
+        if likeliest and (odd or not entries) and not self._without_logprobs:
             self._without_logprobs = True
-            log.warning("%s gives no log-probabilities: P(yes) and letters by probability lack.", self.model)
+            what = "log-probabilities that are no numbers" if odd else "no log-probabilities"
+            log.warning("%s gives %s: P(yes) and letters by probability lack.", self.model, what)
         version = completion.version
         with self._counting:
             known = list(self._versions)
@@ -249,6 +255,14 @@ class Endpoint(Service):
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
         return completion
+
+
+def _are_logprobs(values: Sequence[Any]) -> bool:
+    """Whether all are numbers up to 0 (rounding apart), and the likeliest token is not impossible."""
+    numbers = all(
+        isinstance(value, (int, float)) and value < 0.01 for value in values
+    )  # NaN is below nothing
+    return numbers and max(values) > -math.inf
 
 
 def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:

@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import os
 import queue
 import re
@@ -207,7 +208,8 @@ class Service:
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
         authorised = {"Authorization": f"Basic {basic}"} if given.user else {}
-        self._http = openai.DefaultHttpxClient()
+        # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
+        self._http = openai.DefaultHttpxClient(follow_redirects=False)
         self._send_now = self._http.send
         self._http.send = self._send_paced  # type: ignore[method-assign]
         self.client = openai.OpenAI(
@@ -240,7 +242,11 @@ class Service:
             raise UserError(
                 f"'{self.address}' refuses the key (HTTP {error.status_code}); set {variable}."
             ) from None
-        except (openai.APIStatusError, ValueError, KeyError, TypeError):
+        except openai.APIStatusError as error:
+            if (target := _redirected(error.response)) and target != urlsplit(self.address).netloc:
+                raise UserError(self._sent_on(target)) from None
+            return
+        except (ValueError, KeyError, TypeError):
             return
         if served:
             choose(f"model of '{self.address}'", self.model.removeprefix("models/"), served)
@@ -314,8 +320,12 @@ class Service:
                 raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
             except openai.APIStatusError as error:
                 status = error.status_code
+                if target := _redirected(error.response):
+                    raise NoAnswer(self._sent_on(target), REFUSED, silent=True, status=status) from None
                 if status not in RETRIED and status < 500:
                     raise self._refusal(status, error.response.text) from None
+                if (said := _error_within(error.response.content)) is not None:
+                    attempts = f"{attempts}: {self._quoted(said[1])}"
                 wait = retry_after(error.response.headers)
                 if wait > LONGEST_WAIT:
                     why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
@@ -350,6 +360,8 @@ class Service:
                             )
                     if status == 200:
                         return bytes(content)
+                    if target := _redirected(reply):
+                        raise NoAnswer(f"the reply's link: {self._sent_on(target, urlsplit(url).netloc)}")
                     why = f"HTTP {status}"
             except NoAnswer:
                 raise
@@ -363,9 +375,7 @@ class Service:
 
     def _refusal(self, status: int, reply: str) -> NoAnswer:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
-        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
-        text = " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
-        message = f"HTTP {status} {text}"
+        message = f"HTTP {status} {self._quoted(reply)}"
         try:
             content = json.loads(reply)
         except ValueError:
@@ -378,6 +388,15 @@ class Service:
             return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD, status=status)
         named = [*filter(None, [error.get("param")]), *re.findall(r"['\"`](\w+)['\"`]", words)]
         return NoAnswer(f"the endpoint refused the request: {message}", REFUSED, status=status, named=named)
+
+    def _quoted(self, reply: str) -> str:
+        """The beginning of what a server says, on one line, without credentials."""
+        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
+        return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+
+    def _sent_on(self, target: str, host: str = "") -> str:
+        host = host or urlsplit(self.address).netloc
+        return f"'{host}' sends requests on to '{target}', where nothing is sent; give that address"
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without credentials of at least `shortest` letters: a short one may be an ordinary word."""
@@ -393,6 +412,9 @@ class Service:
                 again = request.headers.get("x-stainless-retry-count", "0") != "0"
                 self.count(requests=1, retries=int(again))
             response = self._send_now(request, **options)
+            if response.status_code == 200 and request.method == "POST":
+                if (said := _error_within(response.read())) is not None:
+                    response.status_code = said[0]  # the package then does with it as with any error
             replied(response.status_code)
         if response.status_code in RETRIED or response.status_code >= 500:
             self.pace.hold(retry_after(response.headers))
@@ -459,10 +481,39 @@ def retry_after(headers: Mapping[str, str]) -> float:
     """Seconds of a Retry-After, which may be a date; 0 for none."""
     given = headers.get("retry-after", "")
     try:
-        return float(given)
+        seconds = float(given)
+        return seconds if math.isfinite(seconds) else 0.0
     except ValueError:
         date = email.utils.parsedate_tz(given)
         return email.utils.mktime_tz(date) - time.time() if date else 0.0
+
+
+def _redirected(response: Any) -> str:
+    """Host and port that a reply sends on to; "" where it does not."""
+    if response.status_code not in range(300, 400):
+        return ""
+    return urlsplit(urljoin(str(response.url), response.headers.get("location", ""))).netloc
+
+
+def _error_within(content: bytes) -> tuple[int, str] | None:
+    """Status and words of an error that a server, or one behind it, wraps in a reply of status 200: its own
+    code, 400 where it names a content policy, else 500. None for a reply without one."""
+    if b'"error"' not in content:
+        return None
+    try:
+        reply = json.loads(content)
+        choice = (reply.get("choices") or [{}])[0]
+        failed = choice.get("finish_reason") == "error"
+        error = reply.get("error") or choice.get("error") or ("finish_reason: error" if failed else None)
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        return None
+    if not error:
+        return None
+    words = error if isinstance(error, str) else json.dumps(error)
+    if any(code in words for code in CONTENT):
+        return 400, words
+    code = str(error.get("code") if isinstance(error, dict) else "")
+    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, words
 
 
 def _cause(error: BaseException) -> str:

@@ -137,14 +137,18 @@ FIRST_FAILS = [
     (refusal("moderation_blocked"), "refused", "safety_violations=[violence] ..."),
     (refusal("content_filter"), "refused", "HTTP 400"),
     (refusal("content_policy_violation", 403), "refused", "HTTP 403"),
-    ((200, {"created": 1, "data": []}, {}), "refused", "the reply has no picture"),
-    ((200, {"created": 1}, {}), "refused", "the reply has no picture"),
+    ((200, {"created": 1, "data": []}, {}), "", "the reply has no picture"),
+    ((200, {"error": {"code": 503, "message": "busy"}}, {}), "transient", "busy"),
+    ((200, {"error": {"code": "content_policy_violation"}}, {}), "refused", "content_policy_violation"),
+    ((307, "", {"Location": "http://elsewhere.example/v1/images/edits"}), "transient",
+     "' sends requests on to 'elsewhere.example'"),
     ((400, {"detail": "size is odd"}, {}), "", "HTTP 400 {\"detail\": \"size is odd\"}"),
     ((200, "no JSON", {}), "", "is not JSON"),
     ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "is not base64"),
     ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "cannot be read"),
     ((200, {"data": [{"url": "http://elsewhere.example/a.png"}]}, {}), "", "neither https nor here"),
     ((200, {"data": [{"url": "/missing.png"}]}, {}), "", "cannot be fetched: HTTP 404"),
+    ((200, {"data": [{"url": "/moved.png"}]}, {}), "", "' sends requests on to 'elsewhere.example'"),
 ]  # fmt: skip
 
 
@@ -153,6 +157,7 @@ def test_a_request_without_a_picture_is_refused_worth_another_try_or_an_error(
     reply, kind, sentence, build, server, requests_of
 ):
     server.pages["/missing.png"] = lambda: (404, "", {})
+    server.pages["/moved.png"] = lambda: (302, "", {"Location": "https://elsewhere.example/a.png"})
     server.rule = lambda body, count: inverted(body, count) if "cat" in body["prompt"] else reply
     good, bad = build(concurrency=1).edit(requests_of(2))
     assert good.image is not None

@@ -26,6 +26,7 @@ from nein.metrics.choices import ChoiceQuestion, prompt
 from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
 from nein.models.cached import CachedJudge
 from nein.models.llm import client as llm
+from tests import loopback
 from tests.helpers import commands
 from tests.loopback import HANG_UP, say
 
@@ -136,12 +137,76 @@ def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server, ask):
         ({"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}, "content filter"),
         ({"choices": [{"message": {"content": None, "refusal": "no"}}]}, "refused to answer"),
         ({"hello": 1}, "not a chat-completions endpoint"),
+        ({"error": {"code": "content_filter", "message": "no"}}, "withheld an answer: HTTP 400"),
+        ({"choices": [{"message": {"content": None, "tool_calls": [{"id": "a"}]}}]}, "calls a tool"),
         ("<html>", "not JSON"),
     ],
 )
 def test_what_is_no_answer_is_never_a_verdict(server, ask, reply, reason):
     server.rule = lambda body, count: (200, reply, {})
     assert reason in ask(server, 1)[0]
+
+
+EMPTY = {"choices": [{"finish_reason": "stop", "message": {"content": None}}]}
+
+
+@every_caller
+@pytest.mark.parametrize(
+    ("reply", "status"),
+    [
+        ({**EMPTY, "error": {"code": 429, "message": "slow down"}}, 429),
+        ({"error": {"code": "503", "message": "slow down"}}, 503),
+        ({"error": "slow down"}, 500),
+        ({"choices": [{"finish_reason": "error", "message": {"content": ""}, "error": "slow down"}]}, 500),
+    ],
+)
+def test_an_error_in_a_reply_of_status_200_is_tried_again_and_never_an_answer(server, ask, reply, status):
+    server.rule = lambda body, count: (200, reply if count < 3 else say(YES), {})
+    assert ask(server, 1, retries=2) == [YES]
+    server.rule = lambda body, count: (200, reply, {})
+    [reason] = ask(server, 1, retries=0)
+    assert "slow down" in reason
+    assert reason.endswith(f"HTTP {status}")
+    kept = MemoryStore()
+    with pytest.raises(NoAnswer, match="slow down"):
+        CachedJudge(judge(server, retries=0), kept).ask(IMAGES[:1], [["a?"]])
+    assert not kept._data
+
+
+@every_caller
+def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_there(server, ask):
+    other = loopback.Server()
+    server.rule = lambda body, count: (307, "", {"Location": f"{other.url}/chat/completions"})
+    hosts = [one.address.removeprefix("http://") for one in (server, other)]
+    said = "'{}' sends requests on to '{}'".format(*hosts)
+    assert said in ask(server, 1)[0]
+    server.models = (307, "", {"Location": f"{other.url}/models"})
+    with pytest.raises(MetricError, match=said):
+        judge(server).endpoint.check()
+    assert (len(server.requests), other.requests, other.paths) == (1, [], [])
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"), [("2.5", 2.5), ("nan", 0), ("inf", 0), ("-inf", 0), ("soon", 0), ("", 0)]
+)
+def test_what_a_server_says_of_waiting_is_a_number_of_seconds_or_nothing(after, seconds):
+    assert service.retry_after({"retry-after": after}) == seconds
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None, "-0.1", 3.0, True])
+def test_log_probabilities_that_are_no_numbers_are_none_and_said(server, caplog, bad):
+    likely = [("Yes", -0.3), ("A", bad)] if bad != -math.inf else [("Yes", bad), ("A", bad)]
+    choice = {"message": {"content": "A"}, "finish_reason": "stop"}
+    top = [{"token": token, "logprob": value} for token, value in likely]
+    choice["logprobs"] = {"content": [{"token": "A", "top_logprobs": top}]}
+    server.rule = lambda body, count: (200, {"choices": [choice]}, {})
+    [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
+    assert (answer.text, answer.p_yes, answer.p_no) == ("A", None, None)
+    model = EndpointChoices(Endpoint(server.url, "eye-7b"))
+    [[reply]] = model.answer(IMAGES[:1], [[CHOICE]], ["generated", "logprob"])
+    assert (reply.text, reply.logprobs, reply.error) == ("A", None, "")
+    assert "log-probabilities that are no numbers" in caplog.text
 
 
 @pytest.mark.parametrize(
