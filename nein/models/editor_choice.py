@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import os
 import re
@@ -14,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from nein import editors
-from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, find_image
+from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
-from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError, shortlist
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
@@ -242,55 +240,40 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     return EditorChoice(asked, given or folder, row.name, checkpoint, revision, {**row.options(), **options})
 
 
-#: Samples of a large data set whose pictures are looked at when a command starts.
-LOOKED_AT = 1000
-
-
 @dataclass(frozen=True)
 class ExternalEdits:
     """One method's pictures on one instruction track, in one folder or in folders of a thousand samples
     (000/, 001/), as a run has its own; a missing one is a failed edit. The fingerprint covers names and
-    contents: of a large data set, whose pictures are not listed, those of its first samples.
+    contents.
 
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
-    ids    The first samples of a large data set; (): the pictures are listed.
     """
 
     method: str
     track: str
     folder: Path
     plain: bool = False
-    ids: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return self.method
 
-    def of(self, samples: Sequence[Sample]) -> ExternalEdits:
-        """These pictures, of the samples of a data set. Warns of others. Raises UserError without any."""
-        edits = replace(self, ids=tuple(sample.id for sample in samples[:LOOKED_AT]))
-        if isinstance(samples, tuple):
-            edits, ids = self, {sample.id for sample in samples}
-            strangers = [name for name in self.files if name not in ids]
-        else:
-            with os.scandir(self.folder) as entries:
-                strangers = [entry.name for entry in itertools.islice(entries, 3)]
-        if not edits.files.keys() - set(strangers):
+    def check_samples(self, samples: Sequence[Sample]) -> None:
+        """Warns of images that belong to no sample. Raises UserError where none belongs to any."""
+        ids = {sample.id for sample in samples}
+        strangers = [name for name in self.files if name not in ids]
+        if len(strangers) == len(self.files):
             raise UserError(
                 f"None of the pictures in '{self.folder}' is named after a sample; they are called "
                 f"{shortlist(strangers, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
             )
-        if strangers and edits is self:
+        if strangers:
             more = f"{len(strangers)} pictures belong to no sample ({shortlist(strangers, 3)})"
             log.warning("%s/%s: %s", self.method, self.track, more)
-        return edits
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Sample id -> picture, of all or of the first; of several with one stem the first by name."""
-        if self.ids:
-            found = ((name, self.path(name, index)) for index, name in enumerate(self.ids))
-            return {name: path for name, path in found if path is not None}
+        """Sample id -> image; of several with one stem the first by name."""
         pictures: dict[str, Path] = {}
         nested = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{3,}", path.name))
         for folder in (self.folder, *sorted(path for path in nested if path.is_dir())):
@@ -298,13 +281,6 @@ class ExternalEdits:
                 if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
                     pictures.setdefault(path.stem, path)
         return pictures
-
-    def path(self, sample_id: str, index: int) -> Path | None:
-        """The picture of a sample, whose place in the data is `index`."""
-        if not self.ids:
-            return self.files.get(sample_id)
-        places = self.folder / f"{index // SEGMENT:03d}", self.folder
-        return next((path for folder in places if (path := find_image(folder, sample_id))), None)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -317,9 +293,9 @@ class ExternalEdits:
         facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}
         return {**facts, "files": len(self.files), "content": self.fingerprint}
 
-    def read(self, sample_id: str, index: int) -> tuple[EditResult, int]:
+    def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
-        if (path := self.path(sample_id, index)) is None:
+        if (path := self.files.get(sample_id)) is None:
             why = f"there is no edited picture of {sample_id} in '{self.method}'"
             return EditResult(sample_id, None, why), 1
         try:

@@ -9,6 +9,7 @@ agreement; T is a second absent object, A an object that is there and must stay.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,6 +162,7 @@ def removal(noun: str) -> str:
     return f"Remove the {noun}."
 
 
+@functools.lru_cache(10_000)
 def template_of(sentence: str, noun: str) -> int | None:
     """Which template (0..12) a negative sentence was made from, or None if from none of them."""
     wanted, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
@@ -171,12 +173,14 @@ def template_of(sentence: str, noun: str) -> int | None:
     return None
 
 
+@functools.lru_cache(10_000)
 def added(generated: str) -> str | None:
     """The object in "Add a/an X."; None for a sentence of another form."""
     match = re.fullmatch(r"Add (?:a|an|some) (.+?)\.?", generated.strip())
     return match.group(1).strip() if match else None
 
 
+@functools.lru_cache(10_000)
 def object_of(generated: str, negated: str) -> str:
     """The object in "Add a/an X." (or "Add some Xs."), checked against the negative sentence of the sample.
 

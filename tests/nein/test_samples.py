@@ -12,7 +12,6 @@ from nein.benchmarks.nein import score
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
-from nein.datasets.nein import samples as samples_module
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import environment
 from nein.engine.errors import UserError
@@ -109,63 +108,6 @@ def test_selection_by_limit_and_id(make_data):
     assert found.select(None, ["NeIn_000000000003_1", "NeIn_000000000001_2"]) == [1, 4]
     with pytest.raises(UserError, match="did you mean 'NeIn_000000000003_1'"):
         found.select(None, ["NeIn_00000000003_1"])
-
-
-@pytest.fixture
-def large(monkeypatch, tmp_path):
-    """Every file is a large one, read in pieces of 100 bytes."""
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(samples_module, "LARGE", 1)
-    monkeypatch.setattr(samples_module, "CHUNK", 100)
-
-
-def test_a_large_file_gives_the_same_samples_and_is_looked_through_once(make_data, monkeypatch, large):
-    root = make_data(3, 2)
-    rewrite(root, lambda records: records[1].update(T_original="ein Apfel für Zoë, {drei] \\"))
-    (root / "nein_val" / "NeIn_000000000002_1.png").rename(root / "nein_val" / "NeIn_000000000002_1.JPEG")
-    (root / "coco_for_val" / "COCO_000000000003.png").unlink()
-    found = load_folder(root)
-    monkeypatch.setattr(samples_module, "_records", lambda file: pytest.fail("looked through again"))
-    again = load_folder(root)
-    monkeypatch.setattr(samples_module, "LARGE", 1 << 24)
-    held = load_folder(root)
-    assert tuple(found.samples) == again.samples[:] == held.samples
-    assert found.samples[-1] == held.samples[-1]
-    assert (found.origin, found.records_sha256) == (held.origin, held.records_sha256)
-    assert held.missing == {"COCO_000000000003"}
-    assert found.places(["NeIn_000000000003_1"]) == [4]
-
-
-def test_a_large_file_that_changes_under_a_command_is_said(make_data, large):
-    root = make_data(2, 1)
-    found = load_folder(root)
-    before = (root / "val.json").read_text()
-    for after in (before[5:], before.replace("Add an apple.", "Add an adder.")):  # the second: equally long
-        (root / "val.json").write_text(after)
-        with pytest.raises(UserError, match="has changed since it was looked through"):
-            found.samples[1]
-
-
-@pytest.mark.parametrize(
-    "text", ["[{}", "[{} {}]", "[{},]", "[,{}]", "[{}]x", "[1]", "{}", "x" * 300, '[{"a": }]']
-)
-def test_a_large_file_that_is_no_array_of_objects_is_a_sentence(make_data, large, text):
-    root = make_data(1, 1)
-    (root / "val.json").write_text(
-        text.replace("{}", json.dumps(json.loads((root / "val.json").read_text())[0]))
-    )
-    with pytest.raises(UserError, match="is not a JSON array of objects at byte"):
-        load_folder(root)
-
-
-def test_faults_of_a_large_file_are_said_at_once(make_data, large, tmp_path):
-    def spoil(records):
-        records[2]["NeIn"] = records[3]["NeIn"]
-        records[4]["T_generated"] = "Add a zebra."
-
-    with pytest.raises(UserError, match=r"(?s)unusable sentence.*2 x duplicate id"):
-        load_folder(rewrite(make_data(4, 2), spoil))
-    assert not list((tmp_path / "cache" / "records").iterdir())
 
 
 def cell(path):

@@ -167,7 +167,7 @@ def _edited(
     """(place among the members, what came of it, EXIF orientation of a picture that was made elsewhere)."""
     if isinstance(editor, ExternalEdits):
         for position, member in enumerate(members):
-            yield position, *editor.read(member.sample.id, member.index)
+            yield position, *editor.read(member.sample.id)
         return
     requests = []
     for member in members:

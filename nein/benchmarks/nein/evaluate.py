@@ -71,8 +71,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 f"The metric '{metric}' needs data that say which things every picture shows, and "
                 f"'{config.data}' does not; take --data nano:scope, or other metrics."
             )
-    if config.edited is not None:
-        choices = [dataclasses.replace(given, made=given.made.of(dataset.samples)) for given in choices]
+    for choice in choices:
+        if choice.external is not None:
+            choice.external.check_samples(dataset.samples)
     scored: list[Step] = []
 
     def lacking() -> list[str]:

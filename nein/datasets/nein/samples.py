@@ -9,15 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
@@ -38,11 +33,6 @@ SCORER_FIELDS = {
     "correct_retention_obj",
 }  # fmt: skip
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
-#: Bytes of a file of records (60,000 samples) from which on they are not held in memory. It is looked
-#: through once: every record is checked, and where each begins is written below the user's cache.
-LARGE = 1 << 24
-CHUNK = 1 << 22
-_BETWEEN = re.compile(r"\s*([\[,\]])\s*")
 TRACKS = ("negative", "remove", "add")
 GUESSES = {
     "annotations": ("annotation file", ("{split}.json", "nein_{split}.json")),
@@ -105,9 +95,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples in the order of the file, in memory or read when they are asked for (`LARGE`); where they
-    came from; the hash of their records, not of the pixels, which a run pins one by one. missing: names of
-    COCO and NeIn images that are in no folder, as far as listing these tells."""
+    """All samples in the order of the file; where they came from; the hash of their records, not of the
+    pixels, which a run pins one by one. missing: names of COCO and NeIn images that are in no folder."""
 
     samples: Sequence[Sample]
     origin: dict[str, Any]
@@ -167,10 +156,7 @@ def load_folder(
         "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
         "columns": dict(columns or {}),
     }  # fmt: skip
-    large = file.is_file() and file.stat().st_size >= LARGE
-    reader = Reader(coco, nein, columns or {}, listed=not large)
-    if large:
-        return Dataset(*load_large(file, reader, columns or {}, origin))
+    reader = Reader(coco, nein, columns or {})
     records = atomic.read_json(file)
     if not isinstance(records, list):
         raise UserError(f"'{file}' must hold a JSON array with one object per sample.")
@@ -179,21 +165,19 @@ def load_folder(
 
 
 class Reader:
-    """Makes samples of records; `problems` collects every fault of every record. listed: whether the folders
-    of images are listed, once; else each image is looked for when it is needed."""
+    """Makes samples of records; `problems` collects every fault of every record."""
 
-    def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str], *, listed: bool) -> None:
+    def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str]) -> None:
         self.problems = Problems()
         self._names = {field: columns.get(field, field) for field in FIELDS}
-        self._pictures: list[tuple[Path, dict[str, Path] | None]] = []
+        self._images: list[tuple[Path, dict[str, Path]]] = []  # folder, file of every stem in it
         for folder in (coco, nein):
-            files = sorted(folder.iterdir()) if listed else ()
-            by_stem = {path.stem: path for path in files if path.suffix.lower() in IMAGE_SUFFIXES}
-            self._pictures.append((folder, by_stem if listed else None))
+            files = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGE_SUFFIXES)
+            self._images.append((folder, {path.stem: path for path in files}))
         self._without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
 
-    def sample(self, record: Any, index: int, *, find: bool = True) -> Sample | None:
-        """The sample of record `index`; None where it has a fault. find: look for an image not listed."""
+    def sample(self, record: Any, index: int) -> Sample | None:
+        """The sample of record `index`; None where it has a fault."""
         fields = _fields(record, index, self._names, self.problems)
         if fields is None:
             return None
@@ -215,8 +199,8 @@ class Reader:
         )
         stems = (fields["COCO"], label)
         target, sample_path = (
-            _picture(folder, listed if find else {}, stem)
-            for (folder, listed), stem in zip(self._pictures, stems, strict=True)
+            by_stem.get(stem) or folder / f"{stem}.jpg"  # where it should be
+            for (folder, by_stem), stem in zip(self._images, stems, strict=True)
         )
         return Sample(
             label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
@@ -227,24 +211,11 @@ class Reader:
         )  # fmt: skip
 
     def missing(self, samples: Iterable[Sample]) -> frozenset[str]:
-        """The names of images that are in no folder that was listed."""
+        """The names of images that are in neither folder."""
         wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
-        for _, listed in self._pictures:
-            wanted -= (listed or {}).keys()
+        for _, by_stem in self._images:
+            wanted -= by_stem.keys()
         return frozenset(wanted)
-
-
-def _picture(folder: Path, listed: Mapping[str, Path] | None, stem: str) -> Path:
-    """Where an image is; where it should be, if it is not there."""
-    found = find_image(folder, stem) if listed is None else listed.get(stem)
-    return folder / f"{stem}.jpg" if found is None else found
-
-
-def find_image(folder: Path, stem: str) -> Path | None:
-    """The image of that name, whatever its ending; the folder is not listed."""
-    endings = (ending for suffix in IMAGE_SUFFIXES for ending in (suffix, suffix.upper()))
-    paths = (folder / f"{stem}{ending}" for ending in endings)
-    return next((path for path in paths if path.exists()), None)
 
 
 def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:
@@ -259,117 +230,6 @@ def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sam
     if not samples:
         raise UserError(f"{where} has no samples.")
     return tuple(samples.values())
-
-
-class Records(Sequence[Sample]):
-    """places: of every record its first byte and the one behind its last, (records, 2) uint64.
-    state: size and time of change of the file that was looked through."""
-
-    def __init__(self, file: Path, places: np.ndarray, reader: Reader, state: tuple[int, int]) -> None:
-        self._file, self._places, self._reader, self._state = file, places, reader, state
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return tuple(self[position] for position in range(*index.indices(len(self))))
-        first, end = map(int, self._places[index])
-        try:
-            with self._file.open("rb") as opened:
-                opened.seek(first)
-                record = json.loads(opened.read(end - first))
-                sample = self._reader.sample(record, index) if _state(self._file) == self._state else None
-        except (OSError, ValueError):
-            sample = None
-        if sample is None:
-            raise UserError(
-                f"'{self._file}' has changed since it was looked through; give the command again."
-            )
-        return sample
-
-
-def _state(file: Path) -> tuple[int, int]:
-    stat = file.stat()
-    return stat.st_size, stat.st_mtime_ns
-
-
-def load_large(
-    file: Path, reader: Reader, columns: Mapping[str, str], origin: dict[str, Any]
-) -> tuple[Records, dict[str, Any], str]:
-    """The samples of the file, `origin`, and the hash of the records. Raises UserError."""
-    state = _state(file)
-    known = [str(file.resolve()), state, sorted(columns.items()), metadata.version("nein")]
-    name = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
-
-    def look_through(draft: Path) -> None:
-        from tqdm import tqdm
-
-        places, ids = array("Q"), array("Q")
-
-        def samples() -> Iterator[Sample]:
-            for index, (first, end, record) in enumerate(_records(file)):
-                bar.update(end - bar.n)
-                if (sample := reader.sample(record, index, find=False)) is not None:
-                    places.extend((first, end))
-                    ids.append(_number(sample))
-                    yield sample
-
-        with tqdm(total=state[0], desc=f"look through {file.name}", unit="B", unit_scale=True) as bar:
-            digest = records_hash(samples())
-        found = np.frombuffer(places, np.uint64).reshape(-1, 2)
-        numbers = np.frombuffer(ids, np.uint64)
-        _, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-        for index in np.flatnonzero(counts[inverse] > 1):
-            reader.problems.add("duplicate id", Records(file, found, reader, state)[index].id)
-        reader.problems.raise_if_any(f"'{file}'")
-        np.save(draft / "places.npy", found)
-        atomic.write_json(draft / "facts.json", {"records_sha256": digest})
-
-    folder = atomic.made_once(atomic.cache_root() / "records" / name, look_through, "facts.json")
-    places = np.load(folder / "places.npy", mmap_mode="r", allow_pickle=False)
-    facts = atomic.read_json(folder / "facts.json", {"records_sha256": str})
-    return Records(file, places, reader, state), origin, facts["records_sha256"]
-
-
-def _number(sample: Sample) -> int:
-    return int.from_bytes(hashlib.blake2b(sample.id.encode(), digest_size=8).digest(), "big")
-
-
-def _records(file: Path) -> Iterator[tuple[int, int, Any]]:
-    """(first byte, end, value) of each object of a JSON array, read in parts. Raises UserError."""
-    decoder = json.JSONDecoder()
-    text, base, sign = "", 0, "["  # the text at hand, where it begins, and what must come before a record
-    with file.open("rb") as opened:
-        while True:
-            chunk = opened.read(CHUNK)
-            text, offset = text + chunk.decode("latin-1"), 0  # a character per byte
-            while True:
-                between = _BETWEEN.match(text, offset)
-                if between is None and text[offset:].strip():
-                    raise _broken(file, base + offset)
-                if between is None or between.end() == len(text):
-                    break
-                if between[1] == "]" or between[1] != sign or text[between.end()] != "{":
-                    raise _broken(file, base + offset)
-                try:
-                    _, end = decoder.raw_decode(text, between.end())
-                    record = json.loads(text[between.end() : end].encode("latin-1"))
-                except (ValueError, RecursionError) as error:
-                    if not chunk or len(text) - offset > 8 * CHUNK:
-                        raise _broken(file, base + offset) from error
-                    break
-                yield base + between.end(), base + end, record
-                offset, sign = end, ","
-            text, base = text[offset:], base + offset
-            if not chunk:
-                break
-    if text.strip() != "]" or sign == "[":
-        raise _broken(file, base)
-
-
-def _broken(file: Path, place: int) -> UserError:
-    return UserError(f"'{file}' is not a JSON array of objects at byte {place}.")
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
@@ -439,7 +299,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
     for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
-        plain = fields[field] == Path(fields[field]).name and fields[field].isprintable()
+        plain = "/" not in fields[field] and fields[field].isprintable()
         if not plain or fields[field].startswith("."):
             problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
             return None
