@@ -70,7 +70,6 @@ def idle(folder: Folder, blocks: int) -> Stage:
         "idle", ("rows",), Blocks.first(blocks * RECORDS, RECORDS),
         read=lambda number: number,
         work=lambda model, number, missing: rows(number),
-        on_quarantine=lambda number, reason, missing: rows(number),
     )  # fmt: skip
 
 

@@ -4,10 +4,9 @@
 
 Every command runs in a process of its own on made-up data of that many records: samples of NeIn with pictures
 of 16 pixels, captions of COCO's kind, questions of NegVQA, a quarter as many scenes of NegBench. Models that
-answer are functions: what a network takes for a moment would hide the records. Of `nein retry` every block
-of the run was set aside, and what it starts anew is not counted. The peak is the resident set as the system
-tells it. "KiB a record" is the slope from the smallest to the largest size: what remains where memory is flat
-are the records themselves (names, sentences, scores), never pictures.
+answer are functions: what a network takes for a moment would hide the records. The peak is
+the resident set as the system tells it. "KiB a record" is the slope from the smallest to the largest size:
+what remains where memory is flat are the records themselves (names, sentences, scores), never pictures.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ import numpy as np
 from benchmarks import report
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.negbench import drawn
-from nein.engine import atomic, scheduler
-from nein.engine.folder import Folder, runs_below
+from nein.engine import atomic
+from nein.engine.folder import runs_below
 from nein.metrics.judges.base import Answer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,7 +58,6 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
         "samples", lambda root, count: ["check", "identity", "--number", count, "--device", "cpu"],
     ),
     "merge": ("samples", lambda root, count: ["merge", root / "eval", "--out", root / "merged"]),
-    "retry": ("samples", lambda root, count: ["retry", root / "eval"]),
     "data check": ("samples", lambda root, count: ["data", "check", root / "data"]),
     "stats": ("captions", lambda root, count: ["stats", root / "captions.txt"]),
     "generate": (
@@ -186,10 +184,8 @@ def prepare(root: Path, name: str, count: int) -> None:
         _annotate(root)
         for run in map(RunDir, runs_below(root / "runs")):
             run.update(config={**run.manifest()["config"], "models": {"vqa": "benchmarks.flat:YesNo"}})
-    elif name in ("merge", "retry"):
+    elif name == "merge":
         peak(COMMANDS["eval"][1](root, count))
-    if name == "retry":
-        _put_aside(Folder(root / "eval" / "identity" / "negative"))
 
 
 def _annotate(root: Path) -> None:
@@ -206,14 +202,6 @@ def _annotate(root: Path) -> None:
     atomic.write_json(
         root / "data" / "instances.json", {"images": images, "annotations": boxes, "categories": categories}
     )
-
-
-def _put_aside(folder: Folder) -> None:
-    """Every block of a run, as if workers had died of it."""
-    for note in folder.notes("steps").values():
-        for number in range(note["blocks"][0][0], note["blocks"][-1][-1] + 1):
-            aside = {"stage": note["stage"], "outputs": note["outputs"], "block": number, "reason": "died"}
-            folder.note(scheduler.ASIDE, f"{note['stage']}-{number:06d}", aside)
 
 
 def _tick(root: Path, count: int) -> None:

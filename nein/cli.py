@@ -73,12 +73,8 @@ COMMANDS: dict[str, Command] = {
         "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
     ),
     "status": Command(
-        "show progress of runs: done, running, failed, rate, ETA",
+        "show progress of runs: done, running, rate, ETA",
         "nein.config.groups:Runs", "nein.reporting.status:status",
-    ),
-    "retry": Command(
-        "retry blocks that crashed workers",
-        "nein.config.groups:Runs", "nein.reporting.status:retry",
     ),
     "list": Command(
         "list editors, metrics, judges, models, data, benchmarks",

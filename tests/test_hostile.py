@@ -5,7 +5,6 @@ import html.parser
 import itertools
 import json
 import random
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from nein.datasets.negbench.media import Files, ImageError
 from nein.datasets.negvqa import questions
 from nein.datasets.nein.samples import load_folder
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
 from nein.models import references
 from tests.helpers.commands import outcome
 from tests.loopback import say
@@ -218,25 +216,6 @@ def test_a_run_folder_shows_no_picture_from_elsewhere(room, capsys):
     for name in ("../../../../../../secret.png", "/etc/x.png"):
         block.write_text(text.replace(f"images/000/{second.name}", name))
         assert outcome(capsys, "grid", "run", "-o", "g.png").code == 2
-
-
-def test_a_command_of_a_run_folder_is_printed_as_words(room, capsys):
-    write_data(room / "data", 1, 1)
-    words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
-    assert outcome(capsys, "eval", *words).code == 0
-    folder = Folder(room / "run" / "identity" / "negative")
-    for number, text in enumerate(drawn(9, 40), 3000):
-        aside = {"stage": "edit", "block": 0, "reason": text, "outputs": ["edit"]}
-        folder.note("aside", "edit-000000", aside)
-        words = ("eval", "--editor", text, "--out", text)
-        told = {"started": str(number), "command": words, "directory": "."}
-        folder.note("invocations", str(number), told)
-        said = outcome(capsys, "retry", "run")
-        assert said.code == 0, said.stderr
-        assert all(c.isprintable() or c == "\n" for c in said.stdout + said.stderr)
-        line = said.stdout.splitlines()[-1].partition("nein ")[2]
-        kept = "".join(c if c.isprintable() else "?" for c in text)
-        assert tuple(shlex.split(line)) == ("eval", "--editor", kept, "--out", kept)
 
 
 @pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300])

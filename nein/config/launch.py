@@ -42,7 +42,7 @@ def launch(
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
-    from nein.engine import environment, errors, executors, scheduler
+    from nein.engine import environment, executors
     from nein.loading import service
 
     environment.look_for_garbage_seldom()
@@ -50,22 +50,16 @@ def launch(
     service.use(config)
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    aside = {}
     if command.shared:
         with contextlib.closing(executors.start(config)) as executor:
             answer = work(config, executor)
-            aside = scheduler.all_set_aside(executor.steps) if executor.is_main else {}
     else:
         answer = work(config)
     if isinstance(answer, str):
         print(answer, end="", flush=True)
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
-    for folder, count in aside.items():
-        lost = f"'{folder}' has no results of {count} block{'s' * (count > 1)} that crashed workers"
-        print(f"{lost}; retry with: nein retry {folder}", file=sys.stderr, flush=True)
-    code = answer if isinstance(answer, int) else 0
-    return code or (errors.SET_ASIDE if aside else 0)
+    return answer if isinstance(answer, int) else 0
 
 
 def submit(name: str, command: Command, words: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """Who is at what: a file per attempt, there from before a block is read until it is written.
 
-The file is created exclusively, so that one worker has a block. A block at which three workers died is set
-aside. Questions to an endpoint are claimed in the same way (`nein.engine.answers`).
+The file is created exclusively, so that one worker has a block. Questions to an endpoint
+are claimed in the same way (`nein.engine.answers`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from nein.engine import atomic
 FOLDER = "attempts"
 BEAT, SILENCE = 15.0, 60.0  # seconds between two touches of a file; after which its worker is taken for dead
 WRITING = 5.0  # the same while there is nothing in it yet
-DEATHS = 3  # of workers at one block, after which it is set aside
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Problems:
         raise UserError("\n".join([head, *lines]))
 
 
-USER_MISTAKE, UNSCORED, SET_ASIDE, INTERRUPTED, TERMINATED = 2, 3, 4, 130, 143
+USER_MISTAKE, UNSCORED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 
 class Terminated(BaseException):

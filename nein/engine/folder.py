@@ -3,7 +3,7 @@
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
       answers.sqlite            answers of models that are never asked twice
-      notes/<process>.log       what processes append side by side: models, invocations, blocks set aside
+      notes/<process>.log       what processes append side by side: models, invocations
       costs/<process>.log       what each block took
       attempts/<stage>-<block>.json    at which blocks workers are, or were when they died
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
@@ -46,7 +46,6 @@ _EVERY: Mapping[str, Shape] = {**_KIND, "status?": str, "identity": {}}
 _NOTES: Mapping[str, Shape] = {
     "models": {"fingerprint": str},
     "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},
-    "aside": {"stage": str, "block": int, "reason": str, "outputs": [str]},
     "invocations": {
         "started": str,
         "command?": [str],

@@ -4,7 +4,7 @@ Numbered workers (ranks, Slurm's array, Ray) begin with a static share: every si
 blocks, or every size-th block where there are few; then they take the rest, from the end of the others'
 shares. A command started by hand shares everything, in a random order. An attempt (`nein.engine.attempts`)
 is on disk before a block is read, so that nobody begins what another worker is at. A block that a worker died
-at is made last, with nothing beside it; after three deaths it is set aside: its rows say so.
+at is made last, with nothing beside it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from nein.engine.attempts import DEATHS, FOLDER, Attempts, forget, name_of
+from nein.engine.attempts import FOLDER, Attempts, forget
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
 from nein.engine.stages import Step, Task, open_task
 
 OPEN, TAKEN, OVER = 0, 1, 2
-ASIDE = "aside"
 LOOK = (0.05, 5.0)  # seconds between two looks at what others do: at first, and at most
 MANY = 4  # segments per worker from which on they are shared, and not blocks
 
@@ -68,8 +65,8 @@ class Scheduler:
             ]
             for step in steps
         ]
-        self._aside = {step.folder.path: set_aside(step.folder) for step in steps}
-        self._attempts = {path: Attempts(path / FOLDER, group) for path in self._aside}
+        paths = {step.folder.path for step in steps}
+        self._attempts = {path: Attempts(path / FOLDER, group) for path in paths}
         self._busy: dict[tuple[int, int], float] = {}  # (step, block) -> when to look again
         self._taken = 0
         self._pause = LOOK[0]
@@ -157,12 +154,9 @@ class Scheduler:
                     break
             if not gave and self._taken == 0:
                 for _, task in sorted(suspects, key=lambda pair: pair[0]):
-                    if (deaths := self._take(task)) is None:
+                    if self._take(task) is None:
                         continue
                     gave = True
-                    if deaths >= DEATHS:
-                        self._put_aside(task, deaths)
-                        continue
                     self._lonely = task
                     yield task
                     break
@@ -202,16 +196,13 @@ class Scheduler:
         if not numbers:
             return
         ready = folder.done(stage.depends_on, [segment]) if stage.depends_on else set(numbers)
-        aside = self._aside[folder.path]
         # Before the listing: a block that this one needs, made again meanwhile, takes what is listed with it.
-        numbers = [n for n in numbers if (stage.name, n) in aside or self._is_ready(index, n, ready)]
+        numbers = [n for n in numbers if self._is_ready(index, n, ready)]
         found = {output: folder.done(output, [segment]) for output in stage.outputs}
         for number in numbers:
             if states[number] != OPEN:
                 continue
-            if (stage.name, number) in self._aside[folder.path] and all(number in t for t in found.values()):
-                self._set(index, number, OVER)
-            elif not self._is_ready(index, number, ready):
+            if not self._is_ready(index, number, ready):
                 continue
             elif (task := open_task(step, index, number, found)) is None:
                 self._set(index, number, OVER)
@@ -248,45 +239,3 @@ class Scheduler:
     def _done(self, task: Task) -> None:
         self._set(task.index, task.number, OVER)
         self._attempts[task.step.folder.path].leave(task.name, done=True)
-
-    def _put_aside(self, task: Task, deaths: int) -> None:
-        """Rows that say why there are no results, and a note for `nein status` and `nein retry`."""
-        step = task.step
-        reason = f"set aside: {deaths} workers died of its block, one after the other"
-        rows = step.stage.on_quarantine(task.number, reason, task.missing)
-        cut = (step.folder.path, step.stage.blocks.count, step.stage.blocks.size)
-        later = [
-            output
-            for other in self.steps[task.index :]
-            if (other.folder.path, other.stage.blocks.count, other.stage.blocks.size) == cut
-            for output in other.stage.outputs
-        ]
-        note = {"stage": step.stage.name, "block": task.number, "reason": reason, "outputs": later}
-        step.folder.note(ASIDE, f"{step.stage.name}-{task.number:06d}", note)
-        task.put(rows)
-        self._aside[step.folder.path].add((step.stage.name, task.number))
-        self._done(task)
-
-
-def try_again(folder: Folder) -> int:
-    """Opens the blocks that were set aside, and what was made of them; how many they were. Raises UserError
-    for a note that names files elsewhere."""
-    notes = folder.notes(ASIDE)
-    for name, note in notes.items():
-        paths = [folder.inside(folder.block_path(output, note["block"])) for output in note["outputs"]]
-        forget(folder.path, name=name_of(note["stage"], note["block"]))
-        for path in reversed(paths):
-            path.unlink(missing_ok=True)
-        folder.note(ASIDE, name, None)
-    return len(notes)
-
-
-def set_aside(folder: Folder) -> set[tuple[str, int]]:
-    """(stage, block) of what is set aside in a folder."""
-    return {(note["stage"], note["block"]) for note in folder.notes(ASIDE).values()}
-
-
-def all_set_aside(steps: Sequence[Step]) -> dict[Path, int]:
-    """Folder -> blocks that are set aside, where there are some."""
-    counts = {step.folder.path: len(set_aside(step.folder)) for step in steps}
-    return {path: count for path, count in counts.items() if count}

@@ -71,7 +71,6 @@ class Stage:
     read      Block number -> the inputs of `work`.
     work      (model, inputs, outputs still to make) -> output -> rows. A failing record becomes a row that
               says so: what is raised here ends the command.
-    on_quarantine  (block number, reason, outputs) -> output -> rows of a block that is set aside.
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
     is_valid  (output, number, rows) -> whether a block that is there still counts. False (pictures have
               vanished, failed records are worth another try) makes it again as a whole.
@@ -88,7 +87,6 @@ class Stage:
     blocks: Blocks
     read: Callable[[int], Any]
     work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
-    on_quarantine: Callable[[int, str, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
     is_valid: Callable[[str, int, list[Row]], bool] | None = None
     depends_on: str = ""

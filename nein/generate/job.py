@@ -34,10 +34,6 @@ class Job:
         """Those that the options need, in order; each reads the rows of the one before it."""
         raise NotImplementedError
 
-    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
-        """The rows of a shard that could not be finished."""
-        raise NotImplementedError
-
     def model(self, stage: str, device: str) -> Model:
         """What the stage needs, not loaded."""
         raise NotImplementedError
@@ -84,7 +80,6 @@ class Job:
             name, (output,), self.blocks,
             read=lambda shard: shard,
             work=lambda model, shard, missing: {output: make(shard, model)},
-            on_quarantine=lambda shard, reason, missing: {output: self.lost(name, shard, reason)},
             model=self.model(name, device),
             is_valid=None if valid is None else lambda output, shard, rows: valid(rows),
             depends_on=outputs[number - 1] if number else "",

@@ -41,11 +41,7 @@ def runs(config: CountingConfig, device: str) -> list[Run]:
     where = resolve(config.model)
     model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-        pairs = [(index, variant) for index in blocks.members(number) for variant in SENTENCES]
-        return {"answers": [{"id": str(i), "variant": v, "value": None, "reason": reason} for i, v in pairs]}
-
-    stage = Stage("answers", ("answers",), blocks, blocks.members, ask, lost, model)
+    stage = Stage("answers", ("answers",), blocks, blocks.members, ask, model)
     identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
     return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
 

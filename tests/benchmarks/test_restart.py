@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.engine import attempts, scheduler
-from nein.engine.executors import progress
-from nein.engine.folder import Folder, runs_below
 from nein.engine.processes import Processes
 from tests.build.conftest import OBJECTS, write_set
 from tests.engine.test_slurm import cluster
@@ -232,30 +229,6 @@ def test_jobs_of_slurm_give_the_same_bytes(whole, tmp_path, cluster):
     while contents(tmp_path / "out") != whole.files and time.monotonic() < deadline:
         time.sleep(0.2)
     assert contents(tmp_path / "out") == whole.files
-
-
-def test_blocks_that_workers_died_of_have_rows_that_say_so_and_are_tried_again_on_request(
-    whole, tmp_path, capsys
-):
-    folders = [Folder(tmp_path / path.relative_to(whole.out)) for path in runs_below(whole.out)]
-    for folder in folders:
-        made = Folder(whole.out / folder.path.relative_to(tmp_path))
-        for note in made.notes(progress.STEPS).values():
-            for death in range(attempts.DEATHS):  # of workers that were at the first block and nothing else
-                name = attempts.name_of(note["stage"], note["blocks"][0][0])
-                place = folder.path / attempts.FOLDER / f"{name}.{death}.json"
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text('{"machine": "far", "pid": 1}')
-                os.utime(place, (0, 0))
-    done = commands.outcome(capsys, *line(whole.case, tmp_path))
-    assert done.code == 4
-    assert f"retry with: nein retry {folders[0].path}" in done.stderr
-    assert statuses(tmp_path) == {"complete"}
-    assert contents(tmp_path) != whole.files
-    assert " 1 failed" in commands.outcome(capsys, "status", tmp_path).stdout
-    assert all(scheduler.try_again(folder) for folder in folders)
-    assert commands.exit_code(*line(whole.case, tmp_path)) == 0
-    assert contents(tmp_path) == whole.files
 
 
 def test_pictures_that_vanished_or_were_emptied_are_made_again(whole, tmp_path):

@@ -98,7 +98,6 @@ def test_true_sizes_are_the_published_ones():
         ("executors --blocks 8 --limit 4 --sizes 50", "files equal byte by byte: yes"),
         ("finetune --steps 4 --batch-size 2 --out {out}", "making the features once"),
         ("flat --sizes 40,80,120 --only stats --out {out}", "| `nein stats` | 40 / 80 / 120 captions |"),
-        ("flat --sizes 20,36 --only retry --out {out}", "| `nein retry` | 20 / 36 samples |"),
         ("image_metrics --limit 2 --tiny --out {out}", "values equal to 1e-4: yes"),
         ("judges --limit 2 --tiny --out {out}", "every decision equal: yes"),
         ("negbench --scenes 8 --width 64 --layers 1 --out {out}", "6 figures equal"),

@@ -36,12 +36,8 @@ def squares(folder, *, pause=0.0, deadly=-1, **changed):
         }
         return {name: rows[name] for name in missing}
 
-    def lost(number, reason, missing):
-        rows = [{"id": n, "value": None, "reason": reason} for n in blocks.members(number)]
-        return dict.fromkeys(missing, rows)
-
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "on_quarantine": lost}
+    parts = {"outputs": ("squares",), "read": blocks.members, "work": work}
     parts |= {"model": model, **changed}
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nein.engine import attempts, processes, scheduler
+from nein.engine import attempts, processes
 from nein.engine.attempts import Attempts, name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -19,8 +19,7 @@ from nein.engine.executors.worker import Worker
 from nein.engine.processes import Processes
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Step
-from tests.engine.squares import BLOCKS, COUNT, SIZE, compute, results, squares, start, two_stages
-from tests.helpers import commands, killing
+from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, start, two_stages
 
 
 def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(folder, whole):
@@ -50,31 +49,6 @@ def test_a_second_command_joins_and_both_end_with_everything_done(folder, whole)
     assert len(lines) == 2  # both had a part in it
     assert sum(map(len, lines)) == 2 * BLOCKS  # nothing is made twice
     assert attempts.attempts(folder.path) == []
-
-
-def test_a_block_that_kills_is_set_aside_after_three_deaths_of_which_it_alone_can_be_the_cause(folder, whole):
-    codes = []
-    while not codes or codes[-1] != 0:
-        process = start(folder.path, deadly=2)
-        process.join(120)
-        codes.append(process.exitcode)
-        assert len(codes) < 8
-    assert codes.count(killing.KILLED) == 3
-    lost = folder.read("squares", 2)
-    assert [row["id"] for row in lost] == list(range(8, 12))
-    assert all(row["value"] is None and "set aside: 3 workers died" in row["reason"] for row in lost)
-    intact = [name for name in whole if "000002" not in name]
-    assert {name: results(folder.path)[name] for name in intact} == {name: whole[name] for name in intact}
-    square, *_ = progress.states(folder)
-    assert (square.done, square.aside, square.open) == (BLOCKS - 1, 1, 0)
-
-    process = start(folder.path, deadly=2)  # it is not tried again by itself
-    process.join(120)
-    assert process.exitcode == 0
-    assert scheduler.try_again(folder) == 1
-    compute(folder.path)
-    assert results(folder.path) == whole
-    assert progress.states(folder)[0].aside == 0
 
 
 def test_what_another_one_is_at_is_left_to_it_and_judging_goes_on_meanwhile(folder):
@@ -208,27 +182,3 @@ def test_the_state_of_a_run_is_told_from_its_files(folder):
     assert state.seconds_left == pytest.approx(1.8)
     one.close()
     assert progress.states(folder, now)[0].rate is None  # nobody is at work
-
-
-@pytest.mark.parametrize("output", ["../../../victim", "/tmp/victim", "linked"])
-def test_a_run_from_somebody_else_removes_nothing_elsewhere_and_runs_nothing(
-    folder, tmp_path, capsys, output
-):
-    victim = tmp_path / "victim" / "000" / "000000.jsonl"
-    victim.parent.mkdir(parents=True)
-    victim.write_text("mine")
-    (folder.path / "linked").symlink_to(tmp_path / "victim")
-    note = {"stage": "edit", "block": 0, "reason": "x", "outputs": [output.replace("/tmp", str(tmp_path))]}
-    folder.note(scheduler.ASIDE, "edit-000000", note)
-    told = {"started": "now", "command": ["eval", "\x1b[2J"], "directory": str(folder.path)}
-    folder.note("invocations", "one", told)
-    refused = commands.outcome(capsys, "retry", folder.path)
-    assert refused.code == 2
-    assert "leads out of" in refused.stderr
-    assert victim.read_text() == "mine"
-    folder.note(scheduler.ASIDE, "edit-000000", {**note, "outputs": ["squares"]})
-    (folder.path / "nein").mkdir()
-    (folder.path / "nein" / "__main__.py").write_text("open('ran', 'w')")
-    shown = commands.outcome(capsys, "retry", folder.path)
-    assert shown.stdout.endswith(f"  cd {folder.path} && nein eval '?[2J'\n")
-    assert not list(tmp_path.rglob("ran"))

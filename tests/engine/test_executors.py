@@ -90,11 +90,8 @@ def test_a_stage_that_reads_another_as_a_whole_waits_for_all_of_it(folder):
     def work(model, inputs, missing):
         return {"totals": [{"value": inputs}]}
 
-    def lost(number, reason, missing):
-        return {"totals": []}
-
     blocks = Blocks.first(3, 1)
-    whole = Stage("total", ("totals",), blocks, total, work, lost, depends_on_all=("squares",))
+    whole = Stage("total", ("totals",), blocks, total, work, depends_on_all=("squares",))
     steps = [Step(folder, whole), Step(folder, squares.squares(folder, pause=0.01))]
     assert Threads("cpu", at_once=3).compute(steps) == [3, BLOCKS]
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3

@@ -154,7 +154,6 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
     [
         ("models", {"name": "x"}, "'fingerprint' is missing"),
         ("steps", {"stage": "edit", "place": "first"}, "'place' is \"first\", which must be a whole number"),
-        ("aside", {"stage": "edit", "block": 0, "reason": "x", "outputs": "edit"}, "which must be a list"),
         ("invocations", {"started": "now", "command": "eval"}, "which must be a list"),
         ("invocations", {"started": "now", "environment": 3.5}, "which must be an object"),
         ("models", [], "which must be an object"),

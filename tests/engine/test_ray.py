@@ -13,7 +13,6 @@ import pytest
 
 from nein.engine import attempts
 from nein.engine.errors import UserError
-from nein.engine.executors import progress
 from nein.engine.executors import ray as executors
 from nein.engine.executors.ray import Ray
 from nein.engine.folder import Folder
@@ -71,16 +70,6 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     assert all(made)  # what the dead node had made and not yet told is in the folder, and in no count
     assert results(folder.path) == whole
     assert not list(attempts.attempts(folder.path))
-
-
-def test_a_block_that_kills_its_actor_is_set_aside_and_the_rest_is_done(cluster, folder, whole):
-    one = executor(cluster)
-    compute(one, steps, (str(folder.path), 0.0, 2))
-    one.close()
-    assert all("set aside: 3 workers died" in row["reason"] for row in folder.read("squares", 2))
-    intact = [name for name in whole if "000002" not in name]
-    assert {name: results(folder.path)[name] for name in intact} == {name: whole[name] for name in intact}
-    assert progress.states(folder)[0].aside == 1
 
 
 def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, folder):

@@ -134,7 +134,7 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(tmp_path
         assert "SUBMITIT_PREEMPT_SIGNAL=USR1" in script.read_text()
     for file in (tmp_path / "out").rglob("*"):  # jobs get credentials by their environment
         assert not file.is_file() or b"secret" not in file.read_bytes(), file
-    assert command[:4] == ["slurm", "eval", "--partition", "gpu"]  # what `nein retry` gives again
+    assert command[:4] == ["slurm", "eval", "--partition", "gpu"]
 
 
 def test_what_cannot_be_shared_is_not_submitted(capsys):

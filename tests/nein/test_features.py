@@ -1,14 +1,12 @@
 """Features of targets across editors, answers about samples, the Frechet distance, and metrics of others."""
 
 import json
-import os
 
 import pytest
 import safetensors
 
 from nein.benchmarks.nein import score
-from nein.engine import attempts, images, scheduler
-from nein.engine.folder import Folder
+from nein.engine import images
 from nein.metrics import METRICS, MetricError
 from nein.metrics import fid as fid_module
 from nein.metrics.fid import frechet_distance
@@ -110,25 +108,6 @@ def test_the_distance_is_worked_out_again_for_other_samples_alone(
     assert evaluate(*line, "--limit", "4").code == 0
     assert fid(out)["n"] == 4
     assert fid(out)["value"] != before["value"]
-
-
-def test_the_distance_is_worked_out_again_when_a_block_that_was_set_aside_is_made(
-    make_data, evaluate, colours, tmp_path
-):
-    data, out = make_data(3, 3), tmp_path / "out"
-    assert evaluate("--editor", "identity", *options(data, tmp_path / "whole")).code == 0
-    run = out / "identity/negative"
-    for death in range(attempts.DEATHS):
-        place = run / attempts.FOLDER / f"{attempts.name_of('score', 1)}.{death}.json"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text('{"machine": "far", "pid": 1}')
-        os.utime(place, (0, 0))
-    line = ["--editor", "identity", *options(data, out)]
-    assert evaluate(*line).code == 4
-    assert (fid(out)["n"], fid(out)["n_unscored"]) == (6, 3)
-    assert scheduler.try_again(Folder(run)) == 1
-    assert evaluate(*line).code == 0
-    assert fid(out) == fid(tmp_path / "whole")
 
 
 def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(

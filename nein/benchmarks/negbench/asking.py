@@ -121,9 +121,6 @@ def _stage(
             rows.append({"id": question.id, **(lost if why else next(answers))})
         return {output: rows}
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        return {output: [{"id": name, **empty, "reason": reason, "failed": MODEL} for name in ids(number)]}
-
     def usable(_: str, number: int, rows: list[Row]) -> bool:
         return not any(
             row["failed"] == MODEL or (row["failed"] == PICTURE and not fault(seen(by_id[row["id"]])))
@@ -133,7 +130,7 @@ def _stage(
     def ids(number: int) -> list[str]:
         return [task.questions[k].id for k in blocks.members(number)]
 
-    return Stage(output, (output,), blocks, read, work, lost, model, usable, ids=ids)
+    return Stage(output, (output,), blocks, read, work, model, usable, ids=ids)
 
 
 def _answers(

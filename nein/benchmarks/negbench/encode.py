@@ -72,7 +72,7 @@ class Encoding:
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks; what fails has a reason, and is tried again."""
         after = () if self.among is None else (self.among.pictures.output,)
-        how = (self._inputs, self._work, self._lost, model, self._usable)
+        how = (self._inputs, self._work, model, self._usable)
         return Stage(self.output, (self.output,), self.blocks, *how, depends_on_all=after)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
@@ -137,10 +137,6 @@ class Encoding:
             # By what could be encoded: what a failing picture left to the others is no whole block's.
             features.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
-
-    def _lost(self, number: int, reason: str, missing: tuple[str, ...]) -> dict[str, Any]:
-        names = [self.names[index] for index in self.blocks.members(number)]
-        return {self.output: [{"name": name, "key": "", "reason": reason} for name in names]}
 
     def _usable(self, output: str, number: int, rows: list[Row]) -> bool:
         cached = self._cached(rows)

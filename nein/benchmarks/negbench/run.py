@@ -187,11 +187,6 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
             row |= {"failed": "" if settled else why, "gallery": size}
         return {output: rows}
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        size = gallery()
-        rows = judged.lost_rows(((query, reason) for query, _ in judged.unfound(part(number))), size)
-        return {output: [{**row, "failed": MODEL, "gallery": size} for row in rows]}
-
     def usable(_: str, number: int, rows: list[Row]) -> bool:
         size = gallery()
         return not any(
@@ -203,7 +198,7 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
 
     model = Model(f"judge {config.judge}", load, describe, references.place(config.judge))
     after = (pictures.output, asked.sentences(task).output)
-    return Stage(output, (output,), blocks, read, work, lost, model, usable, depends_on_all=after)
+    return Stage(output, (output,), blocks, read, work, model, usable, depends_on_all=after)
 
 
 def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:

@@ -46,10 +46,6 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
         return llm.load(options, cache=cache, device=device)
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        open_ = (row for row in folder.read(ANSWERS, number) if _unread(row, config.letters))
-        return {MATCHES: [{**_blank((row["id"], row["variant"])), "error": reason} for row in open_]}
-
     model = Model(
         config.matcher, load,
         lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
@@ -57,7 +53,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     )  # fmt: skip
     return Stage(
         MATCHES, (MATCHES,), blocks, lambda number: folder.read(ANSWERS, number),
-        lambda client, rows, missing: {MATCHES: matched(client, rows, config.letters)}, lost, model,
+        lambda client, rows, missing: {MATCHES: matched(client, rows, config.letters)}, model,
         lambda output, number, rows: not any(row["error"] for row in rows), depends_on=ANSWERS,
     )  # fmt: skip
 

@@ -217,8 +217,7 @@ def _answered(given: str, config: NegvqaConfig, data: Questions, device: str) ->
 
     name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
     stage = Stage(
-        ANSWERS, (ANSWERS,), blocks, rows, lambda _, block, missing: block,
-        lambda number, reason, missing: rows(number), invalidates=(MATCHES,),
+        ANSWERS, (ANSWERS,), blocks, rows, lambda _, block, missing: block, invalidates=(MATCHES,),
     )  # fmt: skip
     return _of_stages(name, path.name, config, data, device, identity, [stage], len(blocks.wanted))
 
@@ -281,8 +280,7 @@ class Questioning:
         where = self.asked.where
         return Stage(
             self.output, (self.output,), self.blocks, self.read, self.work,
-            lambda number, reason, missing: {self.output: self.failed(number, reason)}, model, self.is_valid,
-            invalidates=invalidates, ids=lambda number: [row["id"] for row in self.failed(number, "")],
+            model, self.is_valid, invalidates=invalidates, ids=self.ids,
             asks={where: len(self.askings)} if is_served(where) else {},
         )  # fmt: skip
 
@@ -311,10 +309,10 @@ class Questioning:
             ]
         }
 
-    def failed(self, number: int, reason: str) -> list[Row]:
+    def ids(self, number: int) -> list[str]:
         items = [self.items[index] for index in self.blocks.members(number)]
-        error = Reply(error=reason)
-        return [row for item in items for asking in self.askings for row in _rows(item, asking, error)]
+        none = Reply()
+        return [row["id"] for item in items for asking in self.askings for row in _rows(item, asking, none)]
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """A question that failed is asked again, one without a picture as soon as that is there."""

@@ -144,15 +144,11 @@ def editing(
                 )  # fmt: skip
         return {EDIT: of_block}
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        rows = [_row(sample, run.track, run_seed) for sample in dataset.members(blocks.members(number))]
-        return {EDIT: [{**row, "error": reason} for row in rows]}
-
     def usable(output: str, number: int, rows: list[Row]) -> bool:
         members = zip(blocks.members(number), rows, strict=False)
         return bool(rows) and not any(failed(*pair) or vanished(*pair) for pair in members)
 
-    return Stage(EDIT, (EDIT,), blocks, read, work, lost, editor, usable, invalidates=(SCORES,))
+    return Stage(EDIT, (EDIT,), blocks, read, work, editor, usable, invalidates=(SCORES,))
 
 
 def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:

@@ -146,13 +146,6 @@ def scoring(
             ]  # fmt: skip
         return found
 
-    def lost(number: int, reason: str, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        for name in corpus:
-            if scores_of(name) in missing:
-                _write_features(run, name, number, [], [])
-        row: Row = {"value": None, "reason": reason, "detail": {}}
-        return {output: [{"id": sample.id, **row} for sample in members(number)] for output in missing}
-
     outputs = tuple(map(scores_of, names))
 
     def usable(output: str, number: int, rows: Sequence[Row]) -> bool:
@@ -172,7 +165,7 @@ def scoring(
                     return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
-    return Stage("score", outputs, blocks, read, work, lost, scorer, usable, depends_on=EDIT)
+    return Stage("score", outputs, blocks, read, work, scorer, usable, depends_on=EDIT)
 
 
 def _item(

@@ -14,7 +14,7 @@ from nein.engine import atomic
 from nein.engine.attempts import attempts
 from nein.engine.blocks import SEGMENT, spans
 from nein.engine.folder import COST, Folder
-from nein.engine.scheduler import Scheduler, set_aside
+from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Step
 
 STEPS = "steps"
@@ -67,12 +67,11 @@ class State:
     wanted: int
     done: int
     running: int
-    aside: int
     rate: float | None
 
     @property
     def open(self) -> int:
-        return self.wanted - self.done - self.aside
+        return self.wanted - self.done
 
     @property
     def seconds_left(self) -> float | None:
@@ -90,16 +89,14 @@ def announce(steps: Sequence[Step]) -> None:
 def states(folder: Folder, now: float | None = None) -> list[State]:
     """Of the stages of the latest command, in order. Reads no more than a segment's listing at a time."""
     now = time.time() if now is None else now
-    aside = set_aside(folder)
     at_work = [attempt.name.rpartition("-")[0] for attempt in attempts(folder.path) if attempt.alive]
     listed = []
     for note in sorted(folder.notes(STEPS).values(), key=lambda note: note["place"]):
         stage, wanted = note["stage"], [range(first, last + 1) for first, last in note["blocks"]]
         done = sum(_count(folder, note["outputs"], span) for span in wanted)
-        apart = sum(name == stage and any(number in span for span in wanted) for name, number in aside)
         running = at_work.count(stage.replace("/", "-"))
         rate = _rate(folder, stage, now) if at_work else None
-        listed.append(State(stage, sum(map(len, wanted)), done - apart, running, apart, rate))
+        listed.append(State(stage, sum(map(len, wanted)), done, running, rate))
     return listed
 
 

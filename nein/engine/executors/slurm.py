@@ -26,7 +26,7 @@ SIGNAL = "USR1"
 class Whole:
     """A job: the command itself, which joins those that run already.
 
-    words  After `nein`. `given`: what was typed, for the manifest and for `nein retry`.
+    words  After `nein`. `given`: what was typed, for the manifest.
     """
 
     words: tuple[str, ...]

@@ -69,11 +69,6 @@ class Job(job.Job):
         }  # fmt: skip
         return [stage for stage in STAGES if needed[stage]]
 
-    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
-        if stage == "paraphrase":
-            return [{"id": image.id, "texts": {}, "refused": [reason]} for image in self.concepts(shard)]
-        return [replace(image, problem=reason).row() for image in self.concepts(shard, stage)]
-
     def validity(self, stage: str) -> Callable[[list[Row]], bool] | None:
         """A shard whose language model gave no answer (a timeout, a refusal) is done again, and with it what
         was made of it; so is one whose pictures have vanished."""

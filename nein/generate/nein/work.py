@@ -68,16 +68,6 @@ class Job(job.Job):
         """Where a generated picture lies."""
         return self.folder.path / "work" / "pictures" / name
 
-    def lost(self, stage: str, shard: int, reason: str) -> list[Row]:
-        if stage == "clauses":
-            return [algorithms.unusable(source, reason) for source in self.members(shard)]
-        if stage == "generate":
-            return [_not_made(c["id"], reason) for c in self.candidates(shard)]
-        verdict: Row = {"verdict": algorithms.FAILED, "error": reason}
-        if stage == "match":
-            verdict = {"text": "", "cosine": None, **verdict}
-        return [{"id": c["id"], **verdict} for c in self.accepted(shard, STAGES[STAGES.index(stage) - 1])]
-
     def validity(self, stage: str) -> Callable[[list[Row]], bool] | None:
         """Generated pictures that have vanished are made again."""
         if stage != "generate":
