@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, int], Sequence[object]]]] = {
     ),
     "calibrate": (
         "samples",
-        lambda root, count: ["calibrate", root / "runs", "--judges", "vqa,reward", "--device", "cpu"],
+        lambda root, count: ["calibrate", root / "runs", "--judges", "vqa", "--device", "cpu"],
     ),
     "check": (
         "samples", lambda root, count: ["check", "identity", "--number", count, "--device", "cpu"],

@@ -53,7 +53,6 @@ DUALS: dict[str, str] = {
 #: Judges of whole edits: prefix of a reference -> (loader, check); None: a model of multiple choice.
 REWARDS: dict[str, tuple[str, str] | None] = {
     "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
-    "editreward": ("nein.metrics.rewards.editreward:load", "nein.metrics.rewards.editreward:check"),
     "pairwise": None,
     "matching": ("nein.metrics.judges.blip:load_matching", "nein.metrics.loading:check_folder"),
 }
@@ -175,7 +174,6 @@ def load_reward(
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-               "editreward:FOLDER", EditReward's heads on Qwen2.5-VL (arXiv:2509.26346);
                "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two pictures.
     options    editscore: `protocol`, `passes`, `reduction`, `temperature`.
     """

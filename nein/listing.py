@@ -26,7 +26,6 @@ WIDTH = 60  # of a column
 REWARDS = (
     ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
     ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
-    ("editreward:FOLDER", "heads on Qwen2.5-VL (arXiv:2509.26346)", "the collection editreward of TIGER-Lab"),
     ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
     ("matching:MODEL", "a BLIP that reads source and edit", "nano:reward, or one trained as it is"),
 )

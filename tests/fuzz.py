@@ -50,8 +50,7 @@ LINES = {
     "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
     "compare": "{w}/runs --track all --metrics l1",
     "mend": "random --limit 2 --mend decompose --out {w}/out/mend --device cpu",
-    "calibrate": "{w}/done --judges vqa,reward --sets sources --preferences {w}/liked.jsonl "
-    "--preference-images {w}/data --limit 2 --out {w}/out/calibration --device cpu",
+    "calibrate": "{w}/done --judges vqa --sets sources --limit 2 --out {w}/out/calibration --device cpu",
     "check": "identity --number 3 --device cpu",
     "study": "{w}/runs --out {w}/study --labels {w}/ada.csv",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
@@ -128,9 +127,6 @@ def world(folder, models=False):
     for track in ("negative", "remove"):
         made.write_run(folder / "runs", folder / "data", "ip2p", track, rows, values, features=3)
     (folder / "labels.csv").write_text(f"editor,track,id,gone\nip2p,negative,{rows[0]['NeIn']},1\n")
-    pictures = sorted(f"nein_val/{file.name}" for file in (folder / "data" / "nein_val").iterdir())
-    liked = dict(zip(("source", "a", "b"), pictures, strict=False), instruction="No dog.", winner="a")
-    atomic.write_lines(folder / "liked.jsonl", [liked, {**liked, "winner": "tie"}])
     _small_coco(folder)
     said = {"a.png": "A dog and a cat.", "b.png": "A red car."}
     atomic.write_lines(folder / "captions.jsonl", ({"image": k, "caption": v} for k, v in said.items()))

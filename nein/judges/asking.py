@@ -1,18 +1,14 @@
-"""What the judges' commands share: the run that says which judges are asked, and how; and questions of which
-finished batches are kept, so that only what is missing is asked."""
+"""What the judges' commands share: the run that says which judges are asked, and how."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.engine.images import ImageError
@@ -20,7 +16,6 @@ from nein.engine.store import Need
 from nein.models import needs
 
 Item = TypeVar("Item")
-Row = dict[str, Any]
 ANSWERS = "answers.sqlite"
 
 
@@ -47,38 +42,6 @@ def needs_of(kind: str, path: Path) -> list[Need]:
     """Of the judge of a kind that the run has."""
     _, config = read_config(path)
     return needs.of_metrics([f"removal_{kind}"], config.models)
-
-
-def answered(
-    out: Path,
-    space: str,
-    items: Sequence[Item],
-    keys: Callable[[Item], Sequence[str]],
-    ask: Callable[[Sequence[Item]], Mapping[str, tuple[Row, bool]]],
-    *,
-    batch_size: int,
-    title: str,
-    unit: str,
-) -> list[Row]:
-    """A row per item and key, from `ANSWERS` in `out` or asked now.
-
-    space  What decides the answers besides the question, as JSON.
-    ask    A batch -> key -> its row, and whether it lasts: others are asked again by the next command.
-    """
-    rows: dict[str, Row] = {}
-    with AnswerCache(out / ANSWERS) as cache:
-        for key in (key for item in items for key in keys(item)):
-            if (row := cache.get(space, key)) is not None:
-                rows[key] = row
-        missing = [item for item in items if any(key not in rows for key in keys(item))]
-        with tqdm(total=len(missing), desc=f"calibrate {title}", unit=unit, disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                fresh = ask(batch)
-                cache.put_all({(space, key): row for key, (row, lasts) in fresh.items() if lasts})
-                rows |= {key: row for key, (row, _) in fresh.items()}
-                bar.update(len(batch))
-    return [rows[key] for item in items for key in keys(item)]
 
 
 def decoded(make: Callable[[], Item]) -> Item:

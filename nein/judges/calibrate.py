@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 from nein.benchmarks import controls as of_controls
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
@@ -25,9 +27,9 @@ from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.processes import Processes
-from nein.judges import asking, preferences
+from nein.judges import asking
 from nein.judges.asking import read_config
-from nein.judges.config import REWARD, SETS, CalibrateConfig
+from nein.judges.config import SETS, CalibrateConfig
 from nein.loading import spending
 from nein.models import judges
 from nein.models.judges import Word
@@ -35,7 +37,7 @@ from nein.reporting import figures as frames
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
-    from nein.judges.known import Case, Pair
+    from nein.judges.known import Case
 
 log = logging.getLogger(__name__)
 
@@ -44,38 +46,26 @@ def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     from nein.benchmarks.nein import score
     from nein.judges import known
-    from nein.models import rewards
 
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
     atomic.make_folder(out)
     spending.keep(out, options.budget)
-    kinds = [kind for kind in options.judges if kind != REWARD]
     dataset, annotations = read_material(options, directory)
-    cases = gather(dataset, annotations, options) if kinds else []
+    cases = gather(dataset, annotations, options)
     for name, (present, absent) in known.counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
-
-    def load(kind: str) -> Any:
-        return score.load_models([f"removal_{kind}"], config, device)[kind]
-
-    for kind in kinds:
-        file = calibrate(kind, load(kind), cases, config, out, options.batch_size)
+    for kind in options.judges:
+        judge = score.load_models([f"removal_{kind}"], config, device)[kind]
+        file = calibrate(kind, judge, cases, config, out, options.batch_size)
         result = atomic.read_json(file)
         rates = result["rates"]["fixed"]
         parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
         print(f"{kind}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}")
         for sentence in result["flags"]:
             print(f"Note: {sentence}")
-    pairs = gather_edits(dataset, annotations, options, config.align_resolution) if options.rewards else []
-    for reference in options.rewards:
-        judge = rewards.load(
-            reference, cache=AnswerCache(out / asking.ANSWERS), device=device, dtype=config.judge_dtype,
-            removal=lambda: rewards.RemovalReward(load("vqa"), config.article),
-        )  # fmt: skip
-        print(preferences.summary(preferences.calibrate(reference, judge, pairs, out, options.batch_size)))
 
 
 def read_material(options: CalibrateConfig, run: RunDir) -> tuple[Dataset, coco.Annotations | None]:
@@ -115,25 +105,6 @@ def gather(dataset: Dataset, annotations: coco.Annotations | None, options: Cali
     return [case for name in wanted for case in known.thinned(sets[name](), options.limit)]
 
 
-def gather_edits(
-    dataset: Dataset, annotations: coco.Annotations | None, options: CalibrateConfig, resolution: int
-) -> list[Pair]:
-    """Pairs of edits of `--preferences` and `--sets`; without either of all sets that there are."""
-    from nein.datasets import preferences as of_people
-    from nein.judges import known
-
-    pairs, wanted = [], options.sets or SETS
-    if options.preferences:
-        found, undecided = of_people.load(options.preferences, options.preference_images)
-        pairs, wanted = [*map(known.preferred, found)], options.sets
-        print(f"{options.preferences}: {len(pairs)} preferences, {undecided} ties", file=sys.stderr)
-    pairs += known.unedited(dataset, resolution) if "sources" in wanted else []
-    if annotations is not None and "pasted" in wanted:
-        pairs += known.pasted_pairs(annotations, options.seed)
-    groups = [[pair for pair in pairs if pair.set == name] for name in dict.fromkeys(p.set for p in pairs)]
-    return [pair for group in groups for pair in known.thinned(group, options.limit)]
-
-
 def calibrate(
     kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
 ) -> Path:
@@ -166,30 +137,34 @@ def calibrate(
 def ask_all(
     kind: str, judge: Any, cases: Sequence[Case], how: judges.JudgeOptions, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
-    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply."""
+    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
+    Answers of an earlier command are in `asking.ANSWERS`."""
 
     def key(case: Case, word: Word) -> str:
         return json.dumps([case.set, case.id, word.word, *filter(None, [case.control])])
 
-    def ask(batch: Sequence[Case]) -> dict[str, tuple[asking.Row, bool]]:
-        pictures = [asking.decoded(case.picture) for case in batch]
-        answers = judges.ask(kind, judge, pictures, [case.words for case in batch], how)
-        return {
-            key(case, word): ({
-                "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role,
-                "word": word.word, "present": word.present, "control": case.control, **answer,
-            }, True)
-            for case, row in zip(batch, answers, strict=True)
-            for word, answer in zip(case.words, row, strict=True)
-        }  # fmt: skip
-
-    return asking.answered(
-        out,
-        json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True),
-        cases,
-        lambda case: [key(case, word) for word in case.words],
-        ask,
-        batch_size=batch_size,
-        title=kind,
-        unit="image",
-    )
+    space = json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True)
+    rows: dict[str, Any] = {}
+    with AnswerCache(out / asking.ANSWERS) as cache:
+        for case in cases:
+            for word in case.words:
+                if (row := cache.get(space, key(case, word))) is not None:
+                    rows[key(case, word)] = row
+        missing = [case for case in cases if any(key(case, word) not in rows for word in case.words)]
+        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
+            for start in range(0, len(missing), batch_size):
+                batch = missing[start : start + batch_size]
+                pictures = [asking.decoded(case.picture) for case in batch]
+                answers = judges.ask(kind, judge, pictures, [case.words for case in batch], how)
+                fresh = {
+                    key(case, word): {
+                        "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role,
+                        "word": word.word, "present": word.present, "control": case.control, **answer,
+                    }
+                    for case, row in zip(batch, answers, strict=True)
+                    for word, answer in zip(case.words, row, strict=True)
+                }  # fmt: skip
+                cache.put_all({(space, name): row for name, row in fresh.items()})
+                rows |= fresh
+                bar.update(len(batch))
+    return [rows[key(case, word)] for case in cases for word in case.words]

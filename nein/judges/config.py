@@ -15,7 +15,6 @@ from nein.engine.errors import UserError
 from nein.engine.store import Need
 
 KINDS = ("vqa", "ovd")
-REWARD = "reward"
 SETS = ("sources", "instances", "pasted")
 
 
@@ -26,21 +25,13 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
     counted = "pictures of each set"
 
     run: Path = argument("RUN", "result folder, or one run in it")
-    judges: Names = option(
-        list(KINDS), "judges to calibrate: vqa, ovd, or reward", "Main", among=(*KINDS, REWARD), what="judge"
-    )
-    judge: Names = option([], "use another judge: vqa=nano:llava, reward=editscore:MODEL", "Main")
+    judges: Names = option(list(KINDS), "judges to calibrate", "Main", among=KINDS, what="judge")
+    judge: Names = option([], "use another judge: vqa=nano:llava", "Main")
     sets: Names = option(
         [], f"image sets: {', '.join(SETS)} (default: all available)", "Data", among=SETS, what="set"
     )
     instances: Path | None = option(
         None, "COCO instance annotations (default: instances.json of the data)", "Data"
-    )
-    preferences: str | None = option(
-        None, "human preferences for --judges reward: hub:NAME, FILE.jsonl or ImagenHub's ratings", "Data"
-    )
-    preference_images: Path | None = option(
-        None, "image folder of --preferences (default: the file's own)", "Data"
     )
     images: Path | None = option(None, "image folder of --instances (default: the file's own)", "Data")
     data: str | None = option(None, "NeIn data, if moved", "Data")
@@ -51,9 +42,8 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
         from nein.judges.asking import needs_of
         from nein.models import needs
 
-        found = [need for reference in self.rewards for need in needs.of_reward(reference)]
-        found += needs.of_data((self.preferences or "").partition("#")[0])
-        for kind in (kind for kind in self.judges if kind != REWARD):
+        found: list[Need] = []
+        for kind in self.judges:
             named = self.named.get(kind)
             found += needs.of_model(kind, named) if named else needs_of(kind, self.run)
         return found
@@ -62,33 +52,15 @@ class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
     def named(self) -> dict[str, str]:
         """Kind -> another judge than the run's."""
         given = (item.partition("=") for item in self.judge)
-        return {kind: reference for kind, _, reference in given if kind != REWARD}
-
-    @property
-    def rewards(self) -> list[str]:
-        """The judges of edits that are asked; without a name the run's own judge of Removal."""
-        named = [item.partition("=")[2] for item in self.judge if item.startswith(f"{REWARD}=")]
-        return (named or ["removal"]) if REWARD in self.judges else []
+        return {kind: reference for kind, _, reference in given}
 
     def check(self) -> None:
         if self.limit == 1:
             raise UserError("--limit is 1; at least 2 are needed.")
         for item in self.judge:
             kind, _, reference = item.partition("=")
-            if kind not in (*KINDS, REWARD) or not reference:
-                raise UserError(
-                    f"--judge is '{item}'; it must be vqa=REFERENCE, ovd=REFERENCE or reward=REFERENCE."
-                )
-            if kind == REWARD:
-                from nein.models import rewards
-
-                if REWARD not in self.judges:
-                    raise UserError(f"--judge {item} names a judge of edits; say --judges reward.")
-                rewards.check(reference)
-        if self.preferences and REWARD not in self.judges:
-            raise UserError(f"--preferences {self.preferences} are for judges of edits; say --judges reward.")
-        if REWARD in self.judges and self.sets == ["instances"]:
-            raise UserError("--sets instances has no edits; --judges reward takes sources and pasted.")
+            if kind not in KINDS or not reference:
+                raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
 
 
 @dataclass(kw_only=True)

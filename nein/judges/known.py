@@ -1,19 +1,8 @@
-"""Pictures and edits whose truth is known, for calibrating judges.
-
-Cases, for judges of what is in a picture:
+"""Images whose truth is known, for calibrating judges.
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
 instances  pictures with COCO instance annotations: annotated categories are there, others are not
 pasted     source images with an annotated object of another picture pasted in; the picture itself before that
-
-Pairs, for judges of edits, of which one obeys an instruction:
-
-unedited   the sample of NeIn as it is against its target, in which the object is not there
-other      two objects are pasted into a picture; each edit lacks one, and both are asked for in turn: a judge
-           that ignores the instruction is right in half of the cases
-along      the same; the wrong edit lacks both: a judge that likes the emptier picture is never right
-
-Every pair is asked about with an affirmative sentence ("Remove the X.") and a negative one.
 """
 
 from __future__ import annotations
@@ -29,18 +18,12 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from nein.datasets import coco
-from nein.datasets.negbench.polarity import denies
 from nein.datasets.nein.samples import Dataset, Sample
-from nein.datasets.preferences import Preference
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.loading.resize import r64
-from nein.metrics.preprocess import stretch
 from nein.metrics.presence import caption_objects
 from nein.models.judges import CAPTION, OBJECT, Word
-from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence, removal
 
-AFFIRMED, NEGATED = "affirmed", "negated"
 #: Share of its picture that an object must cover to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
 DONORS_TRIED = 40  # objects looked at for a picture before it goes without
@@ -62,26 +45,6 @@ class Case:
     picture: Callable[[], np.ndarray]
     words: tuple[Word, ...]
     control: str = ""
-
-
-class Pictures(NamedTuple):
-    """(H, W, 3) uint8 each: what was edited, the edit that obeys, the edit that does not."""
-
-    source: np.ndarray
-    right: np.ndarray
-    wrong: np.ndarray
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The first fields are those of a `Case`; `sentences`: wording -> what the editor was told."""
-
-    set: str
-    id: str
-    cluster: str
-    object: str
-    pictures: Callable[[], Pictures]
-    sentences: Mapping[str, str]
 
 
 def sources(dataset: Dataset) -> list[Case]:
@@ -151,61 +114,6 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
                 cases.append(Case("pasted", case_id, cluster, image, words))
             break
     return cases
-
-
-def unedited(dataset: Dataset, resolution: int) -> list[Pair]:
-    """One pair per sample whose object is to be gone. A target of another size than its sample is cropped as
-    NeIn's samples were, at `resolution`."""
-    pairs = []
-    for sample in (sample for sample in dataset.samples if not sample.stays):
-        sentences = {AFFIRMED: removal(sample.object), NEGATED: sample.negative}
-        pictures = partial(_of_sample, sample, resolution)
-        pairs.append(Pair("unedited", sample.id, sample.source_id, sample.object, pictures, sentences))
-    return pairs
-
-
-def preferred(one: Preference) -> Pair:
-    """What people prefer as a pair: asked about once, as the editor was told, edits of a picture together."""
-    wording = NEGATED if denies(one.instruction) else AFFIRMED
-
-    def pictures() -> Pictures:
-        return Pictures(*map(images.decode, (one.source, one.better, one.worse)))
-
-    return Pair(one.set, one.id, one.cluster, "", pictures, {wording: one.instruction})
-
-
-def _of_sample(sample: Sample, resolution: int) -> Pictures:
-    source, target = images.decode(sample.sample_path), images.decode(sample.source_path)
-    if target.shape != source.shape:
-        target = stretch(r64(target, resolution), (source.shape[1], source.shape[0]))
-    return Pictures(source, target, source)
-
-
-def pasted_pairs(annotations: coco.Annotations, seed: int) -> list[Pair]:
-    """Four pairs, two of "other" and two of "along", for every picture into which two objects of other
-    categories can be pasted, one at its left edge and one at its right: neither is wider than half of it, so
-    that they do not touch."""
-    pairs, every = [], stock(annotations)
-    for picture in annotations.pictures:
-        rng = random.Random(f"{seed}/other/{picture.stem}")
-        parts: dict[str, Part] = {}
-        for donor, instance in donors(every, picture, rng):
-            if instance.category not in parts:
-                parts[instance.category] = Part(donor.path, instance, (float(len(parts)), rng.random()))
-            if len(parts) == 2:
-                break
-        for gone, stays in (tuple(parts), tuple(parts)[::-1]) if len(parts) == 2 else ():
-            negative = negative_sentence(rng.randrange(len(NEGATIVE_TEMPLATES)), gone)
-            sentences = {AFFIRMED: removal(gone), NEGATED: negative}
-            name, cluster = f"{picture.stem}-{gone}", cluster_of(picture.stem)
-            for family in ("other", "along"):
-                pictures = partial(_of_two, picture.path, parts[gone], parts[stays], family == "along")
-                pairs.append(Pair(family, name, cluster, gone, pictures, sentences))
-    return pairs
-
-
-def _of_two(path: Path, gone: Part, stays: Part, along: bool) -> Pictures:
-    return Pictures(_with(path, [stays, gone]), _with(path, [stays]), _with(path, [] if along else [gone]))
 
 
 Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]

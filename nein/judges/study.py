@@ -24,11 +24,13 @@ from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.reporting import people, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
+from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
-from nein.judges import known
 from nein.judges.asking import decoded, read_config
 from nein.judges.config import StudyConfig
+from nein.loading.resize import r64
+from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels, report
 from nein.reporting import figures as frames
 from nein.reporting.labels import Item, Labelled
@@ -58,8 +60,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     questions = [people.BETTER] if options.pairs else people.QUESTIONS
     dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
     _, config = read_config(options.run)
-    truth = {pair.id: pair for pair in known.unedited(dataset, config.align_resolution)}
-    before = {sample.id: sample.sample_path for sample in dataset.samples}
+    truth = {sample.id: sample for sample in dataset.samples if not sample.stays}
     entries: dict[str, Item] = {}
     numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
     plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
@@ -70,7 +71,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         places = [[one.editor, one.track] for one in sides]
         plan["items"][item] = {"id": sample, "runs": places, "gold": gold}
         names = ("left", "right") if options.pairs else ("after",)
-        views = [decoded(partial(images.decode, before[sample])), *views]
+        views = [decoded(partial(images.decode, truth[sample].sample_path)), *views]
         pictures = zip(
             ("before", *names), (cards.of_picture(view, SIDE, QUALITY) for view in views), strict=True
         )
@@ -84,7 +85,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     names = [name for name in truth if any(name in run.index for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
     for number, name in enumerate(names[: options.gold]):
-        _, right, wrong = decoded(truth[name].pictures)
+        right, wrong = decoded(partial(_right_and_wrong, truth[name], config.align_resolution))
         views = ((right, wrong), (wrong, right))[number % 2]
         answers = ("left", "right") if options.pairs else ("gone", "there")
         gold.append(add(name, [], answers[number % 2], views if options.pairs else views[:1]))
@@ -110,6 +111,15 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         f"Pages: {out}/rater-1.html to rater-{options.raters}.html. Keep {out / PLAN} from the raters.\n"
         f"Then: nein study {options.run}{option} --labels FILE.csv,FILE.csv\n"
     )
+
+
+def _right_and_wrong(sample: Sample, resolution: int) -> tuple[np.ndarray, np.ndarray]:
+    """The target, without the object, and the unedited image. A target of another size is cropped as NeIn's
+    samples were, at `resolution`."""
+    wrong, right = images.decode(sample.sample_path), images.decode(sample.source_path)
+    if right.shape != wrong.shape:
+        right = stretch(r64(right, resolution), (wrong.shape[1], wrong.shape[0]))
+    return right, wrong
 
 
 def _drawn(

@@ -65,13 +65,11 @@ def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
             needs += of_model("llm", name.removeprefix(LLM))
         elif name.startswith(BEST_OF):
             _, judge = parse_best_of(name)
-            needs += [*of_model("vqa", vqa), *english()] if judge == REMOVAL else of_reward(judge)
+            if judge == REMOVAL:
+                needs += [*of_model("vqa", vqa), *english()]
+            else:
+                needs += of_model("choices", judge.partition(":")[2])
     return needs
-
-
-def of_reward(reference: str) -> list[Need]:
-    """Of a judge of edits by "KIND:MODEL"; of "removal", the run's own, nothing."""
-    return of_model("choices", reference.partition(":")[2])
 
 
 def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:

@@ -22,7 +22,7 @@ from nein.wording import denials
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
 REMOVAL = "removal"
-FORMS = (REMOVAL, "editscore:MODEL", "editreward:FOLDER", "pairwise:MODEL", "matching:MODEL")
+FORMS = (REMOVAL, "editscore:MODEL", "pairwise:MODEL", "matching:MODEL")
 NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 

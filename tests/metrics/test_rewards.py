@@ -1,18 +1,11 @@
 import json
 import math
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
-from PIL import Image
-from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig,
     AutoImageProcessor,
-    AutoProcessor,
     AutoTokenizer,
     BlipForImageTextRetrieval,
     Qwen2_5_VLForConditionalGeneration,
@@ -23,7 +16,7 @@ from nein.loading.service import NoAnswer
 from nein.metrics import rewards
 from nein.metrics.base import MetricError
 from nein.metrics.choices import Reply
-from nein.metrics.rewards import editreward, editscore, pairwise
+from nein.metrics.rewards import editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
 from tests.loopback import say
 from tests.metrics import tiny
@@ -164,143 +157,6 @@ def test_an_endpoint_is_asked_with_pictures_seed_and_temperature(server):
     assert sorted(sum(part["type"] == "image_url" for part in one) for one in contents) == [1, 2]
 
 
-TEXTS = """
-INSTRUCTION_EDIT_FOLLOWING = \"\"\"Is it done? {text_prompt}\"\"\"
-INSTRUCTION_EDIT_QUALITY = "Is it well done? {text_prompt}"
-INSTRUCTION_EDIT_OVERALL_DETAILED = "All in all? {text_prompt}"
-"""
-KWARGS = {"hidden_size": 8, "num_layers": 3, "bias": True}
-END = 'prompt_with_special_token = """\nSay: <|Reward|>\n"""\n'
-
-
-def published(folder, base, *, suffix=".safetensors", **changes):
-    """A folder as the authors' code writes and reads it, with names of tensors as theirs; the tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "rm_head_type": "ranknet_multi_head", "pooling_strategy": "mean", "output_dim": 2,
-        "reward_token": "special", "use_special_tokens": True, "model_name_or_path": str(base),
-        "reward_dim": "overall_detail", "rm_head_kwargs": KWARGS, **changes,
-    }  # fmt: skip
-    (folder / "EditReward.yaml").write_text(yaml.safe_dump(config))
-    (folder / "prompts.py").write_text(TEXTS)
-    (folder / "collator.py").write_text(f"import nothing_of_that_name\n{END}")
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(base)
-    single = config["rm_head_type"] != "ranknet_multi_head"
-    with tiny.seeded(7):
-        model.resize_token_embeddings(model.config.text_config.vocab_size + 1)
-        model.model.language_model.embed_tokens.weight.data[-1].normal_()
-        heads = [editreward.head(48, 2, config["rm_head_kwargs"]) for _ in range(2)]
-    state = {
-        name.replace("model.visual.", "visual.").replace("model.language_model.", "model."): value.clone()
-        for name, value in model.state_dict().items()
-    }
-    for k, one in enumerate(heads[: 1 if single else 2]):
-        start = "rm_head" if single else f"rm_heads.head_{k}"
-        state |= {f"{start}.{name}": value for name, value in one.state_dict().items()}
-    if suffix == ".pth":
-        torch.save({"model": state}, folder / "model.pth")
-    else:
-        save_file(state, folder / "model.safetensors")
-    return state
-
-
-@pytest.fixture(scope="module")
-def reward_folder(qwen, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reward") / "EditReward"
-    published(folder, qwen)
-    return folder
-
-
-def by_hand(folder, base, question, state):
-    """The hidden state at the token by the library alone: embeddings, scattered pictures, plain positions."""
-    processor = AutoProcessor.from_pretrained(base)
-    processor.tokenizer.add_special_tokens({"additional_special_tokens": ["<|Reward|>"]})
-    config = AutoConfig.from_pretrained(base)
-    config.text_config.vocab_size = len(state["model.embed_tokens.weight"])
-    model = Qwen2_5_VLForConditionalGeneration(config).eval()
-    model.load_state_dict({editreward.renamed(n): v for n, v in state.items() if not n.startswith("rm_")})
-    pictures = [Image.fromarray(one).resize((128, 128), Image.Resampling.BICUBIC) for one in (SOURCE, FIRST)]
-    words = {"type": "text", "text": question + "\nSay: <|Reward|>\n"}
-    turn = {"role": "user", "content": [{"type": "image"}, {"type": "image"}, words]}
-    text = processor.apply_chat_template([turn], add_generation_prompt=True)
-    size = {"shortest_edge": 128 * 128, "longest_edge": 128 * 128}
-    inputs = processor(text=[text], images=pictures, images_kwargs={"size": size}, return_tensors="pt")
-    ids = inputs["input_ids"]
-    of_picture = ids == config.image_token_id
-    assert int(of_picture.sum()) == 2 * 256
-    with torch.no_grad():
-        embeddings = model.get_input_embeddings()(ids)
-        seen = model.model.visual(inputs["pixel_values"], grid_thw=inputs["image_grid_thw"])
-        seen = seen if isinstance(seen, torch.Tensor) else seen.pooler_output
-        embeddings = embeddings.masked_scatter(of_picture[..., None], seen)
-        hidden = model.model.language_model(inputs_embeds=embeddings).last_hidden_state
-    return hidden[0, ids[0] == len(state["model.embed_tokens.weight"]) - 1][0]
-
-
-def test_editreward_reads_the_published_layout_and_is_what_the_library_gives(reward_folder, qwen):
-    judge = metrics.load_reward(f"editreward:{reward_folder}")
-    one, other = (judge.score([SOURCE], [edit], [TOLD])[0] for edit in (FIRST, SECOND))
-    state = load_file(reward_folder / "model.safetensors")
-    for k, question in enumerate((f"Is it done? {TOLD}", f"Is it well done? {TOLD}")):
-        head = editreward.head(48, 2, KWARGS).eval()
-        start = f"rm_heads.head_{k}."
-        head.load_state_dict({n.removeprefix(start): v for n, v in state.items() if n.startswith(start)})
-        expected = head(by_hand(reward_folder, qwen, question, state)).tolist()
-        # Two orders of the same float32 additions through four layers.
-        assert one.detail["heads"][k] == pytest.approx(expected, rel=1e-3, abs=1e-4)
-    assert one.value == pytest.approx(np.mean([row[0] for row in one.detail["heads"]]), abs=1e-5)
-    assert other.value != one.value
-    assert [one, other] == judge.score([SOURCE] * 2, [FIRST, SECOND], [TOLD] * 2)
-
-
-def test_a_pth_with_tensors_gives_the_same_reward_and_one_with_code_is_not_run(reward_folder, qwen, tmp_path):
-    published(tmp_path / "pth", qwen, suffix=".pth")
-    values = [
-        metrics.load_reward(f"editreward:{folder}").score([SOURCE], [FIRST], [TOLD])[0].value
-        for folder in (reward_folder, tmp_path / "pth")
-    ]
-    assert values[0] == values[1]
-    torch.save({"model": Path("/")}, tmp_path / "pth" / "model.pth")
-    with pytest.raises(MetricError, match="is a pickle that holds more than tensors"):
-        metrics.load_reward(f"editreward:{tmp_path / 'pth'}")
-
-
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [("min", [1, math.log(3)]), ("mean", [1.5, math.log(12) / 2]), ("sum", [3, math.log(5)])],
-)
-def test_heads_are_pooled_as_the_configuration_says(pooling, expected):
-    outputs = torch.tensor([[1.0, math.log(3)], [2.0, math.log(4)]])
-    assert editreward.pool(outputs, pooling).tolist() == pytest.approx(expected)
-
-
-def test_a_single_head_is_asked_the_question_of_the_configuration(qwen, tmp_path):
-    published(tmp_path, qwen, rm_head_type="ranknet", rm_head_kwargs=None)
-    judge = metrics.load_reward(f"editreward:{tmp_path}")
-    [one] = judge.score([SOURCE], [FIRST], [TOLD])
-    assert len(one.detail["heads"]) == 1
-    assert judge.settings.questions == ("All in all? {text_prompt}\nSay: <|Reward|>\n",)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda f: (f / "EditReward.yaml").unlink(), "has 0 files"),
-        (lambda f: (f / "model.safetensors").unlink(), "neither model.safetensors nor model.pth"),
-        (lambda f: (f / "prompts.py").unlink(), "has the text INSTRUCTION_EDIT_FOLLOWING"),
-        (lambda f: (f / "prompts.py").write_text("a ="), "is not a Python file"),
-        (lambda f: (f / "EditReward.yaml").write_text("rm_head_type: best"), "Unknown rm_head_type 'best'"),
-    ],
-)
-def test_a_folder_that_lacks_something_is_a_sentence_before_anything_is_loaded(
-    change, said, reward_folder, tmp_path
-):
-    folder = shutil.copytree(reward_folder, tmp_path / "copy")
-    change(folder)
-    with pytest.raises(MetricError, match=said):
-        metrics.check_reward(f"editreward:{folder}")
-
-
 class Choosing:
     concurrent = 0
 
@@ -415,7 +271,6 @@ def refused():
         (lambda: metrics.check_reward("editscore"), "is not a reward; expected editscore:MODEL"),
         (lambda: metrics.check_reward("editscored:a/b"), "did you mean 'editscore'"),
         (lambda: metrics.check_reward("pairwise:nowhere"), "There is no model folder"),
-        (lambda: metrics.check_reward("editreward:a/b"), "There is no folder"),
         (lambda: metrics.check_reward("editscore:openai:nowhere"), "is not an endpoint"),
         (lambda: refused().score([SOURCE], [FIRST], [" "]), "expected a sentence"),
         (lambda: refused().score([SOURCE], [FIRST, SECOND], [TOLD]), "2 pictures but 1 instructions"),

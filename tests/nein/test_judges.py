@@ -1,4 +1,4 @@
-"""Calibration of judges on truth that is known: of objects in pictures, and of edits, drawn and pasted."""
+"""Calibration of judges on images whose objects are known: drawn and pasted."""
 
 import json
 import random
@@ -19,10 +19,9 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.judges import controls, known, preferences
+from nein.judges import controls, known
 from nein.judges.calibrate import ask_all
-from nein.metrics.base import Score
-from nein.models import judges, rewards
+from nein.models import judges
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
@@ -278,12 +277,9 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
 @pytest.mark.parametrize(("arguments", "expected"), [
     ("--judges vqq", "did you mean 'vqa'?"),
     ("--limit 1", "--limit is 1; at least 2 are needed"),
-    ("--judge llava", "must be vqa=REFERENCE, ovd=REFERENCE or reward="),
+    ("--judge llava", "must be vqa=REFERENCE or ovd=REFERENCE"),
     ("--instances FOLDER/val.json", "is not a COCO file"),
     ("--instances FOLDER/none.json", "There is no file"),
-    ("--judge reward=pairwise:nano:negvqa", "say --judges reward"),
-    ("--judges reward --judge reward=best", "'best' is not a judge of edits"),
-    ("--judges reward --sets instances", "takes sources and pasted"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(world, scored, capsys, arguments, expected):
     given = arguments.replace("FOLDER", str(world)).split()
@@ -302,105 +298,3 @@ def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(tmp_path, e
     atomic.write_lines(tmp_path / "vqa-1.jsonl", [])
     with pytest.raises(UserError, match=expected):
         judge_tables.load([tmp_path], explicit=True)
-
-
-FAMILIES = ("unedited", "other", "along")
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory):
-    return nano_data.ensure("val", 6, tmp_path_factory.mktemp("nano"))
-
-
-@pytest.fixture(scope="module")
-def pairs(six):
-    annotations = known.read_instances(six / "instances.json", six)
-    return [*known.unedited(loading.load(str(six)), 512), *known.pasted_pairs(annotations, seed=0)]
-
-
-class Deaf(rewards.RewardJudge):
-    """Prefers the edit that removed what it reads from the sentence, and hears "Remove" only. It knows the
-    truth: the object that differs between the edits is where the pair says."""
-
-    fingerprint, asked = "deaf", 0
-
-    def __init__(self, pairs, hears):
-        super().__init__(None)
-        self._hears = hears
-        self._right = {(p.pictures().right.tobytes(), told) for p in pairs for told in p.sentences.values()}
-
-    def describe(self):
-        return {"kind": "deaf"}
-
-    def prefer(self, sources, first, second, instructions):
-        self.asked += len(instructions)
-        said = []
-        for one, other, told in zip(first, second, instructions, strict=True):
-            right = [(edit.tobytes(), told) in self._right for edit in (one, other)]
-            assert sum(right) == 1
-            value = self._hears(told)  # for the right edit
-            said.append(Score(None, "no word") if value is None else Score(value if right[0] else 1 - value))
-        return said
-
-    def score(self, *pictures):
-        raise AssertionError("a calibration compares")
-
-
-def sets_of(judge, pairs, out, name="pairwise:deaf"):
-    return json.loads(preferences.calibrate(name, judge, pairs, out).read_text())["sets"]
-
-
-def test_what_a_judge_loses_by_the_negation_is_the_gap_and_asking_again_asks_nothing(pairs, tmp_path):
-    judge = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else 0.5 if "lacks" in told else 0.0)
-    result = sets_of(judge, pairs, tmp_path)
-    for name in FAMILIES:
-        of_set, one = [pair for pair in pairs if pair.set == name], result[name]
-        half = sum("lacks" in pair.sentences["negated"] for pair in of_set)
-        assert one["affirmed"]["value"] == 1
-        assert one["negated"]["value"] == pytest.approx(half / 2 / len(of_set))
-        assert one["gap"]["value"] == pytest.approx(1 - half / 2 / len(of_set))
-        assert one["gap"]["low"] < one["gap"]["value"] <= one["gap"]["high"]
-        assert (one["ties"], one["n_unscored"], one["position"]) == (half, 0, None)
-    assert judge.asked == 2 * len(pairs)
-    assert sets_of(judge, pairs, tmp_path) == result
-    assert judge.asked == 2 * len(pairs)
-    mute = Deaf(pairs, lambda told: 1.0 if told.startswith("Remove") else None)
-    one = sets_of(mute, pairs[:6], tmp_path / "mute")["unedited"]  # no word: unscored, in no share
-    assert (one["affirmed"]["value"], one["negated"], one["gap"], one["n_unscored"]) == (1, None, None, 6)
-
-
-def test_a_preference_for_a_place_is_a_difference_of_shares():
-    letters = [["A", "A"], ["A", "B"], ["B", "A"], ["A", None]]
-    rows = [
-        {"id": f"{k}", "cluster": f"{k}", "wording": "affirmed", "right": 0.5, "detail": {"letters": row}}
-        for k, row in enumerate(letters)
-    ]
-    assert preferences.rates(rows)["position"]["value"] == pytest.approx((5 - 2) / 7)
-
-
-def test_the_right_edit_is_the_picture_without_the_object_and_the_wrong_one_lacks_another(pairs):
-    samples = {sample.nein: sample for sample in nano_data.iter_samples("val", 6)}
-    unedited, other, along = ([pair for pair in pairs if pair.set == name] for name in FAMILIES)
-    for pair in unedited:
-        source, right, wrong = pair.pictures()
-        assert (source == wrong).all()
-        assert (source != right).any()
-        assert pair.object == samples[pair.id].object
-    assert len(other) >= 6
-    for one, turned in zip(other[::2], other[1::2], strict=True):
-        source, right, wrong = one.pictures()
-        _, also_right, also_wrong = turned.pictures()
-        assert (right == also_wrong).all()  # what is right for one sentence is wrong for the other
-        assert (wrong == also_right).all()
-        left, far = ((source != edit).any(-1).any(0).nonzero()[0] for edit in (right, wrong))
-        assert one.object != turned.object
-        assert set(left).isdisjoint(far)  # each lacks one of two objects that do not touch
-        assert one.object in one.sentences["affirmed"]
-        assert one.sentences["negated"].lower().count(one.object) == 1
-    for one, same in zip(along, other, strict=True):
-        source, right, wrong = one.pictures()
-        assert (right == same.pictures().right).all()
-        assert (one.sentences, one.object) == (same.sentences, same.object)
-        taken, kept = ((source != edit).any(-1) for edit in (wrong, right))
-        assert (kept <= taken).all()  # what is to go is gone from both, and from one another thing as well
-        assert taken.sum() > kept.sum()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ import pandas as pd
 
 from nein.benchmarks import controls
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein.reporting.sections import PAIRS
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -33,11 +31,6 @@ _VERDICT = {
     "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
     "verdict_fixed": (bool, None), "verdict_paper": (bool, None), "control?": str,
 }  # fmt: skip
-_ENDS = dict.fromkeys(("low", "high", "standard_error"), (float, None))
-_SHARES = ("all", "affirmed", "negated", "gap", "position")
-_SHARE = ({"value": float, "n": int, "clusters": int, **_ENDS}, None)
-_FAMILY = {"all?": _SHARE, **dict.fromkeys(_SHARES[1:], _SHARE), "ties": int, "n_unscored": int}
-_REWARD = {"reference": str, "fingerprint": str, "sets": dict}
 
 
 @dataclass(frozen=True)
@@ -70,7 +63,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     calibrations = []
     for folder in folders:
         files = sorted(folder.glob("*.json"))
-        if not files and explicit and not any(folder.glob("rewards/*.json")):
+        if not files and explicit:
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
             manifest, lines = atomic.read_json(file), file.with_suffix(".jsonl")
@@ -169,52 +162,18 @@ def _of(run: RunDir) -> dict[str, Any]:
     return {"model": run.name, "variant": run.track}
 
 
-def load_rewards(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
-    """Fingerprint -> a calibrated judge of edits in the folders: its name, with the fingerprint where two go
-    by one, and family of pairs -> shares (`nein.judges.preferences.rates`)."""
-    read = {}
-    for file in (file for folder in folders for file in sorted(folder.glob("rewards/*.json"))):
-        families = atomic.read_json(file, _REWARD)["sets"]
-        reward = atomic.read_json(file, {**_REWARD, "sets": dict.fromkeys(families, _FAMILY)})
-        read[reward["fingerprint"]] = reward
-    names = Counter(reward["reference"] for reward in read.values())
-    for key, reward in read.items():
-        end = f" ({key[:8]})" if names[reward["reference"]] > 1 else ""
-        read[key] = {"name": reward["reference"] + end, "sets": reward["sets"]}
-    return read
-
-
-def rewarded(loaded: Sequence[RunDir], rewards: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the frame: how often each judge of edits prefers the edit that obeys (task "rewards"), or that
-    people prefer ("preferences"); of every arm that chooses the best of several edits (task "best-of") the
-    same of its judge, in the wording of the run, and the gain in Removal over the editor's own edits of the
-    same samples."""
-    rows = []
-    for entry in rewards.values():
-        for family, rates in entry["sets"].items():
-            what = {"judge": entry["name"], "group": family, "ties": str(rates["ties"])}
-            what["task"] = "rewards" if family in PAIRS else "preferences"
-            rows += [_share(rates, which, **what) for which in _SHARES if rates.get(which) is not None]
+def best_of(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
+    """Of every arm that chooses the best of several edits, the gain in Removal over the editor's own edits of
+    the same samples (task "best-of")."""
     for run in loaded:
-        arm = run.model("editor").get("mended", {})
-        if arm.get("arm") != "best-of":
+        if run.model("editor").get("mended", {}).get("arm") != "best-of":
             continue
-        what, which = {"task": "best-of", **_of(run)}, "negated" if run.track == "negative" else "affirmed"
-        for family, rates in rewards.get(arm["judge"], {}).get("sets", {}).items():
-            rows.append(_share(rates, which, **what | {"metric": "preferred", "group": family}))
         base = (run.out, run.editor.partition("+best-of-")[0], run.track)
         for other in (entry for entry in loaded if (entry.out, entry.editor, entry.track) == base):
             for metric in (name for name in REMOVALS if name in run.metrics and name in other.metrics):
                 chosen, own, clusters = run.of(metric).pair(other.of(metric))
                 gain = bounded_mean(chosen - own, clusters, -1.0, 1.0)
-                rows.append(figure(gain, unit="points", metric=metric, statistic="gain", **what))
-    return rows
-
-
-def _share(rates: Mapping[str, Any], which: str, **what: Any) -> dict[str, Any]:
-    unit = "points" if which in ("gap", "position") else "%"
-    estimate = rates[which] and Estimate.from_dict(rates[which])
-    return figure(estimate, unit=unit, unscored=rates["n_unscored"], **{"metric": which, **what})
+                yield figure(gain, unit="points", task="best-of", metric=metric, statistic="gain", **_of(run))
 
 
 def read_grades(paths: Sequence[Path]) -> list[tuple[Mapping[str, Any], pd.DataFrame]]:

@@ -69,7 +69,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
     rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs(loaded)]
-    rows += judge_tables.rewarded(loaded, judge_tables.load_rewards(folders))
+    rows += judge_tables.best_of(loaded)
     if options.labels:
         rows += people.labelled(loaded, people.read(options.labels))
     rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))

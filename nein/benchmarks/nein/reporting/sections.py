@@ -215,42 +215,12 @@ CONTROLS = Table(
     "same on a mirrored picture or with yes and no swapped (flagged where the interval ends below "
     f"{100 * controls.STEADY:.0f} %). Clustered by picture.",
 )  # fmt: skip
-#: Families of pairs of edits (`nein.judges.known`) -> what the wrong one did.
-PAIRS = {"unedited": "did nothing", "other": "took another out", "along": "took another along"}
-_WORDINGS = {"metric": ("affirmed", "negated")}
-REWARDS = Table(
-    "rewards", "Judges of edits on known truth", (Row("judge"), Row("group", "the wrong edit", PAIRS)),
-    (*_columns("metric", {"Remove the X.": "affirmed", "negative sentence": "negated", "gap": "gap",
-                          "A rather than B": "position"}),
-     Column("pairs", {"metric": "affirmed"}, count()),
-     Column("no preference", _WORDINGS, entry("ties")), Column("unscored", _WORDINGS, count("unscored"))),
-    {"task": "rewards"},
-    "Share of pairs of edits in which the judge prefers the one that obeys, told in either way about the "
-    "same pictures; no preference counts as half. Who does not hear the sentence has 50 where another thing "
-    "was taken out, and who likes empty pictures 0 where one was taken along. A rather than B: of a judge "
-    "that is shown both, its preference for a place. No preference and unscored: of both wordings. "
-    "Clustered by picture.",
-)  # fmt: skip
-PREFERENCES = Table(
-    "preferences", "Judges of edits against human preferences", (Row("judge"), Row("group", "set")),
-    (*_columns("metric", {"all": "all", "plain instruction": "affirmed", "negated instruction": "negated",
-                          "difference": "gap", "A rather than B": "position"}),
-     Column("pairs", {"metric": "all"}, count()), Column("negated", {"metric": "negated"}, count()),
-     Column("no preference", {"metric": "all"}, entry("ties")),
-     Column("unscored", {"metric": "all"}, count("unscored"))),
-    {"task": "preferences"},
-    "Share of pairs in which the judge prefers the edit that people prefer, chance 50; its no preference "
-    "counts as half. Pairs that people call equal are left out. Clustered by source picture.",
-)  # fmt: skip
 BEST_OF = Table(
-    "best-of", "The best of several edits, and the judge that chose", RUN,
-    (*(Column(f"right: {did}", {"metric": "preferred", "group": name}) for name, did in PAIRS.items()),
-     *(Column(f"gain ({by})", {"metric": name, "statistic": "gain"}) for name, by in REMOVALS.items())),
+    "best-of", "The best of several edits", RUN,
+    tuple(Column(f"gain ({by})", {"metric": name, "statistic": "gain"}) for name, by in REMOVALS.items()),
     {"task": "best-of"},
-    "Right: how often the judge that chose prefers the edit that obeys (the share above, in this wording), "
-    "once it is calibrated: nein calibrate RUN --judges reward --judge reward=JUDGE. Gain in Removal: of the "
-    "chosen edit over the editor's own, the first candidate, in points over the samples scored in both; the "
-    "judge that chose may be the one that scores (removal: VQA).",
+    "Gain in Removal of the chosen edit over the editor's own, the first candidate, in points over the "
+    "samples scored in both; the judge that chose may be the one that scores (removal: VQA).",
 )  # fmt: skip
 CORRECTED = Table(
     "corrected", "Corrected for the judge's error", (*RUN, METRIC),
@@ -387,8 +357,6 @@ def page(out_of_reach: str) -> list[Section]:
     about_judges = [
         CALIBRATION,
         CONTROLS,
-        REWARDS,
-        PREFERENCES,
         BEST_OF,
         CORRECTED,
         AGREEMENT,
