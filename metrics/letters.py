@@ -1,5 +1,5 @@
-"""Reading the letter of a multiple-choice answer: our own rule, and VLMEvalKit's at three dates, on which
-published figures depend. `options` are the texts behind A, B, C, ... in order.
+"""Reading the letter of a multiple-choice answer: our own rule, and VLMEvalKit's when NegVQA appeared, on
+which its figures depend. `options` are the texts behind A, B, C, ... in order.
 
     parse("A dog is on the left.", ["cat", "dog"])   -> Letter("B", ""): "A" is an article here
     parse("I cannot tell.", ["dog", "cat"])          -> Letter(None, "no option is named")
@@ -11,17 +11,13 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose
 from nein.metrics.base import MetricError, paper_present, parse_yes_no, without_thoughts
 
 LETTERS = string.ascii_uppercase
-#: The rule of VLMEvalKit by the month in which it was so (see `RULES`).
-Edition = Literal["vlmevalkit-2025-05", "vlmevalkit-2025-08", "vlmevalkit-2026-06"]
-Rule = Literal["fixed", Edition]
-EDITIONS: tuple[Edition, ...] = get_args(Edition)
+Rule = Literal["fixed", "vlmevalkit"]
 #: How a choice is read off a model: from what it writes, or from the probabilities of the letters.
 SCORINGS = ("generated", "logprob")
 
@@ -44,8 +40,8 @@ def parse(answer: str, options: Sequence[str | None], rule: str = "fixed") -> Le
     """The option that an answer chooses. Raises MetricError for an unknown rule, or not 2 to 26 options.
 
     rule  "fixed": a letter at the beginning or in a statement ("the answer is B"), else the text of exactly
-          one option. "A" before another word is the article unless something marks it. "vlmevalkit-YEAR-
-          MONTH": see `vlmevalkit`; an option may be None (`without_missing`).
+          one option. "A" before another word is the article unless something marks it. "vlmevalkit": see
+          the function; an option may be None (`without_missing`).
     """
     choose("letter rule", rule, RULES)
     if not 2 <= len(options) <= len(LETTERS):
@@ -81,51 +77,42 @@ _REFUSALS = (
 )
 
 
-def vlmevalkit(answer: str, options: Sequence[str | None], *, at_the_end: bool, stated: bool) -> Letter:
-    """Exact matching as VLMEvalKit (`can_infer`) does it before it asks a language model.
+def vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
+    """Exact matching as VLMEvalKit (`can_infer`) did it, before it asked a language model, days before NegVQA
+    appeared.
 
     The characters .()[],:;!*#{} become blanks; the one option whose letter stands alone among the words is
     the answer. Else the one option whose text occurs in the answer (any case, also inside a word). A "Z"
     without a letter, and four sentences of refusal, choose nothing. Quirks kept: "A" as an article counts as
     the letter, and a lower-case letter does not.
 
-    at_the_end  The letter must stand among the last four words, and an answer that is matched with the
-                options' texts is at most twice as long as these together.
-    stated      Else the first "answer is X" (any case, A to D) counts: "answer is a dog" is an A.
-
-    Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py.
+    Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
+    25 May 2025.
     """
     texts = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
-    letter = None if _FAILED in answer else _option(answer, "".join(texts), at_the_end, stated)
-    return letter or _text(answer, texts, at_the_end)
+    letter = None if _FAILED in answer else _option(answer, "".join(texts))
+    return letter or _text(answer, texts)
 
 
 #: What the toolkit writes in place of an answer that its server failed to give.
 _FAILED = "Failed to obtain answer via API"
 
 
-def _option(answer: str, letters: str, at_the_end: bool, stated: bool) -> Letter | None:
+def _option(answer: str, letters: str) -> Letter | None:
     """`can_infer_option`."""
     declined = Letter(None, "the answer declines", declined=True)
     if any(refusal in answer for refusal in _REFUSALS):
         return declined
     words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
     named = [letter for letter in letters if letter in words]
-    if len(named) == 1 and (not at_the_end or words.index(named[0]) > len(words) - 5):
+    if len(named) == 1:
         return Letter(named[0], "")
-    if not named and "Z" in words:
-        return declined
-    sentence = re.search(r"answer\s+is\s+\**([ABCD])", answer, re.IGNORECASE) if stated else None
-    if sentence and sentence[1].upper() in letters:
-        return Letter(sentence[1].upper(), "")
-    return None
+    return declined if not named and "Z" in words else None
 
 
-def _text(answer: str, options: Mapping[str, str], at_the_end: bool) -> Letter:
+def _text(answer: str, options: Mapping[str, str]) -> Letter:
     """`can_infer_text`."""
     low = answer.lower()
-    if at_the_end and len(low) > 2 * sum(map(len, options.values())):
-        return Letter(None, "no letter among the last words, and too long to match the options' texts")
     matched = [letter for letter, text in options.items() if text.lower() in low]
     if len(matched) == 1:
         return Letter(matched[0], "")
@@ -392,11 +379,4 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 
-#: The rules by name. Of VLMEvalKit: as of commit 0f27427e (25 May 2025, days before NegVQA appeared), since
-#: c3371551 (4 August 2025), and since a67ace50 (17 June 2026; the same in e8e78f05 of 18 August 2026).
-RULES: dict[str, Callable[[str, Any], Letter]] = {
-    "fixed": fixed,
-    "vlmevalkit-2025-05": partial(vlmevalkit, at_the_end=False, stated=False),
-    "vlmevalkit-2025-08": partial(vlmevalkit, at_the_end=True, stated=False),
-    "vlmevalkit-2026-06": partial(vlmevalkit, at_the_end=True, stated=True),
-}
+RULES: dict[str, Callable[[str, Any], Letter]] = {"fixed": fixed, "vlmevalkit": vlmevalkit}

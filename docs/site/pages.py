@@ -24,7 +24,7 @@ from nein.config import options
 from nein.config.commands import Command
 from nein.datasets.negbench import registry
 from nein.editors.presets import EditorPreset
-from nein.metrics import METRICS, letters
+from nein.metrics import METRICS
 from nein.metrics.judges.base import TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
@@ -332,7 +332,6 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "negbench-data": _negbench_data,
     "families": _families,
     "languages": _languages,
-    "letters": lambda: [f"- `{rule}`\n" for rule in letters.RULES],
 }
 
 

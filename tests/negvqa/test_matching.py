@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from nein.benchmarks.negvqa import matching
-from nein.metrics.letters import EDITIONS
 from nein.models.llm.client import Outcome, Request
 from tests.loopback import say
 from tests.negvqa.tiny import figure, run, write_questions
@@ -33,7 +32,7 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does():
         client = Scripted(row["replies"])
         asked = {"question": row["question"], "options": row["options"]}
         answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": "", **asked}
-        [found] = matching.matched(client, [answer], EDITIONS[0])
+        [found] = matching.matched(client, [answer])
         assert client.replies == []
         prompts = {hashlib.sha256(one.prompt.encode()).hexdigest()[:16] for one in client.asked}
         assert prompts == {row["prompt"]}
@@ -55,7 +54,7 @@ def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
         answer = {"id": "7", "variant": "original", "text": text, "error": error, **asked}
-        assert matching.matched(client, [answer], EDITIONS[0]) == []
+        assert matching.matched(client, [answer]) == []
 
 
 def ask(server, questions, out, *more):
@@ -102,16 +101,3 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert (row["letter"], row["reason"]) == ("B", matching.READ)
     counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=matching.READ)
     assert counted["value"] == 12
-
-
-def test_another_edition_of_the_rule_is_read_from_the_same_answers(server, tmp_path):
-    said = "B because nothing else than that could be what is asked about in this picture"
-    server.rule = lambda body, count: (200, say(said), {})
-    questions, out = write_questions(tmp_path), tmp_path / "out"
-    what = {"task": "accuracy", "category": "Average", "variant": "original", "protocol": "paper"}
-    assert ask(server, questions, out) == 0
-    assert figure(out / "openai-eye-7b", **what)["value"] == 0.5
-    server.requests.clear()
-    assert ask(server, questions, out, "--letters", "vlmevalkit-2025-08") == 0
-    assert server.requests == []
-    assert figure(out / "openai-eye-7b", **what)["value"] == 0.0

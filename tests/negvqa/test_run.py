@@ -16,7 +16,6 @@ from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.metrics.judges.base import Answer
-from nein.metrics.letters import EDITIONS
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, records, run, scores, write_questions
@@ -286,7 +285,7 @@ def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path)
     assert "Options: A. None B. dog 0\n" in shown
     assert "Options: B. dog 0\n" in hidden
     row = {"text": "A", "options": list(item.options), "answer": "A", "error": ""}
-    read = {p: score_of(row, "generated", p, EDITIONS[0])["value"] for p in ("paper", "fixed")}
+    read = {p: score_of(row, "generated", p)["value"] for p in ("paper", "fixed")}
     assert read == {"paper": 0.0, "fixed": 1.0}
     asked = ("--data", tmp_path / "questions.jsonl", "--model", "judge", "--judge", "tests.rehearsal:b",
              "--judge-asking", "letters", "--formats", "csv")  # fmt: skip

@@ -67,7 +67,7 @@ def rewrite(where):
 def match(where):
     client = llm.load(LlmOptions(model=where, max_tokens=2048), cache=None)
     row = {"id": "1", "variant": "plain", "question": "What is it?", "options": ["cat", "dog"], "each": None}
-    matched(client, [{**row, "text": "Hard to say.", "error": ""}], "vlmevalkit-2025-05")
+    matched(client, [{**row, "text": "Hard to say.", "error": ""}])
 
 
 def edit(where, **options):

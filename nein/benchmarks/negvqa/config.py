@@ -22,7 +22,7 @@ from nein.config.groups import (
 from nein.config.options import DrawnCount, Names, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
-from nein.metrics.letters import EDITIONS, SCORINGS, Edition
+from nein.metrics.letters import SCORINGS
 
 EXACT, LLM = "exact", "llm:"
 
@@ -67,7 +67,6 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "reading and averaging: as published, or corrected", "Method"
     )
-    letters: Edition = option(EDITIONS[0], "paper protocol: VLMEvalKit's letter rule, then or now", "Method")
     matcher: str = option(
         EXACT, "read answers without a letter: exact (counts as wrong), or llm:MODEL", "Method"
     )

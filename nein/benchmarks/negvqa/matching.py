@@ -53,14 +53,14 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     )  # fmt: skip
     return Stage(
         MATCHES, (MATCHES,), blocks, lambda number: folder.read(ANSWERS, number),
-        lambda client, rows, missing: {MATCHES: matched(client, rows, config.letters)}, model,
+        lambda client, rows, missing: {MATCHES: matched(client, rows)}, model,
         lambda output, number, rows: not any(row["error"] for row in rows), depends_on=ANSWERS,
     )  # fmt: skip
 
 
-def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
+def matched(client: Any, rows: Sequence[Row]) -> list[Row]:
     """See `stage`. `client`: a `nein.models.llm.client.Client`."""
-    open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row, letters)}
+    open_ = {(row["id"], row["variant"]): row for row in rows if _unread(row)}
     options = {key: without_missing(row["options"]) for key, row in open_.items()}
     done: dict[tuple[str, str], Row] = {}
     for attempt in range(ATTEMPTS):
@@ -70,7 +70,7 @@ def matched(client: Any, rows: Sequence[Row], letters: str) -> list[Row]:
             if outcome.value is None:
                 match: Row = {"error": f"the matcher gave no answer: {outcome.reason}"}
             else:
-                letter = parse(outcome.value.text, options[key], letters)
+                letter = parse(outcome.value.text, options[key], "vlmevalkit")
                 if letter.letter is None and not letter.declined:
                     continue
                 reason = READ if letter.letter else "the matcher finds no option in the answer"
@@ -90,10 +90,10 @@ def draw(key: tuple[str, str], options: Sequence[str | None]) -> str | None:
     return rng.choice([*letters, None])
 
 
-def _unread(row: Row, letters: str) -> bool:
+def _unread(row: Row) -> bool:
     if row["error"] or row["text"] is None or row.get("each") is not None:
         return False
-    letter = parse(row["text"], without_missing(row["options"]), letters)
+    letter = parse(row["text"], without_missing(row["options"]), "vlmevalkit")
     return letter.letter is None and not letter.declined
 
 

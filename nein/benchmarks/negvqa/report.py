@@ -109,10 +109,10 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     presets = {manifest["preset"] for manifest in manifests.values()}
     nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
     prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests.values()}))
-    rules = "; ".join(sorted({f"{m['letters']}, matcher {m['matcher']}" for m in manifests.values()}))
+    matchers = ", ".join(sorted({manifest["matcher"] for manifest in manifests.values()}))
     notes = [
         f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
-        f"Letters under protocol 'paper': {rules}."
+        f"Letters under protocol 'paper': VLMEvalKit's rule, matcher {matchers}."
     ]
     if not all(paper_numbers.is_negvqa(manifest["data"]) for manifest in manifests.values()):
         notes.append("These are not NegVQA's own questions, so nothing here is comparable with its Table 1.")

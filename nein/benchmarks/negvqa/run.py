@@ -233,13 +233,12 @@ def _of_stages(
 
         folder = AnswersDir(config.out_dir / name)
         stages = [*stages, matching.stage(config, folder, stages[0].blocks, device)]
-        outputs = {MATCHES: {"matcher": references.identity(config.matching), "letters": config.letters}}
+        outputs = {MATCHES: {"matcher": references.identity(config.matching)}}
     facts = {
         "reference": reference,
         "preset": config.preset,
         "protocol": config.protocol,
         "scoring": [name for name in config.scoring if name in identity["scoring"]],
-        "letters": config.letters,
         "matcher": config.matcher,
         "data": {
             **data.origin, "sha256": data.sha256, "questions": len(data.items),

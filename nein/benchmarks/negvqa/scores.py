@@ -23,7 +23,7 @@ from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
 from nein.engine.folder import Folder
 from nein.engine.shapes import Shape
 from nein.metrics.choices import Reply
-from nein.metrics.letters import EDITIONS, by_option, parse, without_missing
+from nein.metrics.letters import by_option, parse, without_missing
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics.estimates import Estimate
@@ -40,7 +40,7 @@ BLOCKS: Mapping[str, Shape] = {
 }  # fmt: skip
 _MANIFEST = {
     "preset": str, "protocol": str, "reference": str, "identity": {"prompt": str, "asking?": (str, None)},
-    "scoring": [str], "letters": str, "matcher": str, "limit": (int, None),
+    "scoring": [str], "matcher": str, "limit": (int, None),
     "data": {
         "kind": str, "sha256": str, "questions": int, "split?": str, "columns?": ({}, None), "name?": str,
         "revision?": (str, None), "file?": str, "world?": str,
@@ -73,7 +73,7 @@ def of_folder(folder: Folder) -> Iterator[dict[str, Any]]:
     facts = folder.manifest()
     matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
     matches = folder.rows(MATCHES, sorted(matched))  # only of answers without a letter
-    yield from score(selected(folder, ANSWERS), facts["scoring"], facts["letters"], matches)
+    yield from score(selected(folder, ANSWERS), facts["scoring"], matches)
     if BLIND in facts["selected"]:
         yield from score(selected(folder, BLIND), facts["scoring"])
 
@@ -82,12 +82,11 @@ table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
 def score(
-    answers: Iterable[Row], scorings: Sequence[str], letters: str = EDITIONS[0], matches: Iterable[Row] = ()
+    answers: Iterable[Row], scorings: Sequence[str], matches: Iterable[Row] = ()
 ) -> Iterator[dict[str, Any]]:
     """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`, and
     `asked`, the answer's own row.
 
-    letters  The edition of VLMEvalKit's rule for "paper" (`metrics.letters.EDITIONS`).
     matches  What the matcher made of answers without a letter.
     """
     matched = {(match["id"], match["variant"]): match for match in matches}
@@ -97,11 +96,11 @@ def score(
         match = matched.get((row["id"], row["variant"]))
         for scoring in scorings:
             for protocol in PROTOCOLS[:1] if "baseline" in row else PROTOCOLS:
-                reading = read(row, scoring, protocol, letters, match)
+                reading = read(row, scoring, protocol, match)
                 yield {**what, "scoring": scoring, "protocol": protocol, **reading}
 
 
-def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None = None) -> dict[str, Any]:
+def read(row: Row, scoring: str, protocol: str, match: Row | None = None) -> dict[str, Any]:
     """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
     match: what the matcher made of it."""
     failed = bool(row["error"])
@@ -121,7 +120,7 @@ def read(row: Row, scoring: str, protocol: str, letters: str, match: Row | None 
         failed = bool(match["error"])
         letter, reason = match["letter"], match["error"] or match["reason"]
     elif protocol == "paper":
-        letter, reason, _ = parse(row["text"] or "", without_missing(row["options"]), letters)
+        letter, reason, _ = parse(row["text"] or "", without_missing(row["options"]), "vlmevalkit")
     else:
         letter, reason, _ = parse(row["text"] or "", row["options"], "fixed")
     if letter is not None:

@@ -25,7 +25,7 @@ OUTCOME_COLORS = {"both": plots.GREEN, "only_original": "#60a5fa", "only_negated
 _HOW = {
     "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
     "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
-    "VLMEvalKit's rule (--letters), and an answer in which neither it nor a matcher finds one is wrong: that "
+    "VLMEvalKit's rule, and an answer in which neither it nor a matcher finds one is wrong: that "
     "the authors asked none is our assumption. Questions without an answer are unscored.",
 }
 _CLUSTERED = "95 % intervals clustered by picture"
