@@ -17,7 +17,7 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import WAITING, WITHHELD, NoAnswer, Service, png, setting
+from nein.loading.service import WITHHELD, NoAnswer, Service, png, setting
 
 #: Options that decide how requests are sent, and no picture.
 SENDING = ("concurrency", "timeout", "retries")
@@ -114,7 +114,7 @@ class ServedEditor(RemoteEditor):
         return self._service.usage()
 
     def hopeless(self, result: EditResult) -> bool:
-        return result.transient and result.error != WAITING
+        return result.transient
 
     def stop(self) -> None:
         super().stop()
@@ -142,7 +142,7 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         body |= {"model": self.model, "prompt": request.instruction, "size": size}
-        return self._service.send("/images/edits", body, image=png(request.image), draw=request.seed)
+        return self._service.send("/images/edits", body, image=png(request.image))
 
     def _picture(self, reply: Any) -> np.ndarray:
         """(H, W, 3) uint8 of a reply. Raises NoAnswer."""

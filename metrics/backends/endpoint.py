@@ -138,7 +138,6 @@ class Endpoint(Service):
         if "max_tokens" in body:
             body["max_tokens"] += self._thinking
         groups = [*({name: body.pop(name)} for name in DRAWING if name in body), *optional]
-        draw = next((part["seed"] for part in optional if "seed" in part), "")
         dropped = 0
         while True:
             names = {key: self.adapted.get(key, key) for key in body}
@@ -149,7 +148,7 @@ class Endpoint(Service):
                 sent |= part if part not in spare[:dropped] else {}
             sent |= self._options.get("extra_body", {})
             try:
-                completion = self._read(self.send("/chat/completions", sent, draw=draw), "logprobs" in sent)
+                completion = self._read(self.send("/chat/completions", sent), "logprobs" in sent)
             except NoAnswer as error:
                 if error.of_a_part and self._adapts(error, sent, taken):
                     dropped = 0

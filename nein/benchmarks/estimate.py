@@ -44,23 +44,21 @@ def lines(config: Any) -> Iterator[str]:
     spent = ledger.models()
     for reference, count in left.items():
         address, model = split_address(named(reference)[1].replace("vllm:", "openai:", 1))
-        name = f"{model}{spending.BATCH}" if config.batch_api else model
-        so_far = spent.get(name)
+        so_far = spent.get(model)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:
             requests = so_far["requests"]
             count = round(count * requests / done[reference])
             basis = f"as the {requests:,} so far"
             dollars = None if so_far["dollars"] is None else so_far["dollars"] / requests
-            seconds = ledger.seconds[name] / requests
+            seconds = ledger.seconds[model] / requests
         else:
             amount = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
             basis = f"by a table: {amount} a request"
-            cost = spending.price(name, usage, address)
+            cost = spending.price(model, usage, address)
             dollars = None if cost is None else float(cost)
         at_once = setting("concurrency", config.concurrency)
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
-        takes = "within 24 hours a round" if config.batch_api else f"{time} at {at_once} at a time"
         costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
-        yield f"{name}: about {count:,} requests, {costs}, {takes} ({basis})"
+        yield f"{model}: about {count:,} requests, {costs}, {time} at {at_once} at a time ({basis})"
     yield from (f"so far: {sentence}" for sentence in spending.sentences(spent))

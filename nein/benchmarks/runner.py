@@ -369,19 +369,11 @@ def write_report(
 
 
 def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
-    """A sentence for every model behind an endpoint that was not of one version during a run, or answered
-    known questions otherwise at its end."""
+    """A sentence for every model behind an endpoint that was not of one version during a run."""
     for run in finished:
         versions: dict[str, Counter[str]] = {}
-        known: dict[str, Counter[str]] = {}
         for name, usage in run.manifest["usage"].items():
             versions.setdefault(name.partition("-")[0], Counter()).update(usage.get("versions", {}))
-            known.setdefault(name.partition("-")[0], Counter()).update(usage.get("known", {}))
-        for kind, count in known.items():
-            if count["flipped"] or (count["asked"] and len(versions[kind]) > 1):
-                right = f"{count['right_before']} right before, {count['right_after']} after"
-                text = f"{count['flipped']} of {count['asked']} known questions otherwise ({right})"
-                yield f"{run.name}: at the end '{kind}' answered {text}."
         for kind, counts in versions.items():
             if len(counts) > 1:
                 text = " and ".join(

@@ -146,16 +146,6 @@ class Budget(Sending):
 
 
 @dataclass(kw_only=True)
-class BatchApi(Budget):
-    """Requests that may wait."""
-
-    batch_api: bool = option(
-        False, "endpoints: send requests in batches, at half the price within 24 hours (OpenAI's Batch API)",
-        "Machine",
-    )  # fmt: skip
-
-
-@dataclass(kw_only=True)
 class SlurmJobs(Options):
     """The jobs of `nein slurm COMMAND`, beside the command's own options."""
 
@@ -167,7 +157,7 @@ class SlurmJobs(Options):
 
 
 @dataclass(kw_only=True)
-class RuntimeOptions(DtypeOptions, OnDevice, Batches, BatchApi):
+class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
     """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
 
     on: Literal["threads", "ranks", "ray", "debug"] | None = option(

@@ -9,7 +9,6 @@ import email.utils
 import io
 import itertools
 import json
-import logging
 import math
 import os
 import queue
@@ -21,16 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
 
-from nein.loading import batches, credentials, spending
+from nein.loading import credentials, spending
 from nein.loading.errors import UserError, choose
 
 clock = time.monotonic
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
-#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind; its
-#: batch is not back.
+#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
 REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
-WAITING = "waits for its batch"
 #: Statuses that are sent again (as the package openai does, with 500 and above).
 RETRIED = (408, 409, 429)
 #: Statuses that are about the service (its key, its address), not about one request.
@@ -72,8 +69,7 @@ class NoAnswer(RuntimeError):
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.kind, self.status, self.named = kind, status, named
-        self.level = logging.DEBUG if kind == WAITING else logging.WARNING  # at which it is logged
-        usual = kind not in (REFUSED, WITHHELD, WAITING) or (kind == REFUSED and status in UNUSABLE)
+        usual = kind not in (REFUSED, WITHHELD) or (kind == REFUSED and status in UNUSABLE)
         self.silent = usual if silent is None else silent
 
     @property
@@ -84,7 +80,7 @@ class NoAnswer(RuntimeError):
     @property
     def transient(self) -> bool:
         """Whether the same request may be answered another time."""
-        return self.kind in (TIMEOUT, CONNECTION, SERVER, WAITING) or (self.kind == REFUSED and self.silent)
+        return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
 
 
 def use(options: object) -> None:
@@ -97,7 +93,6 @@ def keep(options: Any) -> None:
     use(options)
     if out := getattr(options, "out_dir", None):
         spending.keep(out, getattr(options, "budget", None))
-        batches.keep(out if getattr(options, "batch_api", False) else None)
 
 
 def setting(name: str, given: Any = None, usual: Any = None) -> Any:
@@ -219,7 +214,6 @@ class Service:
         )  # fmt: skip
         self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         self.pace = Pace(concurrency)
-        self._batches = batches.current()
 
     def check(self) -> None:
         """Raises UserError when nobody answers, the key is lacking or refused, or the model is not listed."""
@@ -228,8 +222,6 @@ class Service:
         variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
         if self.hosted and not self._key:
             raise UserError(f"'{self.address}' needs a key; set {variable}.")
-        if self._batches is not None:
-            batches.check(self)
         if self.hosted in ("anthropic.com", "azure.com"):  # other headers; and no list of one's deployments
             return
         try:
@@ -270,13 +262,9 @@ class Service:
         """As `parallel_map`, until `stop`: then it raises CancelledError."""
         return parallel_map(work, items, self.concurrency, self.pace.go_on)
 
-    def send(
-        self, path: str, body: Mapping[str, Any], *, image: bytes | None = None, draw: Any = ""
-    ) -> Any:  # fmt: skip
-        """The JSON content of the reply to a request, with a PNG of field `image` where there is one. draw
-        tells equal requests apart that want answers of their own. Raises NoAnswer and BudgetError."""
-        if self._batches is not None:
-            return self._in_batch(path, body, image, draw)
+    def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
+        """The JSON content of the reply to a request, with a PNG of field `image` where there is one. Raises
+        NoAnswer and BudgetError."""
         form: dict[str, Any] = {} if image is None else {
             "files": [("image", ("image.png", image, "image/png"))],
             "options": {"headers": {"Content-Type": "multipart/form-data"}},
@@ -285,22 +273,6 @@ class Service:
             content = self._reply(lambda client: client.post(path, cast_to=str, body=body, **form))
             paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)
-        return content
-
-    def _in_batch(self, path: str, body: Mapping[str, Any], image: bytes | None, draw: Any) -> Any:
-        if image is not None:
-            url = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-            body = {**body, "images": [{"image_url": url}]}
-        reply = self._batches.reply(self, path, body, draw) if self._batches is not None else None
-        if reply is None:
-            raise NoAnswer(WAITING, WAITING)
-        status, content = reply
-        if status in (0, *RETRIED) or status >= 500:
-            detail = f": HTTP {status}" if status else f" ({self.cleared(content, shortest=1)})"
-            raise NoAnswer(f"the batch gave no answer{detail}", SERVER, status=status)
-        if status >= 400:
-            raise self._refusal(status, json.dumps(content))
-        self.count(requests=1, **spending.tokens(content.get("usage")))
         return content
 
     def _reply(self, create: Callable[[Any], str]) -> Any:
@@ -408,7 +380,7 @@ class Service:
     def _send_paced(self, request: Any, **options: Any) -> Any:
         """One HTTP request, when its turn comes; notes until when the server wants no other of anybody."""
         with self.pace.seat() as replied:
-            if request.method == "POST" and self._batches is None:
+            if request.method == "POST":
                 again = request.headers.get("x-stainless-retry-count", "0") != "0"
                 self.count(requests=1, retries=int(again))
             response = self._send_now(request, **options)

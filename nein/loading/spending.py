@@ -54,10 +54,6 @@ def tokens(usage: Any) -> dict[str, int]:
     return {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
 
 
-#: Behind the name of a model in the files: its requests went in batches, which have prices of their own.
-BATCH = " (batch)"
-
-
 def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
     """Dollars by genai-prices, of the provider at the address or the model's own; None without a row."""
     if (rate := _rate(model, address)) is None:
@@ -75,9 +71,7 @@ def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | 
         from genai_prices import Usage, calc_price
     except ImportError:  # it needs Python 3.11
         return None
-    kind = {"price_context": {"processing": "batch"}} if model.endswith(BATCH) else {}
-    model = model.removesuffix(BATCH)
-    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address, **kind}, kind)
+    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
     for where in places:
         with contextlib.suppress(LookupError):
             calc_price(Usage(input_tokens=1), model, **where)

@@ -13,7 +13,6 @@ from nein.engine.answers import AnswerCache
 from nein.loading.references import is_served
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.models.cached import CachedJudge
-from nein.models.drift import Watched
 from nein.models.references import resolve
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
@@ -60,7 +59,7 @@ def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: s
     judge = metrics.load_judge(kind, where, device=device, dtype=dtype, **options)
     if cache is None or not is_served(where):
         return judge
-    return CachedJudge(Watched(judge), AnswerCache(cache / "answers.sqlite"))
+    return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))
 
 
 def ask(

@@ -8,11 +8,9 @@ from nein import cli
 from nein.datasets.negvqa import questions
 from nein.engine import atomic, images
 from nein.engine.folder import Folder
-from nein.loading import batches
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, say
 from tests.negvqa_build.conftest import rows
-from tests.served.batch_api import BatchApi
 
 
 def run(*arguments, code=0):
@@ -62,16 +60,6 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
     )
     assert split.items == found
     assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
-
-
-def test_a_model_asked_in_batches_gives_the_same_questions(arguments, server, tmp_path, monkeypatch):
-    run(*arguments)
-    made = (tmp_path / "out" / "questions.jsonl").read_bytes()
-    monkeypatch.setattr(batches, "PAUSES", [0.01, 0.01])
-    api = BatchApi(server, lambda body: good(body)[:2])
-    run(*arguments, "--batch-api", "--out", tmp_path / "other")
-    assert (tmp_path / "other" / "questions.jsonl").read_bytes() == made
-    assert [len(part) for part in api.lines] == [24]
 
 
 def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(arguments, server, tmp_path):

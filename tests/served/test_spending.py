@@ -12,7 +12,6 @@ from nein.engine.folder import Folder, runs_below
 from nein.engine.images import encode_png
 from nein.loading import spending
 from nein.loading.spending import BudgetError, Ledger, price, tokens
-from nein.models import drift
 from tests.helpers import commands
 from tests.loopback import say
 
@@ -96,10 +95,7 @@ NEIN = ["eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", 1
 
 
 @pytest.mark.parametrize("words", [VQA, NEIN])
-def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(
-    server, tmp_path, capsys, words, monkeypatch
-):
-    monkeypatch.setattr(drift, "PICTURES", 0)
+def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server, tmp_path, capsys, words):
     server.models = (200, {"data": [{"id": "gpt-4o-mini"}]}, {})
     server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
     words = [*words, f"openai:{server.url}#gpt-4o-mini", "--device", "cpu", "--out", tmp_path]
@@ -162,9 +158,6 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     table = "(by a table: 600 tokens in, 10 out, 2 s a request)"
     assert announced(capsys, *asks) == [
         f"gpt-4o-mini: about 80 requests, $0.01, 0:00:20 at 8 at a time {table}"
-    ]
-    assert announced(capsys, *asks, "--batch-api") == [
-        f"gpt-4o-mini (batch): about 80 requests, $0.00, within 24 hours a round {table}"
     ]
     assert server.requests == []
     assert commands.exit_code(*asks, "--limit", 10) == 0

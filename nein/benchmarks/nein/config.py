@@ -137,8 +137,6 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
         self.editor = [editor_choice.spelled_editor(name) for name in self.editor]
-        if self.batch_api and any(arm.startswith("best-of:") for arm in self.mend):
-            raise UserError("--mend best-of:... needs its answers at once; leave it or --batch-api out.")
         if not self.stages:
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:

@@ -29,8 +29,6 @@ def start(options: Any) -> Executor:
     """The executor that options ask for (`nein.config.groups.RuntimeOptions`); threads or ranks where they
     leave no choice. Raises UserError."""
     on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
-    if getattr(options, "batch_api", False) and on not in ("threads", "debug"):
-        raise UserError(f"--batch-api is for one process; start the command without --on {on}.")
     if on == "ray":
         from nein.engine.executors.ray import Ray
 

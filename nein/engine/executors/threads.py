@@ -27,7 +27,6 @@ from nein.engine.executors.worker import Worker
 from nein.engine.processes import Processes, one_thread, share
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Plan, Step, Task
-from nein.loading import batches
 
 PATIENCE = 0.05  # seconds between two questions for a block
 AHEAD = 2  # blocks that are read before they are asked for
@@ -72,19 +71,12 @@ class Threads:
         return {"executor": name, "processes": self.processes.size}
 
     def close(self) -> None:
-        batches.keep(None)
         self.processes.close()
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
         self.steps = steps
         if self.is_main:
             announce(steps)
-        counts = self._round()
-        while batches.collect():  # rows that waited are made again
-            counts = [count + more for count, more in zip(counts, self._round(), strict=True)]
-        return counts
-
-    def _round(self) -> list[int]:
         at_once = 1 if self._debug else self._at_once or self.processes.workers(self.device)
         if self._at_once is None and not self._debug and "remote" in [s.stage.place for s in self.steps]:
             at_once = max(2, at_once)

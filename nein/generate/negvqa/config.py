@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from nein.config.groups import BatchApi, Limit, OnDevice, Output, Preset, Seed
+from nein.config.groups import Budget, Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import DrawnCount, Options, Paths, argument, option
 from nein.engine.errors import UserError
 from nein.engine.store import Need
@@ -16,7 +16,7 @@ from nein.models.llm import LlmOptions
 
 
 @dataclass(kw_only=True)
-class ConversionConfig(Preset, Limit, Seed, OnDevice, BatchApi, Output):
+class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/generate-"

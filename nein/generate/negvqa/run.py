@@ -13,7 +13,6 @@ OUT/check.html        the sheet for a person
 from __future__ import annotations
 
 import datetime
-import functools
 import hashlib
 import re
 from collections import Counter
@@ -30,7 +29,7 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
-from nein.loading import batches, spending
+from nein.loading import spending
 from nein.loading.references import is_served
 from nein.models.llm import client as llm
 
@@ -72,14 +71,10 @@ def build(config: ConversionConfig) -> str:
 
         device = "cpu" if is_served(str(config.llm.model)) else processes.Processes().device(config.device)
         spending.keep(folder.path, config.budget)
-        batches.keep(folder.path if config.batch_api else None)
         with AnswerCache(folder.answers) as cache:
             client = llm.load(config.llm, cache=cache, device=device)
-            ask = functools.partial(by_model, usable, [wrong[item.id] for item in usable], client)
-            answered = ask(config.instruction)
-            while batches.collect():
-                answered = ask(config.instruction)
-            batches.keep(None)
+            others = [wrong[item.id] for item in usable]
+            answered = by_model(usable, others, client, config.instruction)
         folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
     rest = iter(answered)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]

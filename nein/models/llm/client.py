@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
 from nein.loading.references import expanded, is_served
-from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, WAITING, NoAnswer
+from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError, Store, without_thoughts
 from nein.models.cached import Questions
@@ -26,7 +26,7 @@ from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
 #: Failures of an answer that did arrive.
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
 #: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
-SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED, WAITING)
+SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 HOPELESS = 20
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -127,7 +127,7 @@ class Client:
                 )
             except NoAnswer as error:
                 # Prompts are alike: what refuses one refuses all.
-                error.silent = error.kind in SILENT and error.kind != WAITING
+                error.silent = error.kind in SILENT
                 raise
             return answer._asdict()
 
