@@ -24,6 +24,7 @@ from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
 from nein.metrics.metric import Batch, Metric
+from nein.metrics.plurals import singular
 
 NOTHING_FOUND = "no object of the caption was found in the sample"
 
@@ -327,7 +328,8 @@ def _parsed(caption: str) -> _Parsed:
     for root in (chunk.root for chunk in doc.noun_chunks):
         if root.pos_ in ("NOUN", "PROPN") and root.lemma_.lower() not in NOT_OBJECTS:
             compounds = [token.lemma_.lower() for token in root.lefts if token.dep_ == "compound"]
-            nouns.append((" ".join([*compounds, root.lemma_.lower()]), root.i))
+            name = singular(" ".join([*compounds, root.text.lower()]), root.lemma_.lower())
+            nouns.append((" ".join(word for word in name.split() if any(map(str.isalnum, word))), root.i))
     return _Parsed(
         tuple(chunk.root.text for chunk in doc.noun_chunks),
         tuple(nouns),
@@ -342,7 +344,7 @@ def _others(caption: _Parsed, excluded: str) -> list[str]:
     for k in range(len(words) - len(name) + 1 if name else 0):
         if all(part in words[k + i] for i, part in enumerate(name)):
             covered |= {k + i for i in range(len(name))}
-    names = dict.fromkeys(noun for noun, head in caption.nouns if head not in covered)
+    names = dict.fromkeys(noun for noun, head in caption.nouns if noun and head not in covered)
     return [n for n in names if not excluded or (n != excluded and not n.endswith(f" {excluded}"))]
 
 
@@ -350,4 +352,4 @@ def _others(caption: _Parsed, excluded: str) -> list[str]:
 def _singular(name: str) -> str:
     """Lower case, with the last word as a lemma: "Cell Phones" -> "cell phone"; "" stays ""."""
     words = list(spacy_model()(name.strip().lower())) if name.strip() else []
-    return " ".join([*(word.text for word in words[:-1]), *(word.lemma_.lower() for word in words[-1:])])
+    return singular(" ".join(word.text for word in words), words[-1].lemma_.lower()) if words else ""

@@ -176,8 +176,8 @@ def template_of(sentence: str, noun: str) -> int | None:
 @functools.lru_cache(10_000)
 def added(generated: str) -> str | None:
     """The object in "Add a/an X."; None for a sentence of another form."""
-    match = re.fullmatch(r"Add (?:a|an|some) (.+?)\.?", generated.strip())
-    return match.group(1).strip() if match else None
+    match = re.fullmatch(r"Add (?:a|an|some) (.+)", generated.strip())
+    return (nouns.bare(match.group(1)) or None) if match else None
 
 
 @functools.lru_cache(10_000)

@@ -1,48 +1,19 @@
-"""Names of things in sentences: number, article, plural, by `inflect` and a few words that it misses."""
+"""Names of things in sentences: bare, with an article, in the plural."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
-#: Singular words whose ending `inflect` takes for a plural.
-SINGULAR = frozenset(
-    "bus minibus gas lens iris tennis cactus octopus walrus virus circus canvas atlas compass bonus".split()
-)
-#: Plural words that `inflect` cannot tell from their singular.
-PLURAL = frozenset("scissors trousers pants clothes binoculars pliers tweezers shorts".split())
-#: Words without a plural: "some broccoli", never "a broccoli".
-UNCOUNTABLE = frozenset("broccoli rice bread water grass sand snow furniture luggage food hair".split())
+from nein.metrics.plurals import UNCOUNTABLE, engine, is_plural
+from nein.metrics.plurals import singular as singular
 
 
-@lru_cache(maxsize=1)
-def engine() -> Any:
-    """The one `inflect.engine`, loaded where it is first needed.
-
-    The package has typeguard rewrite all of its functions when it is imported, so that they check their
-    arguments, which takes as long as all else that a command does; here it is imported without.
-    """
-    import typeguard
-
-    checks = typeguard.typechecked
-    typeguard.typechecked = lambda checked: checked  # type: ignore[assignment]
-    try:
-        import inflect
-    finally:
-        typeguard.typechecked = checks
-    return inflect.engine()
-
-
-@lru_cache(maxsize=4096)
-def is_plural(noun: str) -> bool:
-    """Whether a name is plural by its last word: "skis" and "people" are, "bus" and "wine glass" are not."""
-    last = noun.split()[-1].lower()
-    if last in PLURAL or last in SINGULAR or last in UNCOUNTABLE:
-        return last in PLURAL
-    singular = engine().singular_noun(last)
-    return bool(singular) and singular != last
+def bare(name: str) -> str:
+    """The name without article, white space and the punctuation around it: " the apple." -> "apple"."""
+    name = " ".join(name.split()).strip(" .,;:!?\"'…。，、；：！？")
+    return re.sub(r"^(?:an?|the|some) (?=.)", "", name, flags=re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
@@ -51,16 +22,8 @@ def plural(noun: str) -> str:
     if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
         return noun
     head, _, last = noun.rpartition(" ")
-    return f"{head} {engine().plural_noun(last)}".strip()
-
-
-@lru_cache(maxsize=4096)
-def singular(noun: str) -> str:
-    """The singular of a plural name, "wine glasses" -> "wine glass"; any other, and "scissors", as it is."""
-    head, _, last = noun.rpartition(" ")
-    if not is_plural(noun) or last.lower() in PLURAL:
-        return noun
-    return f"{head} {engine().singular_noun(last)}".strip()
+    many = engine().plural_noun(last)
+    return f"{head} {f'{last}es' if many.endswith('ss') else many}".strip()  # not "thermoss"
 
 
 @lru_cache(maxsize=4096)

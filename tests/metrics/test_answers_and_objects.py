@@ -62,6 +62,14 @@ def test_fixed_takes_distinct_nouns_as_lemmas_and_no_quantities_or_pronouns():
         ("A lighthouse and a traffic light.", "light", ["lighthouse"], ["lighthouse", "light"]),
         ("A cat beside a table.", "dining table", ["cat", "table"], ["cat", "table"]),
         ("A cat beside a glass.", "wine glass", ["cat", "glass"], ["cat", "glass"]),
+        # Words without a singular, or whose singular ends in s; glasses are worn, wine glasses are not.
+        ("A cat in glasses with scissors.", "", *[["cat", "glasses", "scissors"]] * 2),
+        ("Two wine glasses on jeans.", "", ["wine glass", "jeans"], ["glasses", "jeans"]),
+        ("A thermos near two buses.", "", ["thermos", "bus"], ["thermos", "buses"]),
+        ("A man in sunglasses with scissors.", "Scissors", ["man", "sunglasses"],
+         ["man", "sunglasses", "scissors"]),
+        ("「A dog」 and a bird؟", "", ["dog", "bird"], ["」", "bird"]),  # punctuation is no object
+        ("A dog ! ؛ a cat ।", "", ["dog", "cat"], ["dog", "؛", "cat"]),
         ("Running fast!", "", [], []),
     ],
 )  # fmt: skip

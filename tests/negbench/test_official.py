@@ -95,6 +95,20 @@ def test_captions_are_lists_of_literals(tmp_path):
     assert {item.kind for item in found} == {ORIGINAL}
 
 
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("['A dog.' 'No cat.']", ("A dog.", "No cat.")),  # as NumPy prints
+        ("['A dog.'\n '''No cat.''']", ("A dog.", "No cat.")),
+        (r"""['It\'s' "a 'b' 'c'",'' u'd']""", ("It's", "a 'b' 'c'", "", "d")),
+        ("""('A dog.', "No 'cat' 'dog'.")""", ("A dog.", "No 'cat' 'dog'.")),
+    ],
+)
+def test_a_list_without_commas_holds_as_many_strings(cell, expected):
+    assert official.strings(cell, "x.csv") == expected
+    assert official.strings(f"[{cell}]", "x.csv", nested=True) == (" ".join(expected),)
+
+
 def test_a_cell_is_never_run(tmp_path):
     target = tmp_path / "harm"
     cell = f"__import__('pathlib').Path({str(target)!r}).touch() or ['x']"

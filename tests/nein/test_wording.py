@@ -29,11 +29,23 @@ def all_sentences(label, noun, protocol="fixed"):
     ("wine glass", "a wine glass", "wine glasses"), ("bus", "a bus", "buses"),
     ("person", "a person", "people"), ("knife", "a knife", "knives"), ("mouse", "a mouse", "mice"),
     ("sheep", "a sheep", "sheep"), ("skis", "skis", "skis"), ("scissors", "scissors", "scissors"),
-    ("broccoli", "broccoli", "broccoli"),
+    ("broccoli", "broccoli", "broccoli"), ("glasses", "glasses", "glasses"), ("jeans", "jeans", "jeans"),
+    ("thermos", "a thermos", "thermoses"), ("hippopotamus", "a hippopotamus", "hippopotamuses"),
+    ("glass", "a glass", "glasses"), ("tutus", "tutus", "tutus"), ("kangaroos", "kangaroos", "kangaroos"),
 ])  # fmt: skip
 def test_articles_and_plurals(noun, article, many):
     assert nouns.with_article(noun) == article
     assert nouns.plural(noun) == many
+
+
+@pytest.mark.parametrize(("given", "name"), [
+    ("the apple", "apple"), ("apple.", "apple"), (" An  apple 。", "apple"), ("Some apples!", "apples"),
+    ("The", "The"), ("stop sign", "stop sign"), ("theater", "theater"), ("«», 。", "«»"), (". ", ""),
+])  # fmt: skip
+def test_a_name_stands_without_article_and_punctuation(given, name):
+    assert nouns.bare(given) == name
+    if name:
+        assert families.removal(families.added(f"Add a {given}.")) == f"Remove the {name}."
 
 
 #: label, first noun, second noun, the sentence of the first template.

@@ -18,6 +18,8 @@ import functools
 import hashlib
 import io
 import logging
+import re
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -376,10 +378,11 @@ def _objects(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...] | None
 
 
 def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
-    """The strings of a list cell, "['a', 'b']". nested: a list of strings, joined, may stand for one."""
+    """The strings of a list cell, "['a', 'b']", or NumPy's print "['a' 'b']", which Python would join.
+    nested: a list of strings, joined, may stand for one."""
     try:
-        value = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(_with_commas(text.strip()))
+    except (ValueError, tokenize.TokenError, SyntaxError, MemoryError, RecursionError):
         value = None
     if nested and isinstance(value, list | tuple):
         value = [" ".join(map(str, item)) if isinstance(item, list | tuple) else item for item in value]
@@ -387,3 +390,16 @@ def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
         return tuple(value)
     excerpt = text if len(text) <= 60 else f"{text[:57]}..."
     raise UserError(f"{where}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")
+
+
+def _with_commas(text: str) -> str:
+    """Python with a comma between every two strings that follow each other."""
+    if not re.search(r"""['"]\s*\w{0,2}['"]""", text):
+        return text
+    parts, was_string = [], False
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (tokenize.NL, tokenize.NEWLINE):
+            is_string = token.type == tokenize.STRING
+            parts += [",", token.string] if is_string and was_string else [token.string]
+            was_string = is_string
+    return " ".join(parts)

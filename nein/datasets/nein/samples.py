@@ -17,7 +17,7 @@ from typing import Any
 from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
-from nein.wording import families
+from nein.wording import families, nouns
 from nein.wording.languages.base import DEPTH, OTHERS
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
@@ -183,7 +183,9 @@ class Reader:
             return None
         label = fields["NeIn"]
         try:
-            noun = fields.get("object") or families.object_of(fields["T_generated"], fields["T_negative"])
+            noun = nouns.bare(fields.get("object", "")) or families.object_of(
+                fields["T_generated"], fields["T_negative"]
+            )
         except ValueError as error:
             self.problems.add("unusable sentence", f"{label} ({error})")
             return None

@@ -21,6 +21,7 @@ from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError, shortlist
 from nein.engine.images import write_png
+from nein.wording import nouns
 
 NO_CAPTION = "no caption"
 SAME_NAME = "another image has this name"
@@ -180,7 +181,7 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
         if not Path(name).exists():
             raise UserError(f"--objects is '{name}'; it must be coco, nano or a text file.")
         lines = atomic.read_text_lines(Path(name))
-        names = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))
+        names = tuple(dict.fromkeys(nouns.bare(line) for line in lines if line.strip()))
         if strange := [repr(text) for text in names if not re.fullmatch(r"(?:[^\W_]|[-' ])+", text)]:
             raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(strange, 3)}.")
     if len(names) < queried:
