@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,12 @@ TITLES = {
     "nano:style": "other style",
     "nano:unlike": "wording, objects and style",
 }
-PLOT = plots.Bars(
+PLOT = plots.plot(
     "generalise",
     "What was taught beside what was held out: mean over training seeds, whiskers from the lowest to the "
     "highest; dashed: chance",
+    {},
+    plots.bars,
     place=("title",),
     series="recipe",
     panel=("figure",),
@@ -165,7 +167,8 @@ def write(
     )
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", figures)
-    for drawing in plots.drawings([replace(PLOT, rule=chance)], bars(figures, metrics), NANO_LABEL):
+    plot = PLOT._replace(options={**PLOT.options, "rule": chance})
+    for drawing in plots.drawings([plot], bars(figures, metrics), NANO_LABEL):
         atomic.write_bytes(out / "generalise.png", drawing.png)
     return text
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from nein.engine.blocks import Blocks
-from nein.reporting.plots import Mark
 
 BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.
 GAIN = "gain over text"
 SIDE, LEVEL = 224, 128
-#: What `marks` are, in the caption of a plot.
+#: Of the baselines on bars of accuracy, and what a caption says of them.
+MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
 MARKED = "white marks: the same without the picture (diamond) and without the text (circle)"
-
-
-def marks(column: str, **where: Any) -> tuple[Mark, ...]:
-    """The baselines (figures `where`) on bars of accuracy; column: whose entry says which bar of a place."""
-    return tuple(
-        Mark({"metric": name, **where}, column, name, marker)
-        for name, marker in zip(BASELINES, "Do", strict=True)
-    )
 
 
 def grey() -> np.ndarray:

@@ -183,9 +183,10 @@ def sections(board: pd.DataFrame) -> list[Section]:
     for name in frames.values(board, "benchmark"):
         where = {"benchmark": name}
         table = Table(f"of_{name}", _title(name), GAPS.rows, columns, where)
-        plot = plots.Bars(
-            f"of_{name}", f"{_title(name)}: negation gap, with 95 % intervals", place=("model", "elsewhere"),
-            series="test", where={**_GAP, **where, "source": ours}, axis="points", limits=None, dots=True,
+        plot = plots.plot(
+            f"of_{name}", f"{_title(name)}: negation gap, with 95 % intervals",
+            {**_GAP, **where, "source": ours},
+            plots.bars, place=("model", "elsewhere"), series="test", axis="points", limits=None, dots=True,
         )  # fmt: skip
         found.append(Section(f"of_{name}", _title(name), [table], [plot]))
     return found

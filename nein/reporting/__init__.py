@@ -1,6 +1,6 @@
 """From figures to what people read. Knows no benchmark and recomputes nothing.
 
-figures: the tidy frame, a row per figure. scores: the table that figures are made of. tables, plots:
-specifications over the frame. page, cards, thumbnails: the HTML page with its samples. report: all of them
-beside each other. contact_sheet: pictures in a grid. interchange: for other programs. status: runs as files.
+figures: the tidy frame, a row per figure. scores: the table that figures are made of. tables: pivots of the
+frame. plots: functions of it. page, cards: the HTML page with its samples. report: all of them beside each
+other. contact_sheet: pictures in a grid. interchange: for other programs. status: runs as files.
 """

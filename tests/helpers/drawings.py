@@ -20,7 +20,7 @@ def sketch(patch):
 
 
 def _digest(drawing):
-    made_of = repr(drawing.plot), drawing.figures.to_csv(), drawing.stamp
+    made_of = drawing.plot.title, drawing.plot.options, drawing.figures.to_csv(), drawing.stamp
     return hashlib.sha256(repr(made_of).encode()).hexdigest().encode()
 
 

@@ -54,11 +54,12 @@ def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture_and_plots_ma
         assert share(folder, "text only", variant)["value"] == accuracy["value"]
         assert share(folder, "gain over text", variant)["value"] == 0
     made = frames.label(frames.read(folder / "figures.csv"), model="model")
-    canvas = sections.ORIGINAL_AND_NEGATED.canvas(made)
+    plot = sections.ORIGINAL_AND_NEGATED
+    canvas = plot.draw(plot.shown(made), **plot.options)
     for marker, baseline in (("D", "text only"), ("o", "picture only")):
         values = [100 * share(folder, baseline, variant)["value"] for variant in ("original", "negated")]
-        drawn = [float(line.get_xdata()[0]) for line in canvas.axes[0].lines if line.get_marker() == marker]
-        assert drawn == pytest.approx(values)
+        [drawn] = [line for line in canvas.axes[0].lines if line.get_marker() == marker]
+        assert list(drawn.get_xdata()) == pytest.approx(values)
     labels = [text.get_text() for text in canvas.legends[0].get_texts()]
     assert labels == ["original", "negated", "text only", "picture only"]
 

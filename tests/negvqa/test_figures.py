@@ -231,6 +231,7 @@ def test_the_best_model_and_the_mean_drop_over_models_are_figures():
 
 def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=[-0.1, None])})
+    found = frames.concat([found, paper_numbers.by_size()])
     drawings = plots.drawings((sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING), found)
     assert [one.png[:4] for one in drawings] == [b"\x89PNG"] * 3
     chief = frames.select(found, headline="yes").drop_duplicates("model")

@@ -149,9 +149,8 @@ def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(xs, ap
         for line in ("one", "two")
         for x in xs
     ]
-    plot = plots.Curves("k", "K", x="x", line="line", panel=("task",), axes=("x", "y"))
-    [axis] = plot.canvas(figures.frame(rows)).axes
-    first, second = (list(line.get_xdata()) for line in axis.lines if len(line.get_xdata()) == 2)
+    drawn = plots.curves(figures.frame(rows), x="x", line="line", panel=("task",), axes=("x", "y"))
+    first, second = (list(line.get_xdata()) for line in drawn.axes[0].lines if len(line.get_xdata()) == 2)
     assert (first != second) == apart
     assert [round((a + b) / 2, 9) for a, b in zip(first, second, strict=True)] == [float(x) for x in xs]
 

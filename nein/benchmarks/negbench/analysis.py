@@ -284,11 +284,7 @@ def run(options: AnalyseConfig) -> None:
     files = report.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
-        # a panel per model; colour is the group, the marker which object stands first
-        scatter = plots.Scatter(
-            key, title, "model", "group", "first", COLORS, where={"plot": key}, names=TITLES
-        )
-        [drawing] = plots.drawings([scatter], drawn)
+        [drawing] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
         atomic.write_bytes(out / f"{key}.png", drawing.png)
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
     written = [
@@ -298,6 +294,20 @@ def run(options: AnalyseConfig) -> None:
     ]
     atomic.write_text(out / "sentences.csv", pd.DataFrame(written).to_csv(index=False, lineterminator="\n"))
     print(report.headline(figures, [MEASURED], [note], report.places(out, files, 0)), end="")
+
+
+def scatter(points: pd.DataFrame) -> plots.Canvas:
+    """A panel per model; the color is the group, the marker which object stands first."""
+    canvas, axes = plots.panels([*points["model"].unique()], 2.8)
+    for at, (_, of_model) in zip(axes, points.groupby("model", sort=False), strict=True):
+        for number, (first, of_first) in enumerate(of_model.groupby("first", sort=False)):
+            for group, part in of_first.groupby("group", sort=False):
+                look: Any = {"color": COLORS[str(group)], "label": f"{TITLES[str(group)]}, {first}"}
+                at.scatter(
+                    part["x"], part["y"], s=14, marker="o^sD"[number], alpha=0.75, linewidths=0, **look
+                )
+        at.set(xlabel="component 1", ylabel="component 2", xticks=[], yticks=[])
+    return plots.with_legend(canvas)
 
 
 def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str) -> dict[str, np.ndarray]:
@@ -327,18 +337,19 @@ def _shown(figures: Sequence[Figure]) -> str:
 MEASURED = Table(
     "measures", "What text encoders separate", (Row("metric", "", _TITLES),), (Across("model", {}, _shown),)
 )
-DOTS = plots.Bars(
+DOTS = plots.plot(
     "measures",
     "What each encoder separates, with 95 % intervals over pairs of objects; dashed: without structure",
+    {"source": ""},
+    plots.bars,
     place=("model",),
     series="benchmark",
     panel=("metric",),
-    where={"source": ""},
     names=_TITLES,
     axis="share or cosine",
     limits=None,
-    rule={name: chance for name, (_, chance) in MEASURES.items() if chance is not None},
     dots=True,
+    rule={name: chance for name, (_, chance) in MEASURES.items() if chance is not None},
 )
 SECTIONS = (Section("measures", "Measures", (MEASURED,), (DOTS,)),)
 

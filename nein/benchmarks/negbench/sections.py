@@ -219,50 +219,54 @@ HEADLINE = (
 )
 _RUN = ("model", "data", "variant")
 _RECALLS = tuple(f"recall@{k}" for k in KS)
-RECALL = plots.Bars(
+RECALL = plots.plot(
     "recall",
     "Text-to-image recall with original and negated captions, 95 % intervals",
+    {"direction": TEXT_TO_IMAGE, "metric": _RECALLS, "source": ""},
+    plots.bars,
     place=_RUN,
     series="kind",
     panel=("metric",),
-    where={"direction": TEXT_TO_IMAGE, "metric": _RECALLS, "source": ""},
-    names={ORIGINAL: "original captions", NEGATED: "negated captions"},
     colors=COLORS,
+    names={ORIGINAL: "original captions", NEGATED: "negated captions"},
 )
-ACCURACY = plots.Bars(
+ACCURACY = plots.plot(
     "mcq",
     f"Multiple-choice accuracy by type of question, 95 % intervals; dotted: chance; {baselines.MARKED}",
+    {"metric": ("accuracy", "chance", *BASELINES), "type": ("all", *TEMPLATES), "source": ""},
+    plots.bars,
     place=_RUN,
     series="type",
-    where={"metric": "accuracy", "source": ""},
     order=("all", *TEMPLATES),
     colors=COLORS,
     axis="accuracy, per cent; dotted: chance",
-    marks=(plots.Mark({"metric": "chance"}), *baselines.marks("type", source="")),
+    marks={"chance": "|", **baselines.MARKS},
 )
-CHOICES = plots.Bars(
+CHOICES = plots.plot(
     "choices",
     "What is chosen, and what is offered",
+    {"metric": ("selected", "offered")},
+    plots.bars,
     place=("template",),
     series="metric",
     panel=_RUN,
-    where={"metric": ("selected", "offered")},
     order=(*TEMPLATES, "selected", "offered"),
     names={"selected": "chosen"},
     colors={"selected": plots.BLUE, "offered": "#9ca3af"},
 )
 
 
-def _difficulty(axis: str, which: str) -> plots.Curves:
-    return plots.Curves(
+def _difficulty(axis: str, which: str) -> plots.Plot:
+    return plots.plot(
         axis.replace(" ", "_"),
         f"All four right of a pair, by number of {axis}{which}, 95 % intervals; chance: 16.7 % where scores "
         "are compared and 6.2 % where questions are answered",
+        {"metric": "joint by difficulty", "axis": axis},
+        plots.curves,
         x="level",
         line="type",
         panel=("model", "data"),
         axes=(f"{axis}, how many", "all four right, per cent"),
-        where={"metric": "joint by difficulty", "axis": axis},
         order=(GROUP, ALL_FOUR, *CONSTRUCTIONS),
         names={
             GROUP: "all families, compared",
@@ -272,23 +276,25 @@ def _difficulty(axis: str, which: str) -> plots.Curves:
     )
 
 
-WRONG_CHOICES = plots.Stack(
+WRONG_CHOICES = plots.plot(
     "wrong",
     "Wrong answers by type of question: what was chosen",
+    {"metric": "wrong", "template": tuple(TEMPLATES)},
+    plots.stack,
     place=(*_RUN, "type"),
     series="template",
-    colors={template: COLORS[template] for template in TEMPLATES},
-    where={"metric": "wrong"},
     axis="per cent of the wrong answers",
+    colors={template: COLORS[template] for template in TEMPLATES},
 )
-SPLIT = plots.Stack(
+SPLIT = plots.plot(
     "parts",
     "Minimal pairs: what decides the four scores; the interaction alone is understanding",
+    {"metric": "part"},
+    plots.stack,
     place=_RUN,
     series="part",
-    colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
-    where={"metric": "part"},
     axis="per cent of the sum of squares",
+    colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
 )
 SECTIONS = (
     Section(

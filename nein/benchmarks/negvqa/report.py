@@ -71,7 +71,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
         "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures),
         [cards.browser(samples, title="Answers")] if options.samples else [],
         figures=[
-            *beside, paper_numbers.table_1(comparable),
+            *beside, *([paper_numbers.by_size()] if comparable else []), paper_numbers.table_1(comparable),
             paper_numbers.over_models({run.name: run.figures for run in finished}),
         ],
         sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],

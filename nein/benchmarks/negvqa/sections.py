@@ -1,16 +1,14 @@
-"""The tables and plots of a NegVQA report, as specifications over the frame of `figures`."""
+"""The tables and plots of a NegVQA report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import pandas as pd
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa import paper_numbers
 from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
-from nein.reporting import figures as frames
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
@@ -213,83 +211,78 @@ UNREAD = Table(
     "unscored where nothing was answered.",
 )
 
-_HEADLINE = {"headline": "yes", "protocol": "fixed"}
-BARS = plots.Bars(
+_FIXED = {"headline": "yes", "protocol": "fixed"}
+_WITH_BASELINES = {"interval": ("clustered", ""), "metric": ("accuracy", *baselines.BASELINES), **_FIXED}
+_AS_BARS: Mapping[str, Any] = {
+    "series": "variant",
+    "colors": COLORS,
+    "axis": "accuracy, per cent",
+    "rule": 50,
+    "marks": baselines.MARKS,
+    "order": (*ORDER, *VARIANTS),
+}
+BARS = plots.plot(
     "accuracy",
     "Accuracy on original and negated questions by category, protocol 'fixed', with 95 % intervals clustered "
     f"by picture; dashed: two options by chance; {baselines.MARKED}",
+    {"task": ("accuracy", "blind"), **_WITH_BASELINES},
+    plots.bars,
     place=("category",),
-    series="variant",
     panel=("model",),
-    where={"task": "accuracy", "interval": "clustered", **_HEADLINE},
-    order=(*ORDER, *VARIANTS),
     names=TITLES,
-    colors=COLORS,
-    axis="accuracy, per cent",
-    rule=50,
-    marks=baselines.marks("variant", task="blind", **_HEADLINE),
+    **_AS_BARS,
 )
-ORIGINAL_AND_NEGATED = plots.Bars(
+ORIGINAL_AND_NEGATED = plots.plot(
     "gap",
     "Accuracy on questions and on their negations, protocol 'fixed', with 95 % intervals; dashed: chance; "
     f"{baselines.MARKED}",
+    {"task": ("accuracy", "blind"), "category": AVERAGE, **_WITH_BASELINES},
+    plots.bars,
     place=("model",),
-    series="variant",
-    where={"task": "accuracy", "interval": "clustered", "category": AVERAGE, **_HEADLINE},
-    order=VARIANTS,
-    colors=COLORS,
-    axis="accuracy, per cent",
-    rule=50,
-    marks=baselines.marks("variant", task="blind", category=AVERAGE, **_HEADLINE),
+    **_AS_BARS,
 )
-OUTCOMES_OF_PAIRS = plots.Stack(
+OUTCOMES_OF_PAIRS = plots.plot(
     "outcomes",
     "Original and negated question of a pair together",
+    {"task": "outcomes", "metric": tuple(OUTCOME_TITLES), "category": AVERAGE, **_FIXED},
+    plots.stack,
     place=("model",),
     series="metric",
     colors=OUTCOME_COLORS,
-    where={"task": "outcomes", "category": AVERAGE, **_HEADLINE},
     names=OUTCOME_TITLES,
     axis="per cent of the pairs scored in both",
 )
-
-
-@dataclass(frozen=True)
-class Scaling(plots.Curves):
-    """Accuracy against parameters, a line per family: the printed models, and those measured here."""
-
-    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        both = frames.concat([paper_numbers.by_size(), frames.select(figures, task="scaling")])
-        panels = [
-            f"{TITLES.get(c, c)}, {v} questions"
-            for c, v in zip(both["category"], both["variant"], strict=True)
-        ]
-        return super().shown(frames.label(both, panel=panels))
-
-
-SCALING = Scaling(
+SCALING = plots.plot(
     "scaling",
     "Accuracy against size by family: the paper's Table 1 (solid), and models measured here whose names say "
     "their size (dotted, open). Dashed: two options by chance",
+    {"task": "scaling"},
+    plots.curves,
     x="size",
     line="family",
-    panel=("panel",),
+    panel=("category", "variant"),
     axes=("parameters, billions", "accuracy, per cent"),
-    order=tuple(f"{TITLES.get(c, c)}, {v} questions" for c in (AVERAGE, *CATEGORIES) for v in VARIANTS),
+    order=tuple(f"{category}, {variant}" for category in (AVERAGE, *CATEGORIES) for variant in VARIANTS),
+    names={
+        f"{category}, {variant}": f"{TITLES.get(category, category)}, {variant} questions"
+        for category in ORDER
+        for variant in VARIANTS
+    },
     hollow={"source": "here"},
     limits=(15, 101),
     rule=50,
     log=True,
 )
-SUBSET_SCALING = plots.Curves(
+SUBSET_SCALING = plots.plot(
     "subset_scaling",
     "Accuracy by subset against size, a line per family and kind of questions: models measured here whose "
     "names say their size, protocol 'fixed'",
+    {"task": "subset scaling"},
+    plots.curves,
     x="size",
     line="line",
     panel=("subset",),
     axes=("parameters, billions", "accuracy, per cent"),
-    where={"task": "subset scaling"},
     rule=50,
     log=True,
 )

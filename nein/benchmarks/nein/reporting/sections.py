@@ -1,4 +1,4 @@
-"""The tables and plots of reports on NeIn, as specifications over the frame of figures."""
+"""The tables and plots of reports on NeIn."""
 
 from __future__ import annotations
 
@@ -107,14 +107,19 @@ _NS = Column("n of each", show=lambda figures: ", ".join(dict.fromkeys(str(f["n"
 _FAMILY = Row("group", "family")
 
 
-def _curve(axis: str, which: str) -> plots.Curves:
+def _curve(axis: str, which: str) -> plots.Plot:
     title = "Edits that obey a negation, by what is known of the pictures, by number of"
-    return plots.Curves(
-        axis.replace(" ", "_"), f"{title} {axis}{which}, 95 % intervals", x="level", line="group",
-        panel=("model", "variant"), axes=(f"{axis}, how many", "obeyed, per cent"),
-        where={"task": "difficulty", "metric": "obeyed", "axis": axis},
+    return plots.plot(
+        axis.replace(" ", "_"),
+        f"{title} {axis}{which}, 95 % intervals",
+        {"task": "difficulty", "metric": "obeyed", "axis": axis},
+        plots.curves,
+        x="level",
+        line="group",
+        panel=("model", "variant"),
+        axes=(f"{axis}, how many", "obeyed, per cent"),
         names={name: name.replace("_", " ") for name in CONSTRUCTIONS},
-    )  # fmt: skip
+    )
 
 
 def families() -> Section:
@@ -309,34 +314,66 @@ COSTS = Table(
 
 
 _JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
-REMOVAL = plots.Bars(
-    "gap", "Removal by instruction, with 95 % intervals clustered by source image",
-    place=("model",), series="variant", panel=("metric",), order=("remove", "negative", "add", *REMOVALS),
-    where={"task": "results", "metric": tuple(REMOVALS), "source": ""},
-    names={**REMOVALS, "remove": 'told "Remove the X."', "negative": "told that X is absent",
-           "add": 'told "Add a X."'},
-    colors={"remove": plots.BLUE, "negative": plots.RED, "add": plots.GREEN}, axis="Removal, per cent",
-)  # fmt: skip
-GAPS = plots.Bars(
+REMOVAL = plots.plot(
+    "gap",
+    "Removal by instruction, with 95 % intervals clustered by source image",
+    {"task": "results", "metric": tuple(REMOVALS), "source": ""},
+    plots.bars,
+    place=("model",),
+    series="variant",
+    panel=("metric",),
+    order=("remove", "negative", "add", *REMOVALS),
+    axis="Removal, per cent",
+    names={
+        **REMOVALS,
+        "remove": 'told "Remove the X."',
+        "negative": "told that X is absent",
+        "add": 'told "Add a X."',
+    },
+    colors={"remove": plots.BLUE, "negative": plots.RED, "add": plots.GREEN},
+)
+GAPS = plots.plot(
     "gap_by_template",
     'Negation gap by template: Removal when told "Remove the X." minus Removal when told that X is absent, '
     "with 95 % intervals",
-    place=("group",), series="metric", panel=("model",), order=(*REMOVALS, *TEMPLATES), names=REMOVALS,
-    where={"task": "gap_by_template"}, colors=_JUDGES, axis="gap in Removal, points", limits=None,
-)  # fmt: skip
-PARTS = plots.Bars(
+    {"task": "gap_by_template"},
+    plots.bars,
+    place=("group",),
+    series="metric",
+    panel=("model",),
+    order=(*REMOVALS, *TEMPLATES),
+    names=REMOVALS,
+    colors=_JUDGES,
+    axis="gap in Removal, points",
+    limits=None,
+)
+PARTS = plots.plot(
     "minimal_pairs",
     "Minimal pairs: what the instruction, the picture and both together contribute to the change in "
     "presence; told and obeyed would be +100, -100 and 0",
-    place=("model",), series="group", panel=("metric",), order=(*two_way.PARTS, *REMOVALS), names=REMOVALS,
-    where={"task": "minimal_pairs", "statistic": "part"}, axis="points", limits=None,
+    {"task": "minimal_pairs", "statistic": "part"},
+    plots.bars,
+    place=("model",),
+    series="group",
+    panel=("metric",),
+    order=(*two_way.PARTS, *REMOVALS),
+    names=REMOVALS,
+    axis="points",
+    limits=None,
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
-)  # fmt: skip
-RELIABILITY = plots.Curves(
-    "reliability", "Reliability of the judges' soft scores on pictures of known truth",
-    x="score", line="judge", panel=("group",), axes=("soft score", "per cent really present"),
-    where={"task": "reliability"}, limits=(-2, 102), diagonal=True,
-)  # fmt: skip
+)
+RELIABILITY = plots.plot(
+    "reliability",
+    "Reliability of the judges' soft scores on pictures of known truth",
+    {"task": "reliability"},
+    plots.curves,
+    x="score",
+    line="judge",
+    panel=("group",),
+    limits=(-2, 102),
+    diagonal=True,
+    axes=("soft score", "per cent really present"),
+)
 
 
 _PAIRS = Section("minimal_pairs", "Minimal pairs", [MINIMAL_PAIRS], [PARTS])
