@@ -29,7 +29,7 @@ from nein.nano.data import drawn
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.languages.base import CONSTRUCTIONS, THINGS, Named
+from nein.wording.languages.base import CONSTRUCTIONS, DENIES, THINGS, Named
 from nein.wording.languages.table import LANGUAGES
 from nein.wording.nouns import with_article
 
@@ -44,6 +44,8 @@ CELLS = tuple(
 )
 #: `--data` of the edits -> their language.
 DATA = {"nano:scope" if code == "en" else f"nano:scope-{code}": code for code in LANGUAGES}
+PAIRS_FILE = "scope.json"
+VERSION = 2  # of what is drawn: part of the name of the folder in the cache
 _ATTEMPTS = 200  # at drawing a thing of a colour
 
 Thing = tuple[str, str | None]  # a category and its colour, None for any
@@ -129,11 +131,32 @@ def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]
     return items
 
 
+def ensure_pairs(split: str, count: int, language: str) -> Path:
+    """The folder of `count` pairs with sentences of a language, drawn on first use."""
+    name = f"scope-{language}-{split}-{count}-{VERSION}"
+    return drawn(name, lambda draft: write_pairs(draft, split, count, language), proof=PAIRS_FILE)
+
+
+def write_pairs(root: Path, split: str, count: int, language: str) -> None:
+    """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
+    rows = []
+    for number, pair in enumerate(pairs(split, count)):
+        sentences = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
+        row: dict[str, str | int | bool] = {}
+        for k, (scene, text) in enumerate(zip(pair.scenes, sentences, strict=True)):
+            row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
+            row[f"caption_{k}"] = text
+            row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
+            write_png(root / f"images/{number:05d}_{k}.png", render(scene))
+        rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
+    text = json.dumps(rows, indent=1, ensure_ascii=False)
+    (root / PAIRS_FILE).write_text(f"{text}\n", encoding="utf-8")  # last: it says that all is there
+
+
 # --- for editors -------------------------------------------------------------------------------------------
 
 EACH = 10  # samples of every cell
 SAMPLES = EACH * len(CELLS)
-VERSION = 2  # of what is drawn: part of the name of the folder in the cache
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,24 @@ def write_data(folder):
     return folder
 
 
+def write_beaf(folder):
+    """BEAF's file and pictures: four pictures with a dog and a cup, each with a copy without the dog."""
+    rows = []
+    folder.mkdir(exist_ok=True)
+    for number in range(4):
+        for copy, things in ((".jpg", ("dog", "cup")), ("_00.png", ("cup",))):
+            name = f"COCO_val2014_{number:012d}{copy}"
+            Image.fromarray(tiny.picture(2 * number + len(things))).save(folder / name)
+            for thing in ("dog", "cup", NOUNS[number]):
+                rows.append({
+                    "id": len(rows), "image": name, "question": f"Is there a {thing} in the image?",
+                    "orig_img": copy == ".jpg", "removed_q": thing == "dog",
+                    "gt": "yes" if thing in things else "no",
+                })  # fmt: skip
+    (folder / "beaf_qna.json").write_text(json.dumps(rows))
+    return folder
+
+
 def write_pictures(root):
     (root / "deep").mkdir(parents=True)
     for i in range(8):

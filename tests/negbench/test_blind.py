@@ -10,7 +10,7 @@ from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import interchange
-from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions
+from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions, write_beaf
 
 
 def test_without_a_half_what_is_chosen_has_the_highest_mean_over_the_other():
@@ -99,13 +99,13 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         (grey if dull else seen).append(prompt)
         return "Yes." if dull else "No."
 
-    model, options = Speaker(rule), ("--model", "none", "--vlm", "colour", "--datasets", "beaf")
+    model, options = Speaker(rule), ("--model", "none", "--vlm", "colour")
     with references.offering({"colour": model}):
-        found = evaluate(tmp_path, "nano", None, "--scenes", "6", *options)
+        found = evaluate(tmp_path, write_beaf(tmp_path / "data"), None, *options)
     where = {"variant": "published", "type": "all"}
     names = ("accuracy", "text only", "picture only", "gain over text")
     full, unseen, alone, gain = (
-        frames.pick(found["colour/nano-beaf"].figures, metric=name, **where) for name in names
+        frames.pick(found["colour/beaf"].figures, metric=name, **where) for name in names
     )
     assert len(grey) == len(set(grey)) > 5
     assert 5 < sum(asking.ASKED in words for words in seen) < len(seen) / 2  # every picture once
@@ -113,7 +113,7 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     assert full["value"] + unseen["value"] == pytest.approx(1)  # always no, and always yes
     assert seen[0].startswith("Is there a")  # it is asked for a word and not for a letter
     assert seen[0].endswith("in the image? Answer only yes or no")
-    figure = functools.partial(frames.pick, found["colour/nano-beaf"].figures)
+    figure = functools.partial(frames.pick, found["colour/beaf"].figures)
     assert figure(metric="pair", outcome="second alone", type="thing removed")["value"] == 1
     assert full["unscored"] == 0
     assert figure(metric="recall", type="all")["value"] == 0  # it never says yes
@@ -123,9 +123,9 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     assert (alone["n"], alone["value"]) == (full["n"], full["value"])
     grey.clear()
     with references.offering({"colour": model}):
-        found = evaluate(tmp_path / "none", "nano", None, "--scenes", "6", *options, "--blind", "0")
+        found = evaluate(tmp_path / "none", write_beaf(tmp_path / "data"), None, *options, "--blind", "0")
     assert grey == []
-    assert frames.pick(found["colour/nano-beaf"].figures, metric="text only") is None
+    assert frames.pick(found["colour/beaf"].figures, metric="text only") is None
 
 
 def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like_it():

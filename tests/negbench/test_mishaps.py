@@ -77,7 +77,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
         ("--model none", "No model was named"),
         ("--datasets cocoa", "did you mean 'coco'"),
         ("--data nowhere", "--data is 'nowhere'"),
-        ("--datasets voc2007", "--data nano has twins of"),
+        ("--datasets voc2007", "--data nano draws nein and scope"),
         ("--preset paper", "--data FOLDER"),
         ("--split dev --data .", "--data nano"),
         ("--data DATA --datasets coco", "None of the 8 pictures of COCO is there"),
@@ -86,9 +86,9 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
         ("--data EMPTY", "has none of NegBench's files"),
         ("--vlm openai:http://a/v1#m,openai:http://b/v1#m --model none", "have one name, 'openai-m'"),
         ("--vlm tests.rehearsal:no --tasks retrieval --model none", "about one picture only"),
-        ("--vlm tests.rehearsal:no --model none --datasets negrefcocog", "about one picture only"),
-        ("--model constant --datasets beaf --tasks yes-no", "and every task asks questions instead"),
-        ("--model none --match tests.rehearsal:fits --datasets beaf --tasks yes-no", "chooses between"),
+        ("--vlm tests.rehearsal:no --model none --datasets nein --tasks pairs", "about one picture only"),
+        ("--model constant --datasets scope --tasks yes-no", "and every task asks questions instead"),
+        ("--model none --match tests.rehearsal:fits --datasets scope --tasks yes-no", "chooses between"),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path, data, line, said):

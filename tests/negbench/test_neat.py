@@ -1,5 +1,4 @@
 import copy
-import csv
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from nein import metrics
-from nein.datasets.negbench import drawn_tests, remedy_texts
+from nein.datasets.negbench import remedy_texts
 from nein.engine.errors import UserError
 from nein.metrics.base import MetricError
 from nein.metrics.dual import normalise, steering
@@ -174,15 +173,9 @@ def test_captions_are_taken_apart_by_rule_or_by_the_published_file(tmp_path):
         None,
         ("A photo.", "A photo of a dog.", "A photo of a dog."),
     ]
-    file = drawn_tests.folder("neat-coco", scenes=12) / drawn_tests.NEAT
-    parts = remedy_texts.read_inversions(file)
-    with file.open(newline="", encoding="utf-8") as opened:
-        row = next(csv.DictReader(opened))
-    assert len(parts) >= 4
-    assert any(affirmed in row["pos_captions"] for affirmed, _, _ in parts.values())
-    header = "captions,pos_captions,neg_captions,inverted_captions"
-    (tmp_path / "y.csv").write_text(f"{header}\n['a'],['b'],\"[['c', 'd']]\",['e']\n")
-    assert remedy_texts.read_inversions(tmp_path / "y.csv") == {"a": ("b", "c d", "e")}
+    header, file = "captions,pos_captions,neg_captions,inverted_captions", tmp_path / "y.csv"
+    file.write_text(f"{header}\n['a'],['b'],\"[['c', 'd']]\",['e']\n")
+    assert remedy_texts.read_inversions(file) == {"a": ("b", "c d", "e")}
     (tmp_path / "x.csv").write_text(f"{header}\n\"['a']\",[],[],[]\n")
     with pytest.raises(UserError, match=r"line 2: not every caption has"):
         Remedy.parse(f"neat@{tmp_path / 'x.csv'}").around(ControlEncoder("random"))

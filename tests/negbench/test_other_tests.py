@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.stats import hmean
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from nein.benchmarks.negbench import asking, estimates, scores, sections
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.datasets.negbench import drawn_tests, loading, other_tests, registry
+from nein.datasets.negbench import loading, other_tests, registry
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
@@ -28,6 +29,7 @@ from nein.reporting import figures as frames
 from nein.wording.languages.table import LANGUAGES
 from tests.negbench.conftest import Speaker, evaluate, measured
 
+RETRIEVAL = "naturalbench-retrieval"
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
 
@@ -263,7 +265,7 @@ def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published):
 @pytest.mark.parametrize("name", registry.SCOPE)
 def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path, name):
     code = registry.SCOPE[name]
-    drawn_tests.write_scope(tmp_path, "val", 6, code)
+    drawn_scope.write_pairs(tmp_path, "val", 6, code)
     rows = json.loads((tmp_path / "scope.json").read_text(encoding="utf-8"))
     for row, pair in zip(rows, drawn_scope.pairs("val", 6), strict=True):
         said = LANGUAGES[code].pair(pair.construction, pair.named, pair.depth)
@@ -352,8 +354,8 @@ def test_questions_that_belong_together_count_where_all_are_right():
     assert frames.pick(frames.frame(measured(constant)), metric="joint")["value"] == 1 / 16
 
 
-@pytest.mark.parametrize("name", [name for name in drawn_tests.WRITERS if name not in ("coco", "simpleneg")])
-def test_a_twin_is_read_as_the_published_file_is(name):
+@pytest.mark.parametrize("name", ["nein", "scope"])
+def test_drawn_pairs_are_read_with_their_pictures(name):
     (data,) = loading.load("nano", names=[name], scenes=10)
     assert data.name == f"nano-{name}"
     for task in data.tasks:
@@ -362,10 +364,6 @@ def test_a_twin_is_read_as_the_published_file_is(name):
         assert all(data.media.frames(reference)[0].ndim == 3 for reference in task.references[:4])
         sizes = Counter(group for question in task.questions for group in question.groups)
         assert all(count == size for (_, _, size), count in sizes.items())
-
-
-def evaluated(tmp_path, *options, page=False):
-    return evaluate(tmp_path, "nano", None, "--scenes", "6", *options, page=page)
 
 
 def test_beafs_figures_are_those_of_its_script():
@@ -426,15 +424,20 @@ class Longest:
 
 
 def test_a_model_with_a_head_of_its_own_scores_pictures_with_sentences(tmp_path):
-    line = ("--model", "none", "--match", "longest", "--datasets", "valse,naturalbench")
+    files = {"existence.json": "valse", "NaturalBench-Retrieval/metadata.json": RETRIEVAL}
+    for file, reader in files.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        PUBLISHED[reader](tmp_path / file)
+    for name in ("v7w_7.jpg", "a.jpg", "b.jpg"):
+        Image.fromarray(SQUARES).save(tmp_path / name)
     with references.offering({"longest": Longest()}):
-        found = evaluated(tmp_path, *line)
-    valse = found["longest/nano-valse"].figures  # "There are no dogs." is longer than "There are dogs."
+        found = evaluate(tmp_path, tmp_path, tmp_path, "--model", "none", "--match", "longest")
+    valse = found["longest/valse"].figures  # "There are no dogs." is longer than "There are dogs."
     assert frames.pick(valse, metric="accuracy", type="negation")["value"] == 1
     assert frames.pick(valse, metric="accuracy", type="affirmation")["value"] == 0
     assert frames.pick(valse, metric="selected", template="negation")["value"] == 1
     # Of one sentence for two pictures both are as long: chance.
-    joint = frames.pick(found["longest/nano-naturalbench"].figures, metric="joint", type="image")
+    joint = frames.pick(found["longest/naturalbench"].figures, metric="joint", type="image")
     assert joint["value"] == 0.25
 
 
@@ -453,7 +456,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored():
 
 def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path):
     retrieval = "NaturalBench-Retrieval/metadata.json"
-    places = {"x/data/existence.json": "valse", retrieval: "naturalbench-retrieval",
+    places = {"x/data/existence.json": "valse", retrieval: RETRIEVAL,
               "y/metadata.json": "valse", "y/test_set.json": "valse"}  # fmt: skip
     for place, reader in places.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -467,7 +470,7 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path)
     (tmp_path / "y/existence.json").unlink()
     for where, name, said in (
         (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna"),
-        ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano has twins of coco, valse"),
+        ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano draws nein and scope"),
         ("nano:style", "valse", "is not drawn in 'nano:style'"),
     ):
         with pytest.raises(UserError, match=said):

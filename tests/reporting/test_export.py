@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import pandas as pd
 import pytest
+from PIL import Image
 
 from nein.benchmarks import export, leaderboard, registry
 from nein.benchmarks.runner import selected
@@ -69,8 +70,12 @@ def test_every_eval_ever_validates_and_its_lines_are_the_figures(runs, benchmark
 
 
 def test_what_a_judge_says_of_what_captions_find_is_exported_too(tmp_path):
-    words = ("--datasets", "simpleneg", "--scenes", 8, "--model", "random", "--device", "cpu")
-    judge = ("--judge", "tests.rehearsal:varied")
+    for number in range(3):
+        Image.new("RGB", (8, 8), (80 * number, 0, 0)).save(tmp_path / f"{number}.png")
+    asked = [["a dog with no cat", "Is there a cat?", "Is there a dog?"], ["no cup", "A cup?", "A table?"]]
+    (tmp_path / "simpleneg.json").write_text(json.dumps(asked))
+    words = ("--datasets", "simpleneg", "--data", tmp_path, "--image-root", tmp_path, "--model", "random")
+    judge = ("--judge", "tests.rehearsal:varied", "--device", "cpu")
     assert exit_code("negbench", "eval", *words, *judge, "--out", tmp_path / "run") == 0
     results = lines_are_the_figures(tmp_path / "run", tmp_path / "exported")
     assert "retrieval/published/satisfied@5/negated" in results

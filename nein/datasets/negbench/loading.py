@@ -23,6 +23,7 @@ from nein.nano.scenes import world as world_of
 log = logging.getLogger(__name__)
 #: Pictures, by name, among which SimpleNeg's captions search (steer.py of its release).
 GALLERY = 25_000
+PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def load(
 
     data         "nano" or "nano:WORLD", a folder with official files anywhere in it, or one such file.
     names        Rows of `registry.ROWS`, or "all" that are there but those read by name only; of "nano",
-                 "all" is NegBench's twin, drawn by `scenes`, `split` and `seed`.
+                 "all" is NegBench over its scenes, drawn by `scenes`, `split` and `seed`.
     image_roots  "FOLDER", or "NAME=FOLDER" for one data set; see `media.Files`.
     protocol     For readers with a quirk.
     """
@@ -135,22 +136,27 @@ def chosen(
 
 
 def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
-    """NegBench over the miniature world, or the drawn twin of another test."""
-    from nein.datasets.negbench import drawn, drawn_tests
+    """NegBench over the miniature world, or pairs about its scenes."""
+    from nein.datasets.negbench import drawn
+    from nein.nano import data as nano_data
+    from nein.nano import scope
 
     if name not in ROWS:
         world = world_of(data)
         tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
         return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
-    if data != NANO or name not in drawn_tests.WRITERS:
+    if data != NANO or name not in ("nein", *registry.SCOPE):
         raise UserError(
-            f"'{name}' is not drawn in '{data}'; --data nano has twins of {', '.join(drawn_tests.WRITERS)}. "
-            "For the published one give --data FOLDER."
+            f"'{name}' is not drawn in '{data}'; --data nano draws nein and {', '.join(registry.SCOPE)}. For "
+            "published files give --data FOLDER."
         )
-    folder, row = drawn_tests.folder(name, split, scenes), ROWS[name]
-    dataset = _dataset(replace(row, sizes={}), _parts(row, _listing(folder)), {"": folder}, protocol)
-    title = row.title if name in registry.SCOPE else f"{row.title} (drawn twin)"
-    return replace(dataset, name=f"{NANO}-{name}", title=title)
+    row, count = ROWS[name], scenes or PAIRS
+    if name == "nein":
+        folder = nano_data.ensure(split, count)
+    else:
+        folder = scope.ensure_pairs(split, count, registry.SCOPE[name])
+    dataset = _dataset(row, _parts(row, _listing(folder)), {"": folder}, protocol)
+    return replace(dataset, name=f"{NANO}-{name}")
 
 
 def _roots(given: Sequence[str]) -> dict[str, Path]:

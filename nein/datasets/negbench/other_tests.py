@@ -199,7 +199,7 @@ def natural_pairs(path: Path) -> Iterator[Pair]:
 
 
 def scope_pairs(path: Path) -> Iterator[Pair]:
-    """What `drawn_tests.write_scope` wrote. The four comparisons of a pair are right together."""
+    """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
     for name, item in _items(path, list, _SCOPE):
         difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
         groups = ((item["construction"], name, 4),)
