@@ -107,7 +107,7 @@ def load_judge(
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
                 OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP, or a converted DCSM.
-                Besides: "openai:URL#MODEL" and "vllm:URL#MODEL" (vqa); "plugin:NAME" and
+                Besides: "openai:URL#MODEL" (vqa); "plugin:NAME" and
                 "module:attribute" or "file.py:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
@@ -141,7 +141,7 @@ def load_choices(
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
-                InstructBLIP; "openai:URL#MODEL", "vllm:URL#MODEL".
+                InstructBLIP; "openai:URL#MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.backends.endpoint.Endpoint`.
     """

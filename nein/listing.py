@@ -125,8 +125,7 @@ def _judges() -> Iterator[Entry]:
     yield Entry("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:
         yield Entry(name, f"reward, {what}", origin, "see its card", lacking="by hand")
-    for form in ("openai:URL#MODEL", "vllm:URL#MODEL"):
-        yield Entry(form, "vqa, behind an endpoint", "the package openai", "the model's")
+    yield Entry("openai:URL#MODEL", "vqa, behind an endpoint", "the package openai", "the model's")
 
 
 def _models() -> Iterator[Entry]:

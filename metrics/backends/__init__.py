@@ -9,7 +9,6 @@ from typing import Any
 from nein.loading.errors import choose
 from nein.loading.references import is_served
 from nein.loading.service import Service
-from nein.metrics.backends import vllm
 from nein.metrics.backends.endpoint import Endpoint, split_endpoint
 from nein.metrics.base import MetricError
 
@@ -38,10 +37,10 @@ def check_options(reference: str, names: Iterable[str]) -> None:
 
 
 def connect(reference: str, *, device: str = "", dtype: str = "", **sending: Any) -> Endpoint:
-    """What answers behind `openai:URL#MODEL` or `vllm:URL#MODEL`; device, dtype: of local models;
+    """What answers behind `openai:URL#MODEL`; device, dtype: of local models;
     sending: options of `Endpoint`. Raises MetricError where the model does not answer."""
     url, model = split_endpoint(reference)
     check_options(reference, sending)
-    connected = (vllm.VllmServer if reference.startswith("vllm:") else Endpoint)(url, model, **sending)
+    connected = Endpoint(url, model, **sending)
     connected.check()
     return connected

@@ -1,8 +1,7 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
 `openai:URL#MODEL` names it, for example `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`;
-`vllm:URL#MODEL` is a server of vLLM (`metrics.backends.vllm`). The key (of the environment, `KEYS`) goes
-nowhere but into the request; so do user, password and query of the address (`nein.loading.credentials`).
+The key (of the environment, `KEYS`) goes nowhere but into the request.
 """
 
 from __future__ import annotations
@@ -276,13 +275,12 @@ def words(text: str) -> dict[str, Any]:
 
 
 def split_endpoint(reference: str) -> tuple[str, str]:
-    """(URL, model) of `openai:URL#MODEL` or `vllm:URL#MODEL`. Raises MetricError for anything else."""
+    """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
     given = parse_reference(reference)
     if given.kind != "served" or not given.url or not given.name:
-        kind = "vllm" if reference.startswith("vllm:") else "openai"
         raise MetricError(
-            f"'{credentials.without(reference)}' is not an endpoint; expected {kind}:URL#MODEL, for example "
-            f"{kind}:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
+            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for "
+            "example openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
     return given.url, given.name
 

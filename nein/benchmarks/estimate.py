@@ -18,7 +18,7 @@ EDITED = {"input_tokens": 1500, "image_tokens": 1400, "output_tokens": 1100, "ou
 
 def lines(config: Any) -> Iterator[str]:
     """A line for every model; none where all are local. Raises what making the runs does."""
-    if not re.search(r"\b(openai|vllm):", dump(config)):
+    if not re.search(r"\bopenai:", dump(config)):
         return
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
@@ -43,7 +43,7 @@ def lines(config: Any) -> Iterator[str]:
     ledger = spending.Ledger(config.out_dir)
     spent = ledger.models()
     for reference, count in left.items():
-        address, model = split_address(named(reference)[1].replace("vllm:", "openai:", 1))
+        address, model = split_address(named(reference)[1])
         so_far = spent.get(model)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:

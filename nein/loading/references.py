@@ -17,8 +17,6 @@ from nein.loading.errors import UserError
 #: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
 #: that `path(NAME)` returns.
 REFERENCES = "nein.references"
-#: How the reference of a model behind an address begins.
-SERVED = ("openai", "vllm")
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):[^\W\d]\w*")
 Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "name"]
 
@@ -26,8 +24,8 @@ Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "nam
 class Reference(NamedTuple):
     """How a user names a model.
 
-    kind      "served" (openai:URL#MODEL, openai:MODEL, vllm:URL#MODEL), "embedded" (nano:NAME), "plugin"
-              (plugin:NAME), "attribute" (module:attribute, file.py:attribute), "local" (a path, or what is
+    kind      "served" (openai:URL#MODEL, openai:MODEL), "embedded" (nano:NAME), "plugin" (plugin:NAME),
+              "attribute" (module:attribute, file.py:attribute), "local" (a path, or what is
               there), "hub" (owner/name[@revision]), or "name": of a row of a table, or of nothing.
     name      Of "served" the model, of "plugin" and "attribute" what is behind the colon; of all others the
               reference without the revision.
@@ -79,7 +77,7 @@ def parse_reference(reference: str) -> Reference:
 
 def is_served(reference: str) -> bool:
     """Whether a model is behind an address, and not in this process."""
-    return reference.partition(":")[0] in SERVED and ":" in reference
+    return reference.startswith("openai:")
 
 
 def is_address(url: str) -> bool:

@@ -88,7 +88,7 @@ def resolve(reference: str) -> str:
 
 def identity(reference: str) -> str:
     """What a reference says about results: not its name; of an object in memory its fingerprint; of
-    openai:URL#MODEL and vllm:URL#MODEL not where it is, for servers move: openai:#MODEL."""
+    openai:URL#MODEL not where it is, for servers move: openai:#MODEL."""
     if (found := offered(reference)) is not None:
         return f"in memory, {found.fingerprint}"
     return parse_reference(named(reference)[1]).without_address

@@ -12,7 +12,6 @@ URL = "http://localhost:8000/v1"
     "reference, expected",
     [
         (f"openai:{URL}#owner/eye-7b", ("served", "owner/eye-7b", None, URL)),
-        (f"vllm:{URL}#eye-7b", ("served", "eye-7b", None, URL)),
         ("openai:gpt-image-2", ("served", "gpt-image-2", None, None)),
         ("openai:ftp://host#eye-7b", ("served", "eye-7b", None, "")),
         ("openai:http://host:port#eye-7b", ("served", "eye-7b", None, "")),

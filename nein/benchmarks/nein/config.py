@@ -38,7 +38,7 @@ class ModelsConfig:
     dino: str = option("nano:dino", "DINO")
     lpips: str = option("nano:lpips", "LPIPS network: alex, vgg, squeeze, or a folder")
     fid: str = option("nano:fid", "FID network: inception, or a folder")
-    vqa: str = option("nano:llava", "VQA judge; also openai:URL#MODEL, vllm:URL#MODEL")
+    vqa: str = option("nano:llava", "VQA judge; also openai:URL#MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
     vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
     vqa_options: dict[str, Any] = option(
