@@ -24,6 +24,7 @@ from nein.engine import store
 from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.processes import DEVICES, DEVICES_SAID
 from nein.engine.store import Need
+from nein.loading import credentials
 
 PRESETS = ("nano", "paper")
 #: Options that are typed often -> their second flag, in every command that has them.
@@ -67,9 +68,10 @@ class Options:
     epilog: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Puts the credentials of endpoints aside: what comes after has references without them."""
+        """Raises UserError for an address with a user, password or query."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            setattr(self, item.name, _without_credentials(getattr(self, item.name)))
+            value = getattr(self, item.name)
+            credentials.check(vars(value) if dataclasses.is_dataclass(value) else value)
 
     def check(self) -> None:
         """Everything that can be wrong with the words alone. Raises UserError."""
@@ -98,26 +100,6 @@ class Options:
 
 
 Given = TypeVar("Given", bound=Options)
-
-
-def _without_credentials(value: Any) -> Any:
-    if isinstance(value, str) and "://" in value:
-        from nein.loading import credentials
-
-        rest = credentials.put_aside(value)
-        if credentials.split(rest)[1].user:
-            raise UserError(
-                f"'{credentials.without(rest)}' was given with a user or password; only openai:URL#MODEL and "
-                "vllm:URL#MODEL take them."
-            )
-        return rest
-    if isinstance(value, list):
-        return [_without_credentials(inner) for inner in value]
-    if isinstance(value, dict):
-        return {key: _without_credentials(inner) for key, inner in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **_without_credentials(vars(value)))
-    return value
 
 
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:

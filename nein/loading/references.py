@@ -81,9 +81,11 @@ def is_served(reference: str) -> bool:
 
 
 def is_address(url: str) -> bool:
+    """Whether it is one of a server, without user, password and query."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        plain = parts.username is None and not parts.query
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and plain
     except ValueError:  # a port that is no number
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import concurrent.futures
 import contextlib
 import email.utils
@@ -18,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from nein.loading import credentials, spending
 from nein.loading.errors import UserError, choose
@@ -43,6 +42,8 @@ KEYS = {
     "openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY",
     "anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY",
 }  # fmt: skip
+#: A header with a key or a password, as a server may quote it.
+QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
 #: Seconds that a server may ask to wait (Retry-After); the package openai itself waits up to 120.
 LONGEST_WAIT = 900.0
 
@@ -166,7 +167,6 @@ def hosted(address: str) -> str:
 class Service:
     """One model at an address; threads may share one. Raises UserError for values out of range.
 
-    url          With or without user, password and query; `address` is without.
     key          By default of the environment (`KEYS`).
     concurrency, timeout, retries: if None, what the command says (`use`), else `USUAL`.
     concurrency  Requests in flight at a time; fewer while the server says that they are too many (`Pace`).
@@ -191,28 +191,23 @@ class Service:
             )
         import openai
 
-        self.address, given = credentials.split(url.rstrip("/"))
+        credentials.check(url)
+        self.address = url.rstrip("/")
         self.hosted = hosted(self.address)
         self._key = key or os.environ.get(KEYS.get(self.hosted, "OPENAI_API_KEY"), "")
-        given = given if any(given) else credentials.of(self.address, model)
-        name, _, password = given.user.partition(":")
-        basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
-        self._secrets = credentials.spellings(given, self._key, basic if given.user else "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
-        authorised = {"Authorization": f"Basic {basic}"} if given.user else {}
         # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
         self._http = openai.DefaultHttpxClient(follow_redirects=False)
         self._send_now = self._http.send
         self._http.send = self._send_paced  # type: ignore[method-assign]
         self.client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
-            default_headers=authorised, http_client=self._http,
-            default_query=dict(parse_qsl(given.query, keep_blank_values=True)),
+            http_client=self._http,
         )  # fmt: skip
-        self._own = authorised or ({"Authorization": f"Bearer {self._key}"} if self._key else {})
+        self._own = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self.pace = Pace(concurrency)
 
     def check(self) -> None:
@@ -363,7 +358,7 @@ class Service:
 
     def _quoted(self, reply: str) -> str:
         """The beginning of what a server says, on one line, without credentials."""
-        text = credentials.QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
+        text = QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
         return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
 
     def _sent_on(self, target: str, host: str = "") -> str:
@@ -371,11 +366,8 @@ class Service:
         return f"'{host}' sends requests on to '{target}', where nothing is sent; give that address"
 
     def cleared(self, text: str, shortest: int = 8) -> str:
-        """A text without credentials of at least `shortest` letters: a short one may be an ordinary word."""
-        for secret in self._secrets:
-            if len(secret) >= shortest:
-                text = text.replace(secret, "...")
-        return text
+        """A text without the key, if that has at least `shortest` letters: a short one may be a word."""
+        return text.replace(self._key, "...") if len(self._key) >= shortest else text
 
     def _send_paced(self, request: Any, **options: Any) -> Any:
         """One HTTP request, when its turn comes; notes until when the server wants no other of anybody."""

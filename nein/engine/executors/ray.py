@@ -22,12 +22,11 @@ from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
 from nein.engine.scheduler import Scheduler
 from nein.engine.stages import Plan, Step
-from nein.loading import credentials
 
 log = logging.getLogger(__name__)
 
 #: Variables that workers get, and that are written nowhere.
-SECRETS = ("OPENAI_API_KEY", "HF_TOKEN", credentials.VARIABLE)
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
 TICK = 1.0  # seconds between two looks at the cluster
 LEAVING = 10.0  # seconds for workers to leave in order
 
