@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
 import inspect
 import logging
-import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
 from nein.editors.presets import row_of_class
 from nein.editors.remote import RemoteEditor
-from nein.loading.digests import json_digest, tensor_digest
+from nein.loading.digests import source_digest
 from nein.loading.errors import out_of_memory, reason
 from nein.loading.service import RETRIED, backoff, retry_after
 
@@ -28,8 +24,6 @@ log = logging.getLogger(__name__)
 _PARTS = ("name", "fingerprint", "describe", "edit")
 #: Options of any function; they decide no picture.
 FUNCTION_OPTIONS = ("concurrency", "retries")
-#: Values that stand for themselves in the fingerprint of a function that holds them.
-_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class FunctionEditor(RemoteEditor):
@@ -52,7 +46,7 @@ class FunctionEditor(RemoteEditor):
         check_count("retries", retries, least=0)
         self.function, self._retries, self._short = function, retries, self.name.rpartition("/")[2]
         self.seeded = _takes_seed(function, self.name)
-        self._content = content_of(function)
+        self._source = source_digest(function)
         self._first = threading.Lock()
         self._loop: Any = None  # of asyncio, once a call has returned something to await
 
@@ -61,9 +55,8 @@ class FunctionEditor(RemoteEditor):
             "editor": self.name,
             "class": type(self).__name__,
             "function": f"{getattr(self.function, '__module__', '')}.{name_of(self.function)}",
-            "source_sha256": self._content.sha256,
+            "source_sha256": self._source,
             "seeded": self.seeded,
-            **({"by_type": list(self._content.by_type)} if self._content.by_type else {}),
         }
 
     def hopeless(self, result: EditResult) -> bool:
@@ -265,97 +258,3 @@ def _takes_seed(function: Callable[..., Any], name: str) -> bool:
             "edit(image, instruction) -> image, with a further parameter seed if it draws anything"
         ) from None
     return seeded
-
-
-class Content(NamedTuple):
-    """What tells a function or an object from another: a hash, and the types of what the hash knows by its
-    type alone, for the manifest."""
-
-    sha256: str
-    by_type: tuple[str, ...]
-
-
-def content_of(thing: Any) -> Content:
-    """Of a function or an object: its source (that of its class), and the values in its closure, defaults,
-    partial arguments, globals that it names, and attributes.
-
-    A value counts itself if it is plain or a tuple; else the weights of a torch module, tensor or array, also
-    of one that it holds, and the content of a held function. All else goes by its type: it may change.
-    """
-    reader = _Reader()
-    return Content(reader.of(thing), tuple(sorted(reader.by_type)))
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self.by_type: set[str] = set()  # of what was not looked into
-        self._inside: set[int] = set()
-
-    def of(self, thing: Any) -> str:
-        self._inside.add(id(thing))
-        inner = inspect.unwrap(thing)
-        function = inner.func if isinstance(inner, functools.partial) else inner
-        function = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
-        try:
-            source = inspect.getsource(function)
-        except (TypeError, OSError):  # no function of Python, or typed into an interpreter
-            code = getattr(function, "__code__", None)
-            source = repr((code.co_code, code.co_names)) if code else type(inner).__qualname__
-        return json_digest({"source": source, "values": [self._shown(value) for value in _held(inner)]})
-
-    def _shown(self, value: Any) -> str:
-        if isinstance(value, _PLAIN):
-            return repr(value)
-        if isinstance(value, tuple):
-            return f"({', '.join(map(self._shown, value))}{',' * (len(value) == 1)})"
-        if isinstance(value, frozenset):
-            return f"frozenset({sorted(map(self._shown, value))})"
-        if tensors := _tensors(value):
-            return f"{type(value).__qualname__} {tensors}"
-        if isinstance(value, type) or inspect.ismodule(value):
-            return value.__name__
-        if inspect.isroutine(value) or isinstance(value, functools.partial):
-            return str(type(value).__qualname__) if id(value) in self._inside else self.of(value)
-        self.by_type.add(f"{type(value).__module__}.{type(value).__qualname__}")
-        inside = value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
-        inside = value if isinstance(value, list | set) else inside
-        return " ".join([type(value).__qualname__, *sorted(filter(None, map(_tensors, inside)))])
-
-
-def _held(inner: Any) -> list[Any]:
-    if isinstance(inner, type):
-        return []
-    if isinstance(inner, functools.partial):
-        held = _held(inner.func) if inspect.isfunction(inner.func) else []
-        return [*inner.args, *inner.keywords.items(), *held]
-    values: list[Any] = [*(getattr(inner, "__defaults__", None) or ())]
-    values += sorted((getattr(inner, "__kwdefaults__", None) or {}).items())
-    for cell in getattr(inner, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # not set yet
-            values.append(cell.cell_contents)
-    owner = getattr(inner, "__self__", None) if inspect.isroutine(inner) else inner
-    if owner is not None and not inspect.ismodule(owner):
-        values += [owner] if _tensors(owner) else sorted(getattr(owner, "__dict__", {}).items())
-    # The globals that its code names, but for functions, classes and modules.
-    function = inner if inspect.isroutine(inner) else vars(type(inner)).get("__call__")
-    code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    codes = [code] if inspect.iscode(code) else []
-    for code_object in codes:  # grows
-        codes += filter(inspect.iscode, code_object.co_consts)
-    names = sorted({name for code_object in codes for name in code_object.co_names} & known.keys())
-    code_alone = (inspect.isclass, inspect.isroutine, inspect.ismodule)
-    variables = {name: known[name] for name in names if not name.startswith("__")}
-    return values + [(k, v) for k, v in variables.items() if not any(kind(v) for kind in code_alone)]
-
-
-def _tensors(value: Any) -> str:
-    """The hash of a torch module's weights, of a tensor, or of an array of numbers; "" of anything else."""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-        return hashlib.sha256(f"{value.shape}:{value.dtype}:".encode() + value.tobytes()).hexdigest()
-    if torch is None or not isinstance(value, torch.nn.Module | torch.Tensor):
-        return ""
-    try:
-        return tensor_digest({"": value} if isinstance(value, torch.Tensor) else value.state_dict())
-    except (AttributeError, RuntimeError, TypeError):
-        return ""

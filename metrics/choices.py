@@ -171,7 +171,6 @@ class FunctionChoices:
     """Answers by a function of yours, `answer(image, question, options) -> str`, one call at a time.
 
     function     Gets a `PIL.Image.Image` (RGB), the question and a list of options; gives a letter first.
-    by_type      Types of what the function holds that the fingerprint does not look into.
 
     What it raises, and an answer that is no text, is the error of that question. Raises MetricError.
     """
@@ -180,9 +179,8 @@ class FunctionChoices:
     concurrent = 0
 
     def __init__(
-        self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str,
-        by_type: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str
+    ) -> None:
         try:
             signature = inspect.signature(function)
         except ValueError:  # written in C: nothing is known of it
@@ -195,12 +193,10 @@ class FunctionChoices:
                 "function answer(image, question, options) -> text"
             ) from None
         self.function, self.name, self.fingerprint = function, name, fingerprint
-        self._by_type = list(by_type)
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
     def describe(self) -> dict[str, Any]:
-        facts = {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
-        return {**facts, **({"by_type": self._by_type} if self._by_type else {})}
+        return {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
 
     def answer(
         self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]

@@ -23,15 +23,15 @@ from nein.benchmarks.nein.reporting import sections
 from nein.benchmarks.nein.reporting.report import finding
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, Benchmark
-from nein.editors.function import FUNCTION_OPTIONS, Content, as_editor, content_of, name_of, takes_options
+from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
 from nein.engine import executors
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.engine.processes import Processes
 from nein.loading import service
-from nein.loading.digests import json_digest
+from nein.loading.digests import json_digest, source_digest
 from nein.metrics.choices import FunctionChoices
-from nein.metrics.dual.objects import of as objects_of_two_towers
+from nein.metrics.dual import objects as two_towers
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -132,8 +132,7 @@ def negvqa(
             raise UserError(
                 f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
             )
-        content = content_of(thing)
-        return FunctionChoices(thing, name=name, fingerprint=content.sha256[:20], by_type=content.by_type)
+        return FunctionChoices(thing, name=name, fingerprint=source_digest(thing)[:20])
 
     from nein.benchmarks.negvqa.run import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy
@@ -176,18 +175,10 @@ def negbench(
     config = NegbenchConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
-        given = getattr(thing, "fingerprint", None)
-        if isinstance(given, str) or isinstance(thing, tuple):  # whose weights are hashed by what takes it
-            content = Content(given or "", ())
-        else:
-            content = content_of(thing)
-        return objects_of_two_towers(
-            thing,
-            name=name,
-            batch_size=config.batch_size,
-            fingerprint=content.sha256,
-            by_type=content.by_type,
-        )
+        mark = getattr(thing, "fingerprint", None)
+        if not isinstance(mark, str):  # the weights of (model, processor) are hashed by what takes it
+            mark = "" if isinstance(thing, tuple) else two_towers.fingerprint_of(thing)
+        return two_towers.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS

@@ -98,17 +98,19 @@ def test_the_same_call_computes_nothing_again(capsys):
 
 
 def test_another_function_of_the_same_name_gets_another_folder():
-    def make(radius):
-        def mine(image, instruction):
-            return image.filter(ImageFilter.GaussianBlur(radius))
+    def mine(image, instruction):
+        return image.filter(ImageFilter.GaussianBlur(1))
 
-        return mine
+    first = mine
 
-    one, two = nein.evaluate(make(1), **FEW), nein.evaluate(make(3), **FEW)
+    def mine(image, instruction):
+        return image.filter(ImageFilter.GaussianBlur(3))
+
+    one, two = nein.evaluate(first, **FEW), nein.evaluate(mine, **FEW)
     assert one.out != two.out
     assert one.table()["L1 ↓"][0] != two.table()["L1 ↓"][0]
     with pytest.raises(UserError, match=r"fingerprint.*overwrite"):
-        nein.evaluate(make(3), **FEW, out=one.out)
+        nein.evaluate(mine, **FEW, out=one.out)
 
 
 def test_a_seed_belongs_to_the_sample():

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nein.loading.digests import json_digest, source_digest, tensor_digest
 from nein.loading.errors import out_of_memory
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
@@ -59,24 +60,18 @@ _PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "qui
 
 class ObjectDual:
     """A `DualEncoder` around an object of yours with `encode_image(images: list[PIL.Image.Image]) -> (N, D)`
-    and `encode_text(texts: list[str]) -> (N, D)`; one call at a time.
-
-    by_type  Types of what it holds that the fingerprint does not look into.
-    """
+    and `encode_text(texts: list[str]) -> (N, D)`; one call at a time."""
 
     scale, bias, quick_gelu = 1.0, 0.0, False
 
-    def __init__(
-        self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
-        self._by_type = {"by_type": list(by_type)} if by_type else {}
         self._lock = threading.Lock()
         self.width = self._rows(model.encode_text, ["."], "encode_text").shape[1]
 
     def describe(self) -> dict[str, Any]:
         facts = {"kind": "dual", "class": type(self.model).__name__, "name": self.name}
-        return {**facts, "fingerprint": self.fingerprint, **self._by_type}
+        return {**facts, "fingerprint": self.fingerprint}
 
     def encode(self, images: Images) -> np.ndarray:
         from PIL import Image
@@ -116,7 +111,17 @@ class ObjectDual:
         return rows.astype(np.float32)
 
 
-def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type: Sequence[str] = ()) -> Any:
+def fingerprint_of(model: Any) -> str:
+    """Of an object: its source text, and the weights of the torch modules that it is or holds."""
+    import torch
+
+    held = {"": model, **getattr(model, "__dict__", {})}
+    modules = {name: part for name, part in held.items() if isinstance(part, torch.nn.Module)}
+    tensors = {f"{name}.{key}": t for name, part in modules.items() for key, t in part.state_dict().items()}
+    return json_digest({"source": source_digest(model), "weights": tensor_digest(tensors)})
+
+
+def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     """A `DualEncoder` from one, an object with `encode_image` and `encode_text`, (model, processor) of
     transformers, or (model, transform, tokenizer) of open_clip. Raises MetricError for anything else."""
     if all(hasattr(thing, part) for part in _PARTS):
@@ -136,14 +141,13 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32, by_type
         source = _source(name, model)
         return OpenClipDual(model.eval(), transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
     if encodes and not parts:
-        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size, by_type=by_type)
+        return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(
         f"'{name}' is of type {type(thing).__name__}, which is not a two-tower model; expected {_WANTED}."
     )
 
 
 def _source(name: str, model: Any) -> Any:
-    from nein.loading.digests import tensor_digest
     from nein.metrics.loading import Source
 
     return Source(f"{name}, in memory", None, tensor_digest(model.state_dict()))

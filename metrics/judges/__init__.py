@@ -12,6 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from nein.loading.attributes import load_attribute
+from nein.loading.digests import source_digest
 from nein.loading.errors import choose
 from nein.loading.references import parse_reference
 from nein.metrics.base import MetricError
@@ -27,7 +28,7 @@ def available() -> dict[str, metadata.EntryPoint]:
 
 def load_plugin(path_or_id: str, *, kind: str, device: str, dtype: str, **options: Any) -> Any:
     """Of `plugin:NAME` or `module:attribute`. Raises MetricError."""
-    judge = offered(path_or_id)
+    judge = made_by = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
     if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
         options = {"kind": kind, **options, "device": device, "dtype": dtype}
@@ -41,7 +42,17 @@ def load_plugin(path_or_id: str, *, kind: str, device: str, dtype: str, **option
     needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
     if lacking := [part for part in needed if not hasattr(judge, part)]:
         raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
-    return judge
+    return _Plugin(judge, source_digest(made_by))
+
+
+class _Plugin:
+    """A judge whose fingerprint also changes with its source text, so that no old answer is reused."""
+
+    def __init__(self, judge: Any, source: str) -> None:
+        self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._judge, name)
 
 
 def offered(reference: str) -> Any:

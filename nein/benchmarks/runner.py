@@ -172,8 +172,9 @@ class Benchmark:
         if executor.is_main:
             for note in dict.fromkeys(note for run in runs for note in run.notes):
                 log.warning(note)
+            anew = config.overwrite and all(map(_is_complete, folders))  # else it goes on after a kill
             for run, folder in zip(runs, folders, strict=True):
-                _open(self, config, executor, run, folder)
+                _open(self, config, executor, run, folder, anew)
         executor.barrier()  # no process reads a folder that another is about to refuse or to remove
         steps = by_model(runs, folders)
         service.keep(config)
@@ -205,13 +206,19 @@ def _check_out(benchmark: str, out: Path) -> None:
             raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
 
 
-def _open(benchmark: Benchmark, config: Any, executor: Executor, run: Run, folder: Folder) -> None:
+def _is_complete(folder: Folder) -> bool:
+    path = folder.manifest_path
+    return path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
+
+
+def _open(
+    benchmark: Benchmark, config: Any, executor: Executor, run: Run, folder: Folder, anew: bool
+) -> None:
     """Begins a run, or goes on with it."""
     facts = _facts(config, run)
     facts |= {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
-    path = folder.manifest_path
-    complete = path.exists() and atomic.read_json(path, dict).get("status") == COMPLETE
-    folder.open(run.identity, facts, overwrite=config.overwrite)
+    complete = _is_complete(folder)
+    folder.open(run.identity, facts, overwrite=config.overwrite, anew=anew)
     opened = functools.partial(folder.open_output, overwrite=config.overwrite)
     atomic.parallel_map(lambda output: opened(*output), list(run.outputs.items()))
     if complete and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):

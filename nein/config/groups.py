@@ -35,7 +35,7 @@ class Output(Options):
     """A folder of results that is resumed. `default_out`: where they go; PRESET is filled in."""
 
     out: str | None = option(None, "result folder, resumed if it exists (default: <default_out>)", "Main")
-    overwrite: bool = option(False, "discard results of another configuration in OUT", "Output")
+    overwrite: bool = option(False, "discard results in OUT that are finished or of other options", "Output")
     default_out: ClassVar[str]
 
     @property

@@ -36,6 +36,8 @@ FORMAT = 6
 READABLE = (5, FORMAT)  # 5: a file for every note, a folder of costs for every stage
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
+#: In an identity: role of a model -> what tells it from another one under its name.
+CONTENTS = "weights or source"
 
 Row = dict[str, Any]
 
@@ -115,14 +117,16 @@ class Folder:
             "invocations": [*notes.get("invocations", {}).values()],
         }
 
-    def open(self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool) -> None:
+    def open(
+        self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool, anew: bool = False
+    ) -> None:
         """Begins the run, or goes on with it if it is of the same `identity`. For the main process.
 
         facts  Further entries of the manifest, those of the latest command: configuration, data. One called
                "invocation" is kept beside those of earlier commands.
 
-        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed;
-        the answers of its models stay, each of which says what it answers.
+        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed,
+        with `anew` any; the answers of its models stay, each of which says what it answers.
         """
         before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
         if before:
@@ -133,7 +137,7 @@ class Folder:
                 f"'{self.path}' holds {self.content_name} made with {difference}; "
                 "choose another --out, or --overwrite to discard what is there."
             )
-        if difference:
+        if difference or (before and anew):
             self._nobody_is_at_work()
             for path in self.path.iterdir():
                 if path.is_dir() and not path.is_symlink():
@@ -170,6 +174,8 @@ class Folder:
         if difference:
             self._nobody_is_at_work()
             shutil.rmtree(path.parent)
+            for kind in self.notes("models").keys() & identity.keys():
+                self.note("models", kind, None)
         atomic.write_json(path, dict(identity))
 
     def outputs(self, group: str) -> dict[str, dict[str, Any]]:
@@ -351,6 +357,10 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
+        if key == CONTENTS:  # of a model that was not here yet nothing is known
+            before, after = before or {}, after or {}
+            both = before.keys() & after.keys()
+            before, after = ({role: marks[role] for role in both} for marks in (before, after))
         if before != after:
             if isinstance(before, Mapping) and isinstance(after, Mapping):
                 return f"{key}: {first_difference(before, after)}"

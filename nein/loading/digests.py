@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 #: Files of a model folder that can change what the model computes.
 _RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_WEIGHTS = (*_RELEVANT, ".bin", ".pt", ".pth", ".ckpt")
+#: Files of more bytes count by size and time of change where nothing may be read twice.
+_LARGE = 1 << 24
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -40,17 +44,51 @@ def file_sha256(path: Path, progress: Callable[[int], object] = lambda _: None) 
 
 def folder_digest(folder: Path) -> str:
     """SHA-256 over names and contents of the weights, configuration and tokenizer files of a model folder."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in _RELEVANT)
-    stamp = tuple((str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns) for p in files)
-    return _digest(str(folder.resolve()), stamp)
+    return _digest(str(folder.resolve()), _stamp(folder, _model_files(folder, _RELEVANT)), None)
+
+
+def quick_digest(path: Path) -> str:
+    """12 digits that change with a model's file, or with the files of its folder, before anything is loaded:
+    contents count, of a file over 16 MiB its size and time of change."""
+    folder, files = (path.parent, [path]) if path.is_file() else (path, _model_files(path, _WEIGHTS))
+    return _digest(str(folder.resolve()), _stamp(folder, files), _LARGE)[:12]
+
+
+def _model_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in endings)
+
+
+def _stamp(folder: Path, files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    stats = ((str(file.relative_to(folder)), file.stat()) for file in files)
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
 
 
 @lru_cache(maxsize=64)
-def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...]) -> str:
+def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], large: int | None) -> str:
     total = hashlib.sha256()
-    for name, _size, _mtime in stamp:
-        total.update(name.encode() + b"\0" + bytes.fromhex(file_sha256(Path(folder, name))))
+    for name, size, changed in stamp:
+        read = large is None or size <= large
+        content = bytes.fromhex(file_sha256(Path(folder, name))) if read else f"{size} {changed}".encode()
+        total.update(name.encode() + b"\0" + content)
     return total.hexdigest()
+
+
+def source_digest(thing: Any) -> str:
+    """SHA-256 of the name, the line, and the source text of the whole file (in a notebook: the cell) of a
+    function or class. What it imports does not count, nor what it holds: the values of a closure, of a global
+    of another file, of an object. A function typed into an interpreter goes by its name."""
+    inner = inspect.unwrap(thing)
+    inner = inner.func if isinstance(inner, partial) else inner
+    code = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
+    facts: dict[str, Any] = {"name": f"{code.__module__}.{code.__qualname__}"}
+    # A class that a notebook defines has no file; its methods have.
+    for part in (code, *filter(inspect.isfunction, vars(code).values() if isinstance(code, type) else ())):
+        try:
+            lines, first = inspect.findsource(part)
+        except (TypeError, OSError):
+            continue
+        return json_digest({**facts, "line": first, "source": "".join(lines)})
+    return json_digest(facts)
 
 
 def pixel_digest(picture: np.ndarray) -> str:

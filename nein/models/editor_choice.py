@@ -93,6 +93,17 @@ class EditorChoice:
         named = (name for name in (row.layouts if row else ()) if name in self.options)
         return {name: resolve(self.options[name]) for name in named}
 
+    def _references(self) -> dict[str, str]:
+        """Role -> everything that has files of its own."""
+        row = editors.row_of(self.row)
+        if row is None:
+            plugins = editors.plugins() if parse_reference(self.row).kind == "name" else {}
+            return {"editor": plugins[self.row].value if plugins else self.row}
+        named = (*row.layouts, "lora")
+        models = {name: str(self.options[name]) for name in named if self.options.get(name)}
+        at = f"@{self.revision}" if self.revision else ""
+        return {**({"checkpoint": f"{self.checkpoint}{at}"} if self.checkpoint else {}), **models}
+
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
         facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
@@ -105,6 +116,7 @@ class EditorChoice:
             decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
+            facts |= references.contents(self._references())
         return {**facts, **({"mend": self.remedy} if self.remedy else {})}
 
 

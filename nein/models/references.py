@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib.util
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from nein.engine.errors import UserError
+from nein.engine.folder import CONTENTS
+from nein.loading.digests import quick_digest
 from nein.loading.references import expanded, is_local, is_served, parse_reference
+from nein.metrics.judges import GROUP as JUDGE_PLUGINS
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +90,43 @@ def resolve(reference: str) -> str:
             raise UserError(f"There is no embedded model '{reference}': {error}.") from None
     # Of a path that is not there, "./" tells it from a hub id.
     return str(expanded(reference)) if given.kind == "local" and is_local(reference) else reference
+
+
+def contents(models: Mapping[str, str]) -> dict[str, Any]:
+    """An entry of an identity: role -> what tells the model behind its reference from another one."""
+    marks = {role: mark for role, reference in models.items() if (mark := content(reference))}
+    return {CONTENTS: marks} if marks else {}
+
+
+def content(reference: str) -> str:
+    """Digits that change with what is behind a reference, found without loading it: the files of a folder
+    (`quick_digest`), the file of a function or plug-in (what that imports does not count), the commit of a
+    hub id in the cache. "" of what has no files, or none here yet."""
+    reference = named(reference)[1]
+    given = parse_reference(reference)
+    if offered(reference) is not None or given.kind == "served":
+        return ""
+    if given.is_code:
+        points = entry_points(group=JUDGE_PLUGINS, name=given.name) if given.kind == "plugin" else ()
+        home = next((point.value for point in points), reference).rpartition(":")[0]
+        spec = None if home.endswith(".py") else importlib.util.find_spec(home)
+        if (file := Path(spec.origin or "") if spec else expanded(home)).is_file():
+            return quick_digest(file)
+    if is_local(where := resolve(reference)):
+        return quick_digest(expanded(where))
+    before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
+    commit = _commit(before, given.revision) if given.kind == "hub" else ""
+    return commit or (content(behind) if behind else "")
+
+
+def _commit(repository: str, revision: str | None) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(repository.partition("@")[0], revision=revision, local_files_only=True)
+    except (OSError, ValueError):  # not in the cache, or no name of a repository
+        return ""
+    return Path(folder).name[:12]
 
 
 def identity(reference: str) -> str:

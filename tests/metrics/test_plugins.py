@@ -22,7 +22,9 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
     assert found["car"] == Detection(0.5, 1, (0.0, 0.0, 4.0, 4.0))
     assert judge.fingerprint != metrics.load_judge("vqa", "tests.rehearsal:yes").fingerprint
     sys.modules["third_party"].here = here = Echo()
-    assert metrics.load_judge("vqa", "third_party:here") is here
+    found = metrics.load_judge("vqa", "third_party:here")
+    assert found.ask == here.ask
+    assert found.fingerprint.startswith("echo-echo-")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,6 @@ def installed(monkeypatch):
 
 def test_a_plugged_in_judge_is_found_by_name(installed):
     judge = metrics.load_judge("vqa", "plugin:echo", device="cpu")
-    assert isinstance(judge, Echo)
     assert judge.options == {"kind": "vqa", "device": "cpu", "dtype": "float32"}
     for kind, name, said in (
         ("vqa", "ecco", "did you mean 'echo'"),

@@ -233,14 +233,6 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
         log.warning("%s", note)
 
 
-def weights(reference: str) -> str | None:
-    """The digest of a model folder, by which replaced weights are noticed; None for other references."""
-    from nein.loading.digests import folder_digest
-
-    folder = Path(reference.removeprefix(JUDGE))
-    return folder_digest(folder)[:16] if folder.is_dir() else None
-
-
 def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
     """Raises MetricError."""
     if (model := references.offered(choice.asked)) is not None:

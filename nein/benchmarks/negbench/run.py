@@ -91,10 +91,10 @@ def _run(
 ) -> ModelRun:
     """load: gives the model without its remedy."""
     identity = {
-        "model": references.identity(choice.asked), "weights": models.weights(choice.reference),
-        "kind": choice.kind, "revision": parse_reference(choice.reference).revision,
-        "data": f"{data.name} {data.sha256[:16]}",
+        "model": references.identity(choice.asked), "kind": choice.kind,
+        "revision": parse_reference(choice.reference).revision, "data": f"{data.name} {data.sha256[:16]}",
         "protocol": config.protocol, "seed": config.seed, **runner.machine_identity(config, device),
+        **references.contents({"model": choice.reference}),
     }  # fmt: skip
     if choice.remedy:
         identity |= {"mend": choice.remedy, **Remedy.parse(choice.remedy).identity}
@@ -119,7 +119,7 @@ def _run(
     name = f"{choice.slug}/{data.name}"
     suite = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
     make = _encoding if choice.kind == "dual" else _asking
-    judge = {"judge": references.identity(config.judge), "weights": models.weights(config.judge)}
+    judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
     stages = tuple(make(suite, choice, device, load))
     return ModelRun(

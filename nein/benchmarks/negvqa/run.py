@@ -164,6 +164,7 @@ def _run(
         "scoring": asked.scorings,
         "max_new_tokens": asked.format.max_new_tokens,
         **runner.machine_identity(config, device),
+        **references.contents({"model": asked.source}),
     }
     if hides:
         identity["missing"] = "not shown"
@@ -233,7 +234,8 @@ def _of_stages(
 
         folder = AnswersDir(config.out_dir / name)
         stages = [*stages, matching.stage(config, folder, stages[0].blocks, device)]
-        outputs = {MATCHES: {"matcher": references.identity(config.matching)}}
+        matcher = references.identity(config.matching)
+        outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
     facts = {
         "reference": reference,
         "preset": config.preset,

@@ -31,8 +31,8 @@ from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
 from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
+from nein.models.references import contents, resolve
 from nein.models.references import identity as identity_of
-from nein.models.references import resolve
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, public
@@ -95,7 +95,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             stages = _stages(config, folder, dataset, blocks, choice, editor, scorer)
             scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
             identity = choice.identity()
-            identity |= {"mend.judge": identity_of(config.models.vqa)} if choice.asks_the_run else {}
+            if choice.asks_the_run:
+                judge = config.models.vqa
+                identity["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
             identity |= {"track": track, "seed": config.seed, "data": dataset.records_sha256}
             identity |= runner.machine_identity(config, device)
             outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}

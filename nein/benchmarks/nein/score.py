@@ -31,7 +31,7 @@ from nein.loading.attributes import load_attribute
 from nein.loading.references import parse_reference
 from nein.metrics.backends import check_options
 from nein.models import judges
-from nein.models.references import identity, resolve
+from nein.models.references import contents, identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
 #: About how many questions a VQA judge is asked of a sample: its object and the caption's, before and after.
@@ -296,4 +296,5 @@ def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, An
         facts[kind] = kind if ":" in kind else identity(getattr(config.models, kind))
         if kind in metrics.JUDGES:
             facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
-    return facts | {name: settings(config).identity(name) for name in row.settings}
+    models = {kind: getattr(config.models, kind) for kind in row.models if ":" not in kind}
+    return facts | contents(models) | {name: settings(config).identity(name) for name in row.settings}
