@@ -149,13 +149,10 @@ def _data() -> Iterator[Entry]:
     from nein.models.needs import of_data
     from nein.nano.scenes import WORLDS
     from nein.nano.scope import DATA
-    from nein.wording.languages.table import LANGUAGES
 
     for world in WORLDS.values():
         yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
-    for name, code in DATA.items():
-        what = f"drawn scenes, negation in scope, {LANGUAGES[code].title}: edits"
-        yield Entry(name, what, "drawn on first use", OURS)
+    yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OURS)
     for what, name in PUBLISHED.items():
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))

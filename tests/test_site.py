@@ -18,8 +18,7 @@ from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
 from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
-from nein.wording.languages.base import CONSTRUCTIONS
-from nein.wording.languages.table import LANGUAGES
+from nein.wording.scope import CONSTRUCTIONS
 from tests.helpers import commands, forks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,7 +111,7 @@ def test_every_script_has_a_page():
         ("editors", list(editors.PRESETS)),
         ("judges", list(JUDGES)),
         ("models", [*MODELS, *registry.ROWS, *scenes.WORLDS, *(f"nano:{name}" for name in zoo.available())]),
-        ("wording", [*FAMILIES, *CONSTRUCTIONS, *(language.title for language in LANGUAGES.values())]),
+        ("wording", [*FAMILIES, *CONSTRUCTIONS]),
     ],
 )
 def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):

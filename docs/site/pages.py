@@ -29,8 +29,7 @@ from nein.metrics.judges.base import TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
-from nein.wording.languages.base import CONSTRUCTIONS, Named
-from nein.wording.languages.table import LANGUAGES
+from nein.wording.scope import CONSTRUCTIONS, UNTRUE, Named, sentences
 
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.
@@ -300,14 +299,11 @@ def _families() -> Iterator[str]:
             yield "\nThe object stays: the right edit is none.\n"
 
 
-def _languages() -> Iterator[str]:
+def _scope() -> Iterator[str]:
     named = Named("cup", "dog", "red", "blue")
-    for language in LANGUAGES.values():
-        pairs = ((f"`{family}`", *language.pair(family, named)) for family in CONSTRUCTIONS)
-        yield f"\n### {language.title} (`{language.code}`)\n\n"
-        yield _table(("family", "sentence", "its twin"), pairs)
-        above, sources = language.untrue.format("…"), "; ".join(language.sources)
-        yield f'\nA denial above: "{above}" Rules after: {sources}.\n'
+    pairs = ((f"`{family}`", *sentences(family, named)) for family in CONSTRUCTIONS)
+    yield _table(("family", "sentence", "its twin"), pairs)
+    yield f'\nA denial above: "{UNTRUE.format("…")}"\n'
 
 
 def _places(table: Mapping[str, str], head: str) -> Callable[[], Iterator[str]]:
@@ -331,7 +327,7 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "negbench-models": _negbench_models,
     "negbench-data": _negbench_data,
     "families": _families,
-    "languages": _languages,
+    "scope": _scope,
 }
 
 

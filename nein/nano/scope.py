@@ -8,7 +8,7 @@
     past          nothing                              a thing
     clause        a thing                              one of its kind, in another colour
 
-The sentences are those of `nein.wording.languages`; the first of a pair is true of the first scene. Pairs
+The sentences are those of `nein.wording.scope`; the first of a pair is true of the first scene. Pairs
 differ in how many other things stand in both scenes, and in how many denials stand above the sentence. There
 is none above "There used to be a cup.": it would not be clear what is denied.
 
@@ -29,9 +29,8 @@ from nein.nano.data import drawn
 from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
 from nein.nano.scenes import Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.languages.base import CONSTRUCTIONS, DENIES, THINGS, Named
-from nein.wording.languages.table import LANGUAGES
 from nein.wording.nouns import with_article
+from nein.wording.scope import CONSTRUCTIONS, DENIES, THINGS, Named, sentences
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
 #: (construction, other things, denials above) of the pairs, in turns.
@@ -42,8 +41,7 @@ CELLS = tuple(
     for construction in CONSTRUCTIONS
     if not (depth and construction == "past")
 )
-#: `--data` of the edits -> their language.
-DATA = {"nano:scope" if code == "en" else f"nano:scope-{code}": code for code in LANGUAGES}
+DATA = "nano:scope"  # `--data` of the edits
 PAIRS_FILE = "scope.json"
 VERSION = 2  # of what is drawn: part of the name of the folder in the cache
 _ATTEMPTS = 200  # at drawing a thing of a colour
@@ -131,19 +129,19 @@ def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]
     return items
 
 
-def ensure_pairs(split: str, count: int, language: str) -> Path:
-    """The folder of `count` pairs with sentences of a language, drawn on first use."""
-    name = f"scope-{language}-{split}-{count}-{VERSION}"
-    return drawn(name, lambda draft: write_pairs(draft, split, count, language), proof=PAIRS_FILE)
+def ensure_pairs(split: str, count: int) -> Path:
+    """The folder of `count` pairs, drawn on first use."""
+    name = f"scope-{split}-{count}-{VERSION}"
+    return drawn(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
 
 
-def write_pairs(root: Path, split: str, count: int, language: str) -> None:
+def write_pairs(root: Path, split: str, count: int) -> None:
     """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
     rows = []
     for number, pair in enumerate(pairs(split, count)):
-        sentences = LANGUAGES[language].pair(pair.construction, pair.named, pair.depth)
+        both = sentences(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
-        for k, (scene, text) in enumerate(zip(pair.scenes, sentences, strict=True)):
+        for k, (scene, text) in enumerate(zip(pair.scenes, both, strict=True)):
             row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
             row[f"caption_{k}"] = text
             row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
@@ -217,14 +215,14 @@ def _before(cell: Cell, named: Named) -> list[tuple[Thing, bool]]:
     return before[construction]
 
 
-def ensure(split: str, language: str) -> Path:
-    """The folder of the edits with sentences of a language in NeIn's layout, drawn on first use."""
-    name = f"nano-scope-{language}-{split}-{SAMPLES}-{VERSION}"
-    return drawn(name, lambda draft: write(draft, split, SAMPLES, language), proof=f"{split}.json")
+def ensure(split: str) -> Path:
+    """The folder of the edits in NeIn's layout, drawn on first use."""
+    name = f"nano-scope-{split}-{SAMPLES}-{VERSION}"
+    return drawn(name, lambda draft: write(draft, split, SAMPLES), proof=f"{split}.json")
 
 
-def write(root: Path, split: str, count: int, language: str) -> None:
-    """`count` edits in NeIn's layout (`nein.nano.data`), with {family, object (in English), others, depth,
+def write(root: Path, split: str, count: int) -> None:
+    """`count` edits in NeIn's layout (`nein.nano.data`), with {family, object, others, depth,
     things: [{name, stays, without}]}: without_<split>/<without>.png is the sample without the thing."""
     targets, samples, without = (root / f"{name}_{split}" for name in ("coco_for", "nein", "without"))
     records = []
@@ -241,7 +239,7 @@ def write(root: Path, split: str, count: int, language: str) -> None:
         records.append({
             "COCO": source,
             "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
-            "T_negative": LANGUAGES[language].pair(edit.construction, edit.named, edit.depth)[0],
+            "T_negative": sentences(edit.construction, edit.named, edit.depth)[0],
             "T_generated": f"Add {with_article(edit.object)}.", "NeIn": sample,
             "family": edit.construction, "object": edit.object, "others": edit.others, "depth": edit.depth,
             "things": things,

@@ -9,7 +9,7 @@ from nein.datasets.nein import loading
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.nano import scope
-from nein.wording.languages.base import CONSTRUCTIONS
+from nein.wording.scope import CONSTRUCTIONS
 
 PAIRS = list(scope.pairs("val", len(scope.CELLS)))
 
@@ -83,11 +83,11 @@ def test_edits_are_as_difficult_as_pairs_and_those_without_a_denial_above_come_f
 
 
 def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
-    scope.write(tmp_path, "val", 6, "de")
+    scope.write(tmp_path, "val", 6)
     data = loading.load(str(tmp_path))
     assert [sample.family for sample in data.samples] == list(CONSTRUCTIONS)
     first = data.samples[0]
-    assert first.negative.startswith("Es gibt keine ")
+    assert first.negative.startswith("There are no ")
     assert (first.object, first.stays) == (EDITS[0].object, False)
     assert first.difficulty == (("other things", 0), ("denials above", 0))
     assert [thing.stays for thing in first.things] == [True, False]
@@ -101,10 +101,10 @@ def test_edits_are_a_data_set_in_neins_layout_whose_things_are_known(tmp_path):
         loading.load(str(tmp_path), families=["implicit"])
 
 
-def test_data_of_another_language_or_without_things_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="language of negation in scope 'nano:scope-xx'"):
+def test_data_of_another_name_or_without_things_are_one_sentence(tmp_path):
+    with pytest.raises(UserError, match="'nano:scope-xx'"):
         loading.load("nano:scope-xx")
-    scope.write(tmp_path, "val", 1, "en")
+    scope.write(tmp_path, "val", 1)
     file = tmp_path / "val.json"
     (record,) = json.loads(file.read_text(encoding="utf-8"))
     record["things"][0]["stays"] = "yes"

@@ -26,7 +26,7 @@ from nein.models import references
 from nein.nano import scope as drawn_scope
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
-from nein.wording.languages.table import LANGUAGES
+from nein.wording.scope import sentences
 from tests.negbench.conftest import Speaker, evaluate, measured
 
 RETRIEVAL = "naturalbench-retrieval"
@@ -262,13 +262,11 @@ def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published):
     assert right(asked) == ["Yes", "No", "No", "Yes"]
 
 
-@pytest.mark.parametrize("name", registry.SCOPE)
-def test_the_same_pictures_are_spoken_of_in_every_language(tmp_path, name):
-    code = registry.SCOPE[name]
-    drawn_scope.write_pairs(tmp_path, "val", 6, code)
+def test_drawn_pairs_are_written_with_their_sentences_and_pictures(tmp_path):
+    drawn_scope.write_pairs(tmp_path, "val", 6)
     rows = json.loads((tmp_path / "scope.json").read_text(encoding="utf-8"))
     for row, pair in zip(rows, drawn_scope.pairs("val", 6), strict=True):
-        said = LANGUAGES[code].pair(pair.construction, pair.named, pair.depth)
+        said = sentences(pair.construction, pair.named, pair.depth)
         assert (row["caption_0"], row["caption_1"]) == said
         assert (decode(tmp_path / row["image_1"]) == render(pair.scenes[1])).all()
 

@@ -17,7 +17,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import COUNTS, Across, Column, Row, Table
 from nein.statistics import two_way
-from nein.wording.languages.base import CONSTRUCTIONS, DEPTH, OTHERS
+from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
 
 COLORS = {
     ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,

@@ -27,7 +27,7 @@ from nein.metrics import METRICS
 from nein.models.references import slug
 from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
-from nein.wording.languages.base import DEPTH, OTHERS
+from nein.wording.scope import DEPTH, OTHERS
 
 EDIT, SCORES = "edit", "scores"
 #: In a row: an endpoint or the machine failed, and the same command tries again. In one of edits also: a

@@ -145,16 +145,13 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
         world = world_of(data)
         tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
         return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
-    if data != NANO or name not in ("nein", *registry.SCOPE):
+    if data != NANO or name not in ("nein", "scope"):
         raise UserError(
-            f"'{name}' is not drawn in '{data}'; --data nano draws nein and {', '.join(registry.SCOPE)}. For "
-            "published files give --data FOLDER."
+            f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files give "
+            "--data FOLDER."
         )
     row, count = ROWS[name], scenes or PAIRS
-    if name == "nein":
-        folder = nano_data.ensure(split, count)
-    else:
-        folder = scope.ensure_pairs(split, count, registry.SCOPE[name])
+    folder = nano_data.ensure(split, count) if name == "nein" else scope.ensure_pairs(split, count)
     dataset = _dataset(row, _parts(row, _listing(folder)), {"": folder}, protocol)
     return replace(dataset, name=f"{NANO}-{name}")
 

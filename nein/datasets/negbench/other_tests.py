@@ -19,7 +19,7 @@ from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 from nein.loading.errors import first_line
 from nein.wording import families
-from nein.wording.languages.base import DEPTH, OTHERS
+from nein.wording.scope import DEPTH, OTHERS
 
 ANSWERS = ("yes", "no")
 #: Questions that have to be answered right together: the names of the scores.

@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nein.wording.languages.table import LANGUAGES
-
 CSV_FILES = (
     "the CSV files are at https://drive.google.com/drive/folders/1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB "
     "(linked from github.com/m1k2zoo/negbench)"
 )
 NEGBENCH = "NegBench"
-#: Negation in scope: the name of the data set -> its language.
-SCOPE = {"scope" if code == "en" else f"scope-{code}": code for code in LANGUAGES}
 RETRIEVAL, MCQ, BINARY = "retrieval", "mcq", "binary"
 #: Of other tests: which of two captions is true of a picture; which region or picture a caption is true of;
 #: both ways round; a question with yes or no.
@@ -224,16 +220,13 @@ _TABLE = (
         files_at="data/simpleneg.json of github.com/fawazsammani/negation-steering",
         suite="Sammani et al., CVPR Workshops 2026", licence="none stated", by_name=True,
     ),
-    *(
-        Row(
-            name, f"negation in scope, {LANGUAGES[code].title}", "drawn on first use",
-            (
-                Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
-                Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
-            ),
-            files_at="drawn on first use: --data nano", suite="with known truth", licence="Apache-2.0",
-        )
-        for name, code in SCOPE.items()
+    Row(
+        "scope", "negation in scope", "drawn on first use",
+        (
+            Part(PAIRS, TEMPLATED, ("scope.json",), reader="scope"),
+            Part(YES_NO, TEMPLATED, ("scope.json",), reader="scope-asked"),
+        ),
+        files_at="drawn on first use: --data nano", suite="with known truth", licence="Apache-2.0",
     ),
 )  # fmt: skip
 ROWS = {row.name: row for row in _TABLE}

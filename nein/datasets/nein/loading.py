@@ -27,7 +27,7 @@ def load(
     nein_images: str | None = None, columns: Mapping[str, str] | None = None, cache: Path | None = None,
     families: Sequence[str] = (),
 ) -> Dataset:  # fmt: skip
-    """Loads "nano[:WORLD]", "nano:scope[-LANGUAGE]" (negation in scope), a folder in the official layout, or
+    """Loads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
     "hub:OWNER/NAME[@REVISION]". Raises UserError.
 
     columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
@@ -55,12 +55,10 @@ def load(
 
 
 def _drawn(data: str, split: str) -> Path:
-    if data.startswith("nano:scope"):
+    if data == "nano:scope":
         from nein.nano import scope
 
-        if data not in scope.DATA:
-            raise unknown("language of negation in scope", data, scope.DATA)
-        return scope.ensure(split, scope.DATA[data])
+        return scope.ensure(split)
     from nein.nano import data as nano_data
 
     if split not in nano_data.SPLITS:

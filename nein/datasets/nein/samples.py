@@ -18,7 +18,7 @@ from nein.engine import atomic, shapes
 from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, nouns
-from nein.wording.languages.base import DEPTH, OTHERS
+from nein.wording.scope import DEPTH, OTHERS
 
 FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The

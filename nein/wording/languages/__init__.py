@@ -1,1 +1,0 @@
-"""Negation in scope, by language."""
