@@ -21,7 +21,7 @@ from tests.negvqa.tiny import records, write_questions
         ("flux2", "editor", "rewrite"),
         ("flux-kontext", "editor", "rewrite negative-prompt negative-prompt-alone vsf nag"),
         ("tests/benchmarks/test_mend.py:edit", "editor", "rewrite"),
-        ("nano:clip", "encoder", "decompose spacevlm steer"),
+        ("nano:clip", "encoder", "decompose spacevlm"),
         ("random", "encoder", "decompose spacevlm"),
         ("nano:negvqa", "vlm", "flip consistent chain-of-thought"),
     ],

@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from nein import metrics
 from nein.benchmarks.negbench import config, estimates, report, run, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.encode import Encoded
@@ -161,13 +160,6 @@ def open_clip_folder(open_clip_checkpoint):
     source, architecture = open_clip_checkpoint
     openclip.convert(source, source.parent / "folder", architecture=str(architecture))
     return source.parent / "folder"
-
-
-@pytest.fixture(params=["clip_folder", "open_clip_folder"])
-def encoder(request):
-    """A tiny CLIP of transformers, and one of open_clip."""
-    folder = request.getfixturevalue(request.param)
-    return metrics.load_dual(str(folder), device="cpu", dtype="float32", batch_size=2)
 
 
 def brute_force(images, texts):

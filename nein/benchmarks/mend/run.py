@@ -13,12 +13,12 @@ from typing import Any
 
 from nein import editors
 from nein.benchmarks import paired, registry
-from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of, model_type
+from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of
 from nein.engine.errors import UserError
 from nein.engine.executors import Executor
 from nein.engine.folder import Folder
 from nein.loading import spending
-from nein.loading.references import is_served, parse_reference
+from nein.loading.references import is_served
 from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
@@ -73,10 +73,7 @@ def able(config: MendConfig) -> list[str]:
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
-        where = references.resolve(name) if parse_reference(name).has_files else name
-        clip = name.startswith("open_clip:") or model_type(where) == "clip"
-        # NEAT adapts to a whole test, of which some samples are none.
-        return [*encoders.ANY, *(["steer"] if clip else [])]
+        return [*encoders.ARMS]
     from nein.benchmarks.negvqa.run import scorings
 
     by_probability = "logprob" in scorings(name, command(config, []))

@@ -38,12 +38,7 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
         "two-tower models: clip, negclip=FOLDER, folder, hub id, open_clip:ARCH/TAG, LABEL=MODEL, none",
         "Main",
     )
-    mend: Names = option(
-        [],
-        "add remedies: decompose[:LAMBDA], spacevlm[:THRESHOLD], steer[:ALPHA][@PAIRS.json], "
-        "neat[@CAPTIONS.csv]",
-        "Main",
-    )
+    mend: Names = option([], "add remedies: decompose[:LAMBDA], spacevlm[:THRESHOLD]", "Main")
     vlm: Names = option(
         [], "generative models for MCQ: folder, hub id, openai:URL#MODEL, judge:MODEL", "Main"
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import isolated
-from nein.metrics.dual import normalise, pool
+from nein.metrics.dual import pool
 
 UNUSABLE = "the picture is unusable: "
 
@@ -47,7 +46,6 @@ class Encoding:
     size: int  # of a block
     cache: Path  # of the features
     media: Media | None = None  # of pictures and videos; None: sentences
-    among: Searched | None = None  # what a feature of a sentence depends on besides
 
     @functools.cached_property
     def blocks(self) -> Blocks:
@@ -62,8 +60,6 @@ class Encoding:
 
     def encode(self, model: Any, inputs: Sequence[Any]) -> Sequence[np.ndarray]:
         """(D,) float32 per sentence, (frames, D) per picture or video."""
-        if self.among is not None:
-            return model.encode_among(list(inputs), self.among.gallery(), self.among.captions)
         if self.media is None:
             return model.encode_text(list(inputs))
         ends = np.cumsum([len(frames) for frames in inputs])[:-1]
@@ -71,9 +67,8 @@ class Encoding:
 
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks; what fails has a reason, and is tried again."""
-        after = () if self.among is None else (self.among.pictures.output,)
         how = (self._inputs, self._work, model, self._usable)
-        return Stage(self.output, (self.output,), self.blocks, *how, depends_on_all=after)
+        return Stage(self.output, (self.output,), self.blocks, *how)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """Features once the stage is done. pooling: of the frames of a video. Raises UserError when features
@@ -161,28 +156,7 @@ class Encoding:
         return str(self.folder.notes("models")["model"]["fingerprint"])
 
     def _space(self, fingerprint: str) -> str:
-        space = f"negbench/{self.output.partition('/')[0]}/{fingerprint}"
-        return space if self.among is None else f"{space}/{self.among.digest()}"
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What a model adapts to before it encodes a sentence (`nein.models.remedies.encoders`)."""
-
-    pictures: Encoding
-    references: Sequence[str]  # that the captions search, of which some may have no feature
-    pooling: str
-    captions: Sequence[str]
-
-    def gallery(self) -> np.ndarray:
-        """(M, D) float64 features of length 1."""
-        read = self.pictures.read(set(self.references), self.pooling)
-        return normalise(read.features[[read.rows[name] for name in self.references if name in read.rows]])
-
-    def digest(self) -> str:
-        keys = self.pictures.keys()
-        content = [[keys.get(name, "") for name in self.references], self.pooling, list(self.captions)]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
+        return f"negbench/{self.output.partition('/')[0]}/{fingerprint}"
 
 
 def _scope(rows: Sequence[Row]) -> str:

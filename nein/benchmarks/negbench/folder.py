@@ -18,7 +18,7 @@ from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import judged, scores
 from nein.benchmarks.negbench.asking import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.encode import Encoded, Encoding, Searched
+from nein.benchmarks.negbench.encode import Encoded, Encoding
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES
@@ -29,7 +29,6 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
 from nein.metrics.letters import LETTERS
-from nein.models.remedies.encoders import Remedy
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported, Result, Sample, public
@@ -126,7 +125,6 @@ class ModelTasks:
     data: DataSet
     tasks: Sequence[records.Task]  # those asked for, cut to `--limit`; those of `data` are whole
     kind: str  # of the model (`models.Choice`)
-    remedy: str = ""
 
     @classmethod
     def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
@@ -136,7 +134,7 @@ class ModelTasks:
             if data.sha256 == manifest["data"]["records_sha256"]:
                 kind = manifest["summary"]["kind"]
                 tasks = [task for task in _tasks(config, data) if task.answered_by(kind)]
-                return cls(folder, config, data, tasks, kind, manifest["identity"].get("mend", ""))
+                return cls(folder, config, data, tasks, kind)
         return None
 
     def whole(self, task: records.Task) -> records.Task:
@@ -151,20 +149,15 @@ class ModelTasks:
     # features
 
     def pictures(self) -> Encoding:
-        """The pictures of all tasks, whole ones where captions adapt to what they search."""
-        searched = [self._taught(task) for task in self.tasks] if self._adapts else []
-        wanted = {name for task in (*self.tasks, *searched) for name in task.references}
+        """The pictures of all tasks."""
+        wanted = {name for task in self.tasks for name in task.references}
         how = self.config.batch_size, self.config.cache_dir, self.data.media
         return Encoding(self.folder, PICTURES, self.data.references, wanted, *how)
 
     def sentences(self, task: records.Task) -> Encoding:
-        size, among, sentences = self.config.batch_size, None, self.whole(task).sentences
-        if self._adapts:
-            taught, size = self._taught(task), max(1, len(sentences))  # what adapts does so once
-            among = Searched(self.pictures(), taught.references, self.config.pooling, taught.sentences)
-        names, wanted = list(dict.fromkeys(sentences)), set(self.in_blocks(task).sentences)
-        output = f"{SENTENCES}/{task_name(task)}"
-        return Encoding(self.folder, output, names, wanted, size, self.config.cache_dir, among=among)
+        names, wanted = list(dict.fromkeys(self.whole(task).sentences)), set(self.in_blocks(task).sentences)
+        output, how = f"{SENTENCES}/{task_name(task)}", (self.config.batch_size, self.config.cache_dir)
+        return Encoding(self.folder, output, names, wanted, *how)
 
     def features(self, task: records.Task) -> tuple[Encoded, Encoded]:
         """Of the pictures and of the sentences of a task."""
@@ -178,17 +171,6 @@ class ModelTasks:
             return task
         members = self.blocks(task).all_members()
         return dataclasses.replace(whole, negated=tuple(whole.negated[k] for k in members))
-
-    @property
-    def _adapts(self) -> bool:
-        return bool(self.remedy) and Remedy.parse(self.remedy).adapts
-
-    def _taught(self, task: records.Task) -> records.Task:
-        """What a model adapts to before it encodes a task's sentences: as released, those of retrieval."""
-        found = [item for item in self.data.tasks if isinstance(item, records.RetrievalTask) and item.negated]
-        if isinstance(task, records.RetrievalTask) or not found:
-            return self.whole(task)
-        return next((item for item in found if item.variant == task.variant), found[0])
 
     # answers
 

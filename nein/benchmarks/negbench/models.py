@@ -21,7 +21,7 @@ from nein.loading.references import is_local, parse_reference
 from nein.models import lineage, references
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
-from nein.models.remedies.encoders import Remedy
+from nein.models.remedies import encoders
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def with_remedy(choice: Choice, remedy: str) -> Choice:
     """The model with a remedy around it, under a name of its own. Raises UserError."""
     if not remedy:
         return choice
-    Remedy.parse(remedy)
+    encoders.parse(remedy)
     name, slug = f"{choice.name}+{remedy}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', remedy)}"
     return replace(choice, name=name, slug=slug, row=None, remedy=remedy)
 

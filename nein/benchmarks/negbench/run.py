@@ -30,7 +30,7 @@ from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import CachedModel
-from nein.models.remedies.encoders import Remedy
+from nein.models.remedies import encoders
 from nein.reporting.scores import ScoreTable
 
 
@@ -97,7 +97,7 @@ def _run(
         **references.contents({"model": choice.reference}),
     }  # fmt: skip
     if choice.remedy:
-        identity |= {"mend": choice.remedy, **Remedy.parse(choice.remedy).identity}
+        identity |= {"mend": choice.remedy}
     if choice.kind == "vlm":
         identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
     elif choice.kind == "dual":
@@ -117,7 +117,7 @@ def _run(
         },
     }  # fmt: skip
     name = f"{choice.slug}/{data.name}"
-    suite = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind, choice.remedy)
+    suite = ModelTasks(ResultsDir(config.out_dir / name), config, data, tasks, choice.kind)
     make = _encoding if choice.kind == "dual" else _asking
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
@@ -128,16 +128,12 @@ def _run(
 
 
 def _encoding(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
-    config = asked.config
-
     def describe(loaded: Any) -> dict[str, Any]:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
         return {"model": (loaded.fingerprint, {**loaded.describe(), **facts})}
 
     def with_remedy() -> Any:
-        if not choice.remedy:
-            return load()
-        return Remedy.parse(choice.remedy).around(load(), config.protocol, config.seed)
+        return encoders.with_remedy(load(), choice.remedy) if choice.remedy else load()
 
     model = Model(choice.slug, with_remedy, describe)
     encodings = [asked.pictures(), *map(asked.sentences, asked.tasks)]

@@ -377,15 +377,12 @@ def _objects(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...] | None
     return affirmed, denied
 
 
-def strings(text: str, where: str, *, nested: bool = False) -> tuple[str, ...]:
-    """The strings of a list cell, "['a', 'b']", or NumPy's print "['a' 'b']", which Python would join.
-    nested: a list of strings, joined, may stand for one."""
+def strings(text: str, where: str) -> tuple[str, ...]:
+    """The strings of a list cell, "['a', 'b']", or NumPy's print "['a' 'b']", which Python would join."""
     try:
         value = ast.literal_eval(_with_commas(text.strip()))
     except (ValueError, tokenize.TokenError, SyntaxError, MemoryError, RecursionError):
         value = None
-    if nested and isinstance(value, list | tuple):
-        value = [" ".join(map(str, item)) if isinstance(item, list | tuple) else item for item in value]
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
     excerpt = text if len(text) <= 60 else f"{text[:57]}..."
