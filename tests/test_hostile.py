@@ -73,6 +73,19 @@ def nein_ids(room):
     return look
 
 
+def images_without_a_thing(room):
+    write_data(room / "data", 1, 1)
+    file = room / "data" / "val.json"
+    [record] = json.loads(file.read_text())
+
+    def look(text):
+        things = [{"name": "cup", "stays": False, "without": text}]
+        file.write_text(json.dumps([{**record, "things": things}]))
+        return load_folder(room / "data").samples[0].things[0].without
+
+    return look
+
+
 def negbench_pictures(room):
     (room / "pictures").mkdir()
     Image.new("RGB", (8, 8), (0, 0, 250)).save(room / "pictures" / "x.png")
@@ -121,7 +134,10 @@ def model_folders(room):
     return look
 
 
-@pytest.mark.parametrize("place", [nein_ids, negbench_pictures, hub_questions, edits, model_folders])
+PLACES = [nein_ids, images_without_a_thing, negbench_pictures, hub_questions, edits, model_folders]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_no_name_leads_out_of_its_folder(place, room):
     look = place(room)
     for text in drawn(7, 60):
@@ -170,7 +186,7 @@ def assert_harmless(room, folder, made, capsys, plain):
 def test_text_of_a_data_set_stays_text(room, capsys):
     file = write_data(room / "data", 12, 2) / "val.json"
     records, plain = json.loads(file.read_text()), None
-    texts = itertools.cycle(text for text in drawn(3, 40) if text.strip() and text.isprintable())
+    texts = itertools.cycle(text for text in drawn(3, 40) if text.strip(" .'\"") and text.isprintable())
     for folder in ("plain", "hostile"):
         if folder != "plain":
             for record in records:
@@ -216,6 +232,27 @@ def test_a_run_folder_shows_no_picture_from_elsewhere(room, capsys):
     for name in ("../../../../../../secret.png", "/etc/x.png"):
         block.write_text(text.replace(f"images/000/{second.name}", name))
         assert outcome(capsys, "grid", "run", "-o", "g.png").code == 2
+
+
+def test_the_status_of_a_run_folder_moves_no_cursor_and_ends_in_no_traceback(room, capsys):
+    write_data(room / "data", 1, 1)
+    words = ("--editor", "identity", "--metrics", "l1", "--data", "data", "--out", "run")
+    assert outcome(capsys, "eval", *words).code == 0
+    run = (room / "run" / "identity").rename(room / "run" / "\x1b[2J\u202e") / "negative"
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "\x1b]0;x\x07\r"}))
+    said = outcome(capsys, "status", "run")
+    assert said.code == 0
+    assert said.stdout.startswith("run/?[2J?/negative: ?]0;x??\n")
+    assert all(c.isprintable() or c == "\n" for c in said.stdout)
+    for file in (*run.glob("notes/*"), run / "manifest.json"):
+        text = file.read_text()
+        file.write_text("[" * 100_000 + "\n")
+        said = outcome(capsys, "status", "run")
+        assert (said.code, said.stdout) == (2, "")
+        assert said.stderr.endswith("is nested too deeply to be read.\n")
+        assert all(c.isprintable() or c == "\n" for c in said.stderr)
+        file.write_text(text)
 
 
 @pytest.mark.parametrize("reference", ["~nobody-here/x", "x" * 300])

@@ -19,7 +19,7 @@ from nein.config import options
 from nein.config.commands import Command
 from nein.config.groups import SlurmJobs
 from nein.config.options import Options
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, printable
 
 
 def launch(
@@ -56,7 +56,7 @@ def launch(
     else:
         answer = work(config)
     if isinstance(answer, str):
-        print(answer, end="", flush=True)
+        print(printable(answer), end="", flush=True)
         if command.shared:
             print(f"Results: {config.out_dir}", file=sys.stderr)
     return answer if isinstance(answer, int) else 0

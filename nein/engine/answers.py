@@ -115,7 +115,7 @@ class AnswerCache:
                 f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full or "
                 "read-only, or another program holds the file; choose a folder on another disk."
             ) from None
-        except (sqlite3.DatabaseError, ValueError) as error:
+        except (sqlite3.DatabaseError, ValueError, RecursionError) as error:
             raise UserError(
                 f"The answers in '{self.path}' are damaged ({error}); remove the file and give the same "
                 "command again, which asks for them anew."

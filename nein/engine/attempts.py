@@ -146,7 +146,7 @@ def _read(path: Path) -> Attempt:
     """Raises FileNotFoundError where the file is gone by now."""
     try:
         entry = json.loads(path.read_bytes())
-    except ValueError:  # not written yet, or damaged
+    except (ValueError, RecursionError):  # not written yet, or damaged
         entry = {}
     entry = entry if isinstance(entry, dict) else {}
     alive = _now(path.parent) - path.stat().st_mtime < (SILENCE if entry else WRITING)

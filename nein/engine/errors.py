@@ -101,6 +101,11 @@ def _shown(path: object) -> str:
     return text if len(text) <= 200 else f"{text[:100]}...{text[-60:]}"
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: what would move its cursor, clear it or turn the writing round is a "?"."""
+    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
+
+
 def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     prefix = "" if rank == "0" else f"process {rank}: "
@@ -108,7 +113,8 @@ def _say(sentence: str, code: int) -> int:
         from nein.loading import credentials
 
         sentence = credentials.without(sentence)
-    print(prefix + (f"error: {sentence}" if code == USER_MISTAKE else sentence), file=sys.stderr, flush=True)
+    text = prefix + (f"error: {sentence}" if code == USER_MISTAKE else sentence)
+    print(printable(text), file=sys.stderr, flush=True)
     return code
 
 

@@ -326,7 +326,7 @@ def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarr
         with safetensors.safe_open(path, framework="numpy") as file:
             tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
             about = json.loads((file.metadata() or {})["about"])
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+    except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
     if (about.get("block"), about.get("track")) != (number, run.track):
         raise UserError(f"'{path}' belongs to another block; remove it and give the same command again.")

@@ -300,10 +300,10 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
         if name in record and (fault := shapes.fault(record[name], shape)):
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
-    for field in ("COCO", "NeIn"):  # they become file names: nothing that could leave the folder
-        plain = "/" not in fields[field] and fields[field].isprintable()
-        if not plain or fields[field].startswith("."):
-            problems.add("name that is not a plain file stem", f"{field} {fields[field]!r}")
+    stems = [fields["COCO"], fields["NeIn"], *(thing["without"] for thing in record.get("things", ()))]
+    for stem in stems:  # they become file names: nothing that could leave the folder
+        if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
+            problems.add("name that is not a plain file stem", f"{stem!r} in {label}")
             return None
     return fields
 
