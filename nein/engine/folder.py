@@ -33,7 +33,6 @@ from nein.engine.shapes import Shape
 from nein.loading import spending
 
 FORMAT = 6
-READABLE = (5, FORMAT)  # 5: a file for every note, a folder of costs for every stage
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 #: In an identity: role of a model -> what tells it from another one under its name.
@@ -57,7 +56,7 @@ _NOTES: Mapping[str, Shape] = {
 }
 _NOTE = {"kind": str, "name": str, "at": float, "value": (dict, None)}
 COST = {
-    "block": int, "at": float, "stage?": str, "seconds?": float,
+    "block": int, "at": float, "stage": str, "seconds?": float,
     "peak_memory?": {"host?": float, "device?": float},
 }  # fmt: skip
 
@@ -153,7 +152,7 @@ class Folder:
         atomic.write_json(self.manifest_path, new)
 
     def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
-        if found.get("format", FORMAT) not in READABLE:
+        if found.get("format", FORMAT) != FORMAT:
             raise UserError(
                 f"'{self.path}' was written by another version (format {found['format']}); {mend}."
             )
@@ -230,12 +229,8 @@ class Folder:
         }
 
     def _lines(self) -> Iterator[Row]:
-        """The lines of all notes, those of format 5 first."""
-        root = self.path / "notes"
-        for path in root.glob("*/[!.]*.json"):
-            value = atomic.read_json(path, _NOTES.get(path.parent.name, dict))
-            yield {"kind": path.parent.name, "name": path.stem, "at": 0.0, "value": value}
-        for path in root.glob("*.log"):
+        """The lines of all notes."""
+        for path in (self.path / "notes").glob("*.log"):
             for note in atomic.whole_lines(path, _NOTE):
                 if note["value"] is not None:
                     atomic.check(note["value"], _NOTES.get(note["kind"], dict), f"'{path}'")
@@ -320,18 +315,16 @@ class Folder:
         """What a block took (seconds, memory): a line in a file of this process."""
         self._append("costs", {"stage": stage, "block": number, **values}, sync=False)
 
-    def cost_files(self) -> Iterator[tuple[Path, str]]:
-        """One per worker, and the stage of lines that name none: format 5 had files for each."""
-        root = self.path / "costs"
-        for path in sorted(root.rglob("*.log")):
-            yield path, path.parent.relative_to(root).as_posix()
+    def cost_files(self) -> list[Path]:
+        """One per worker."""
+        return sorted((self.path / "costs").glob("*.log"))
 
     def costs(self) -> dict[str, dict[int, Row]]:
         """Stage -> block -> what it took, as last made; a line that a kill has cut short is passed over."""
         latest: dict[str, dict[int, Row]] = {}
-        for path, stage in self.cost_files():
+        for path in self.cost_files():
             for row in atomic.whole_lines(path, COST):
-                blocks = latest.setdefault(row.get("stage", stage), {})
+                blocks = latest.setdefault(row["stage"], {})
                 if row["block"] not in blocks or row["at"] >= blocks[row["block"]]["at"]:
                     blocks[row["block"]] = row
         return latest

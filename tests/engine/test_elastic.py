@@ -45,7 +45,7 @@ def test_a_second_command_joins_and_both_end_with_everything_done(folder, whole)
         process.join(120)
     assert [process.exitcode for process in both] == [0, 0]
     assert results(folder.path) == whole
-    lines = [path.read_text().splitlines() for path, _ in folder.cost_files()]
+    lines = [path.read_text().splitlines() for path in folder.cost_files()]
     assert len(lines) == 2  # both had a part in it
     assert sum(map(len, lines)) == 2 * BLOCKS  # nothing is made twice
     assert attempts.attempts(folder.path) == []

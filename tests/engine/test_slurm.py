@@ -125,7 +125,7 @@ def test_every_job_of_nein_slurm_is_the_command_and_status_follows_them(tmp_path
     while not (tmp_path / "out" / "table.md").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (run / "scores.csv").exists(), (tmp_path / "out" / "slurm" / "12_0_0_log.err").read_text()[-2000:]
-    assert sum(path.read_text().count('"edit"') for path, _ in Folder(run).cost_files()) == 2  # none twice
+    assert sum(path.read_text().count('"edit"') for path in Folder(run).cost_files()) == 2  # none twice
     assert "edit: 2 of 2 blocks" in commands.outcome(capsys, "status", run).stdout
     command = Folder(run).manifest()["invocations"][0]["command"]
     for script in (tmp_path / "out" / "slurm").glob("*.sh"):

@@ -161,7 +161,7 @@ def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
     format_ = outcome(capsys, "export", out, "--dataset", "o/d")
     assert (format_.code, "--dataset is for --format hf" in format_.stderr) == (2, True)
-    atomic.write_json(tmp_path / "manifest.json", {"format": 5, "status": "running", "identity": {}})
+    atomic.write_json(tmp_path / "manifest.json", {"format": 6, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
 

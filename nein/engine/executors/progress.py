@@ -111,8 +111,8 @@ def _count(folder: Folder, outputs: Sequence[str], span: range) -> int:
 
 def _rate(folder: Folder, stage: str, now: float) -> float | None:
     times = []
-    for path, of_file in folder.cost_files():
+    for path in folder.cost_files():
         rows = atomic.whole_lines(path, COST, TAIL)
-        times += [row["at"] for row in rows if row.get("stage", of_file) == stage]
+        times += [row["at"] for row in rows if row["stage"] == stage]
     times = [at for at in times if at > now - WINDOW]
     return len(times) / max(now - min(times), 1.0) if times else None
