@@ -18,18 +18,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import diffusers
 import torch
-from diffusers import AutoencoderKL, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+import transformers
+from diffusers import AutoencoderKL, ModelMixin, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from transformers import CLIPTextModel
+from safetensors import SafetensorError, safe_open
+from transformers import CLIPTextModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from nein.editors import ldm, lora
 from nein.editors.base import EditorError, check_channels
+from nein.loading.errors import UserError
 from nein.loading.references import expanded, is_local, parse_reference
+from nein.loading.tokenizers import check_tokenizer
+from nein.loading.weights import check_loaded
 
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {
@@ -191,18 +196,36 @@ def _read(
 def whole(
     cls: Any, checkpoint: str, source: str, revision: str | None, use_safetensors: bool, **arguments: Any
 ) -> Any:
-    """A model from a folder or the hub. Raises EditorError for one that lacks weights, which the library
-    would draw at random."""
+    """A model from a folder or the hub, its weights and its configuration checked against its files. Raises
+    UserError for one that lacks weights, which the library would draw at random."""
     model, found = cls.from_pretrained(
         source, revision=revision, use_safetensors=use_safetensors, output_loading_info=True, **arguments
     )
-    if lacking := sorted(found["missing_keys"]):
-        raise EditorError(
-            f"{checkpoint!r} lacks {len(lacking)} of the weights of its {cls.__name__}, first "
-            f"{lacking[0]!r}; it is damaged, or was saved by another version than "
-            f"{cls.__module__.partition('.')[0]} {version(cls.__module__.partition('.')[0])} reads"
-        )
+    check_loaded(cls, found, checkpoint)
+    if others := sorted(found["unexpected_keys"]):
+        logger.warning(
+            "%s has %d weights that its %s does not read, first '%s'",
+            checkpoint, len(others), cls.__name__, others[0],
+        )  # fmt: skip
+    if issubclass(cls, ModelMixin):
+        config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
+        if unknown := sorted(cls.extract_init_dict(dict(config))[1]):
+            logger.warning(
+                "%s: %s of diffusers %s does not know %s of its configuration (saved by diffusers %s), and "
+                "leaves it out", checkpoint, cls.__name__, version("diffusers"), ", ".join(unknown),
+                config.get("_diffusers_version", "of unknown version"),
+            )  # fmt: skip
     return model
+
+
+def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision: str | None) -> None:
+    """`whole` of every model that the index of a pipeline names, on the device "meta": no memory is taken."""
+    for part, (library, name, *_) in ((k, v) for k, v in index.items() if isinstance(v, list)):
+        cls = getattr({"diffusers": diffusers, "transformers": transformers}.get(library), name or "", None)
+        if isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel):
+            if is_local(source) and not Path(source, part).is_dir():
+                raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
+            whole(cls, checkpoint, source, revision, True, subfolder=part, device_map="meta")
 
 
 def _unusable(checkpoint: str, error: Exception) -> EditorError:
@@ -236,8 +259,18 @@ def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any
         raise EditorError(
             f"{checkpoint!r} has a VAE with {channels} latent channels; InstructPix2Pix needs 4"
         )
+    check_tokenizers(pipeline, checkpoint)
     parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
     return LoadedPipeline(pipeline, kind, content_hash(parts, [pipeline.tokenizer]), published)
+
+
+def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
+    """Raises UserError for a tokenizer that does not fit the text encoder of its number."""
+    for name, part in pipeline.components.items():
+        tokenizer, encoder = getattr(part, "tokenizer", part), name.replace("tokenizer", "text_encoder")
+        model = pipeline.components.get("text_encoder" if name == "processor" else encoder)
+        if hasattr(tokenizer, "get_vocab") and isinstance(model, PreTrainedModel):
+            check_tokenizer(tokenizer, model.config, f"{checkpoint}/{name}")
 
 
 def add_lora(pipeline: Any, reference: str) -> None:
@@ -247,14 +280,22 @@ def add_lora(pipeline: Any, reference: str) -> None:
         raise EditorError(f"{kind} takes no LoRA weights; leave out lora={reference!r}")
     if importlib.util.find_spec("peft") is None:
         raise EditorError("LoRA weights need the package peft; pip install 'nein[train]'")
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     where, file = lora.split(reference)
     source, revision = locate(where)
     with explained(reference):
         local = is_local(source)
         path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))
+        with safe_open(path, "pt") as tensors:
+            named = lora.modules(tensors.keys(), reference)
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
         if not any(pipeline.get_list_adapters().values()):
             raise EditorError(f"nothing in {file} of {reference!r} belongs to a part of {kind}")
+        parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+        used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
+        if used < len(named):
+            logger.warning("lora %s: %s has only %d of its %d modules", reference, kind, used, len(named))
         pipeline.fuse_lora(safe_fusing=True)
         pipeline.unload_lora_weights()
 
@@ -265,7 +306,7 @@ def explained(checkpoint: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), quiet():
         try:
             yield
-        except EditorError:
+        except UserError:
             raise
         except LOAD_ERRORS as error:
             raise _unusable(checkpoint, error) from error

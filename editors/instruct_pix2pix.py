@@ -15,7 +15,7 @@ import torch
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from nein.editors.resize import RULES, fit
+from nein.editors.resize import RULES, fit, strip_fault
 from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import (
     GUIDANCES,
@@ -156,6 +156,9 @@ class InstructPix2Pix(Editor):
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
         resized = self._rule(request.image, self.resolution)
         height, width = resized.shape[:2]
+        source = (request.image.shape[1], request.image.shape[0])
+        if (fault := strip_fault(source, (width, height), self.resolution)) is not None:
+            return fault
         if height % self._vae_factor or width % self._vae_factor:
             return (
                 f"the picture is {width} x {height} after resize rule {self.resize!r}, but the "

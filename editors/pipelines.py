@@ -24,9 +24,9 @@ from huggingface_hub import hf_hub_download
 from PIL import Image
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import add_lora, content_hash, explained, locate
+from nein.editors.checkpoint import add_lora, check_parts, check_tokenizers, content_hash, explained, locate
 from nein.editors.presets import PIPELINES
-from nein.editors.resize import SIZES, Size, fit
+from nein.editors.resize import SIZES, Size, fit, strip_fault
 from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import Avoided, JointGuidance, Vsf, guidance_rule, install
 from nein.loading.errors import choose
@@ -154,6 +154,7 @@ class DiffusersPipeline(Editor):
             self._pipeline, published = _load(
                 checkpoint, revision, pipeline, config, self._machine, device_map, quantization
             )
+        check_tokenizers(self._pipeline, str(checkpoint) if isinstance(checkpoint, str) else "in memory")
         if lora is not None:
             add_lora(self._pipeline, lora)
         self._class = type(self._pipeline).__name__
@@ -234,7 +235,8 @@ class DiffusersPipeline(Editor):
         together = (source, request.guided, avoided)  # to a class "" may be another thing than none
         if not self._recipe.size or self.resolution is None:
             return together, (request, source)
-        return together, (request, SIZES[self._recipe.size](source, self.resolution))
+        size = SIZES[self._recipe.size](source, self.resolution)
+        return strip_fault(source, size, self.resolution) or (together, (request, size))
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests = [request for request, _ in items]
@@ -398,6 +400,7 @@ def _load(
         if quantization:
             quantized = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
             how = _quantized(quantization, machine.torch_dtype, quantized)
+        check_parts(index, checkpoint, source, revision)
         pipeline = getattr(diffusers, chosen).from_pretrained(
             source,
             revision=revision,

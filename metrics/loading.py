@@ -18,7 +18,8 @@ from safetensors import SafetensorError
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line
 from nein.loading.references import parse_reference
-from nein.loading.weights import aligned, read_checkpoint
+from nein.loading.tokenizers import check_tokenizer
+from nein.loading.weights import aligned, check_loaded, read_checkpoint
 from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.
@@ -29,15 +30,21 @@ UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, SafetensorError)
 
 @dataclass(frozen=True)
 class Source:
-    """Folder or hub id as given, commit (None: a folder), and SHA-256 of a folder's files or `id@commit`."""
+    """Folder or hub id as given, commit (None: a folder), SHA-256 of a folder's files or `id@commit`, and the
+    configuration of a model of transformers."""
 
     reference: str
     revision: str | None
     digest: str
+    config: Any = None
 
     def part(self, cls: Any, **options: Any) -> Any:
-        """What stands beside the model: a tokenizer, a processor. Raises MetricError."""
-        return from_pretrained(cls, self.reference, revision=self.revision, **options)
+        """A tokenizer or processor of the model. Raises MetricError, UserError for one that does not fit."""
+        part = from_pretrained(cls, self.reference, revision=self.revision, **options)
+        tokenizer = getattr(part, "tokenizer", part)
+        if hasattr(tokenizer, "get_vocab"):
+            check_tokenizer(tokenizer, self.config, self.reference)
+        return part
 
 
 def state_dict(file: Path) -> dict[str, torch.Tensor]:
@@ -179,22 +186,18 @@ def load_model(
             cls, path_or_id, revision=revision, use_safetensors=True, dtype=number_type,
             output_loading_info=True, **options,
         )  # fmt: skip
-    if lacking := sorted(found["missing_keys"]):
-        raise MetricError(
-            f"'{path_or_id}' lacks {len(lacking)} of the weights of {type(model).__name__}, first "
-            f"'{lacking[0]}'; it is of another class, or was saved by another version than {library()} reads."
-        )
+    check_loaded(type(model), found, path_or_id)
     if not {"quantization_config", "device_map"} & options.keys():
         model = model.to(device)
     aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
-        return model, Source(path_or_id, None, folder_digest(Path(path_or_id)))
+        return model, Source(path_or_id, None, folder_digest(Path(path_or_id)), model.config)
     from huggingface_hub import try_to_load_from_cache
 
     # The folder of a cached snapshot is named after its commit.
     cached = try_to_load_from_cache(path_or_id, "config.json", revision=revision or "main")
     commit = Path(cached).parent.name if isinstance(cached, str) else revision or "main"
-    return model, Source(path_or_id, commit, f"{path_or_id}@{commit}")
+    return model, Source(path_or_id, commit, f"{path_or_id}@{commit}", model.config)
 
 
 @contextlib.contextmanager

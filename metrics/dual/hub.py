@@ -13,6 +13,7 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.errors import first_line
 from nein.loading.references import parse_reference
+from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image
 from nein.metrics.encoders import TwoTowers, in_batches, load_clip, pooled
@@ -136,6 +137,9 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
     except loading.UNREADABLE as error:
         why = first_line(error)
         raise MetricError(f"Cannot load a sentence transformer from '{name}': {why}") from error
+    if hasattr(model.tokenizer, "get_vocab"):
+        first: Any = model[0]
+        check_tokenizer(model.tokenizer, first.auto_model.config, name)
     model.eval()
     source = (None, folder_digest(Path(name))) if local else (revision, name)
     return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)

@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose, first_line
 from nein.loading.references import Need, expanded
+from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
 from nein.metrics.encoders import TwoTowers, in_batches
@@ -108,6 +109,12 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
             tokenizer = open_clip.get_tokenizer(name)
         except UNFIT as error:
             raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {_first(error)}") from error
+    if (of_transformers := getattr(tokenizer, "tokenizer", None)) is not None:
+        from transformers import PretrainedConfig
+
+        config: Any = PretrainedConfig()
+        config.vocab_size = getattr(model, "vocab_size", 0) or None
+        check_tokenizer(of_transformers, config, path_or_id)
     model.eval().requires_grad_(False)
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())

@@ -65,7 +65,9 @@ class BlipMatcher(Described):
 
     def look(self, images: Images) -> torch.Tensor:
         """(N, H, W, 3) uint8 -> (N, 1 + patches, D), the last states of the vision tower."""
-        pixels = self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+        pixels = self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")[
+            "pixel_values"
+        ]
         return self.model.vision_model(
             pixel_values=pixels.to(self.model.device, self.model.dtype)
         ).last_hidden_state

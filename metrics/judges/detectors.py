@@ -90,7 +90,9 @@ class Owlv2Detector(_Detector):
     def pixels(self, images: Images) -> torch.Tensor:
         """(N, 3, S, S) float32 of pictures, as the network sees them."""
         if self.pad == "library":
-            return self.image_processor(list(images), return_tensors="pt")["pixel_values"]
+            return self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")[
+                "pixel_values"
+            ]
         squares = []
         for image in images:  # at the top left of a grey square, as the processor pads it
             height, width = image.shape[:2]

@@ -25,6 +25,8 @@ from nein.metrics.loading import Source, exact, load_model
 
 #: Questions asked together, per picture of a batch.
 _QUESTIONS = 2
+#: A picture of 1, 3 or 4 rows is otherwise taken for one of so many channels.
+_PIXELS = {"return_tensors": "pt", "input_data_format": "channels_last"}
 
 
 class _Pixels(NamedTuple):
@@ -93,11 +95,11 @@ class LlavaNextJudge(vlm.VisionChat):
         """Preprocess pictures and count the tokens that stand for each."""
         looked: dict[int, _Pixels] = {}
         for part in chunks(list(images), self.batch_size):
-            inputs = self.processor.image_processor([images[i] for i in part], return_tensors="pt")
+            inputs = self.processor.image_processor([images[i] for i in part], **_PIXELS)
             for k, i in enumerate(part):
                 shape = images[i].shape[:2]
                 if shape not in self._token_counts:
-                    encoded = self.processor(images=images[i], text=self._image_word, return_tensors="pt")
+                    encoded = self.processor(images=images[i], text=self._image_word, **_PIXELS)
                     self._token_counts[shape] = int((encoded["input_ids"] == self._image_id).sum())
                 # of the batch, padded to its most tiles: 1, tiles, 3, S, S
                 values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import zipfile
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,27 @@ def aligned(module: Any) -> Any:
         if weight.device.type == "cpu" and weight.data_ptr() % ALIGNMENT:
             weight.data = weight.data.clone()
     return module
+
+
+def check_loaded(cls: Any, found: Mapping[str, Any], where: str) -> None:
+    """Raises UserError for weights that a class of transformers or diffusers lacks, which it would draw at
+    random, and for LoRA weights that it leaves out.
+
+    found  What its `from_pretrained` says with `output_loading_info=True`.
+    where  Folder or hub id, for the message.
+    """
+    if lacking := sorted(found["missing_keys"]):
+        library = cls.__module__.partition(".")[0]
+        raise UserError(
+            f"'{where}' lacks {len(lacking)} of the weights of its {cls.__name__}, first '{lacking[0]}'; it "
+            "is damaged, of another class, or was saved by another version than "
+            f"{library} {version(library)} reads."
+        )
+    if tuned := sorted(name for name in found["unexpected_keys"] if "lora" in name.lower()):
+        raise UserError(
+            f"'{where}' has {len(tuned)} LoRA weights among those of its {cls.__name__}, which reads none of "
+            f"them, first '{tuned[0]}'; fuse them, or give them apart as lora=FILE."
+        )
 
 
 class _Inert:
@@ -69,14 +92,20 @@ def read_checkpoint(
     try:
         if file.suffix == ".safetensors":
             return load_file(file), names
-        if inert:
+        zipped = zipfile.is_zipfile(file)
+        if inert and zipped:
             names = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(str(file)))
         with torch.serialization.safe_globals([(_stand_in(name), name) for name in names]):
-            return torch.load(file, "cpu", weights_only=True, mmap=zipfile.is_zipfile(file) or None), names
+            return torch.load(file, "cpu", weights_only=True, mmap=zipped or None), names
     except pickle.UnpicklingError as error:
         if not inert:
             raise UserError(
                 f"'{file}' is a pickle that holds more than tensors and could run code when read; {advice}"
+            ) from None
+        if not zipped:
+            raise UserError(
+                f"'{file}' is in the format of torch before 1.6 and holds more than tensors, which can only "
+                "be left out of the later format; where you trust it, save its state dict with a later torch"
             ) from None
         message = " ".join(str(error).split())[:200]
         raise UserError(

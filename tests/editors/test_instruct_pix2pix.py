@@ -169,6 +169,7 @@ def test_output_has_the_resized_size_and_resolution_defaults_to_the_checkpoints(
     "options, size, sentence",
     [
         ({"resize": "none"}, (61, 64), "64 x 61 after resize rule 'none', but the model needs multiples"),
+        ({}, (4, 900), "is 900 x 4 and would be enlarged to 14400 x 64"),
         ({"resolution": 64}, (98, 98), "is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64"),
     ],
 )

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from nein.editors import EditorError, get_editor
 from nein.editors.ldm import read_pipeline
 from nein.engine.errors import UserError
+from nein.loading.weights import read_checkpoint
 from nein.models.convert import convert
 from tests.editors.ldm import original_format
 
@@ -195,6 +196,18 @@ def test_other_files_and_a_choice_of_weights_for_a_folder_are_refused(checkpoint
         get_editor(str(tmp_path / "notes.txt"))
     with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
         get_editor("ip2p", checkpoint=str(checkpoint), ema=True)
+
+
+def test_of_torchs_old_format_tensors_are_read_and_the_rest_is_refused_for_its_reason(tmp_path):
+    old = {"_use_new_zipfile_serialization": False}
+    state = {"a": torch.arange(3.0)}
+    torch.save({"state_dict": state}, tmp_path / "plain.ckpt", **old)
+    torch.save({"state_dict": state, "callbacks": Callback()}, tmp_path / "objects.ckpt", **old)
+    content, left_out = read_checkpoint(tmp_path / "plain.ckpt", inert=True)
+    assert content["state_dict"]["a"].tolist() == [0, 1, 2]
+    assert left_out == []
+    with pytest.raises(UserError, match=r"format of torch before 1\.6 and holds more than tensors"):
+        read_checkpoint(tmp_path / "objects.ckpt", inert=True)
 
 
 def test_without_a_configuration_the_sentence_says_what_to_give(files):

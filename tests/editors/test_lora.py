@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from nein import editors
 from nein.editors import EditorError, EditRequest, get_editor
@@ -87,7 +87,7 @@ def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path, monkeypatch)
     (tmp_path / "lora.bin").write_bytes(b"x")
     (tmp_path / "empty").mkdir()
     strange = tmp_path / "strange.safetensors"
-    save_file({"transformer.else.lora_A.weight": torch.zeros(2, 2)}, strange)
+    save_file({f"transformer.else.lora_{half}.weight": torch.zeros(2, 2) for half in "AB"}, strange)
     for reference, sentence in (
         (tmp_path / "lora.bin", r"read from \.safetensors files only"),
         ("owner/name:lora.bin", r"read from \.safetensors files only"),
@@ -102,6 +102,21 @@ def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path, monkeypatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EditorError, match=r"need the package peft; pip install 'nein\[train\]'"):
         build(lora=str(folder))
+
+
+def test_a_lost_half_is_refused_and_modules_the_class_does_not_have_are_counted(case, caplog):
+    build, folder, *_ = case
+    tensors = load_file(folder / FILE)
+    names = sorted(tensors)
+    save_file({name: tensors[name] for name in names[1:]}, folder / FILE)
+    with pytest.raises(EditorError, match=rf"1 of its {len(names) // 2} modules have one matrix of two"):
+        build(lora=str(folder))
+    moved = {
+        name if name in names[:2] else f"{name.partition('.')[0]}.no.{name}": tensors[name] for name in names
+    }
+    save_file(moved, folder / FILE)
+    build(lora=str(folder))
+    assert f"has only 1 of its {len(names) // 2} modules" in caplog.text
 
 
 def test_only_classes_and_checkpoints_that_take_them_get_them(kontext, checkpoint):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from nein import editors
 from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor, runtime
@@ -339,8 +340,6 @@ def test_the_class_the_checkpoint_declares_decides_unless_a_row_overrules_it(fol
 
 
 def test_cosxl_gets_its_own_noise_schedule(folder_of, tmp_path, monkeypatch):
-    from safetensors.torch import save_file
-
     seen = {}
 
     def from_single_file(path, **options):
@@ -364,6 +363,42 @@ def test_cosxl_gets_its_own_noise_schedule(folder_of, tmp_path, monkeypatch):
     assert (scheduler["sigma_max"], scheduler["prediction_type"]) == (120.0, "v_prediction")
     with pytest.raises(EditorError, match=r"cannot load 'owner/name:file\.safetensors'"):
         get_editor("cosxl-edit", checkpoint="owner/name:file.safetensors")
+
+
+def without_a_weight(folder, part):
+    (path,) = (folder / part).glob("*.safetensors")
+    weights = load_file(path)
+    del weights[max(weights)]
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder", "text_encoder_2"])
+@pytest.mark.parametrize(
+    "damage, sentence",
+    [
+        (without_a_weight, r"lacks \d of the weights of its {kind}, first '.*weight'"),
+        (lambda folder, part: shutil.rmtree(folder / part), "lacks the folder {part}"),
+    ],
+)
+def test_a_pipeline_that_lacks_weights_is_refused(part, damage, sentence, folder_of, tmp_path):
+    folder = Path(shutil.copytree(folder_of("FluxKontextPipeline"), tmp_path / "copy"))
+    kind = json.loads((folder / "model_index.json").read_text())[part][1]
+    damage(folder, part)
+    with pytest.raises(EditorError, match=sentence.format(kind=kind, part=part)):
+        get_editor("flux-kontext", checkpoint=str(folder))
+
+
+def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, caplog):
+    folder = Path(shutil.copytree(folder_of("FluxKontextPipeline"), tmp_path / "copy"))
+    file = folder / "transformer" / "config.json"
+    later = {"zero_cond_t": True, "_diffusers_version": "9.1.0"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **later}))
+    weights = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    save_file({**load_file(weights), "more": torch.zeros(1)}, weights, metadata={"format": "pt"})
+    get_editor("flux-kontext", checkpoint=str(folder))
+    installed = f"FluxTransformer2DModel of diffusers {diffusers.__version__} does not know zero_cond_t"
+    assert f"{installed} of its configuration (saved by diffusers 9.1.0)" in caplog.text
+    assert "1 weights that its AutoencoderKL does not read, first 'more'" in caplog.text
 
 
 def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):

@@ -63,6 +63,21 @@ def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(jud
     assert verdicts == {True, False}, "the cases must tell apart"
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_a_picture_of_few_rows_is_not_taken_for_one_of_few_channels(rows, models, owlv2, blip, llava):
+    image = picture(1, 40, rows)
+    for processor, pixels in (
+        (owlv2.image_processor, owlv2.pixels([image])),
+        (llava.processor.image_processor, llava._look({0: image})[0].values),
+    ):
+        shown = processor(Image.fromarray(image), return_tensors="pt")["pixel_values"]
+        np.testing.assert_array_equal(pixels, shown)
+    shown = blip.image_processor(Image.fromarray(image), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        states = blip.model.vision_model(pixel_values=shown).last_hidden_state
+        np.testing.assert_array_equal(blip.look([image]), states)
+
+
 def test_the_threshold_decides_the_count_and_not_the_score(owlv2):
     low, high = (owlv2.detect(IMAGES[:1], [LABELS], threshold=t)[0] for t in (0.0, 0.08))
     assert all(low[label].score == high[label].score for label in LABELS)
