@@ -5,7 +5,7 @@ LOWEST ?= .venv-lowest
 # More options for the command at hand, e.g. make eval ARGS="--limit 20", make test ARGS="-k grid -x".
 ARGS ?=
 
-BENCHMARKS := editing executors finetune flat image_metrics judges negbench report retrieval reward rewriting
+BENCHMARKS := editing executors finetune image_metrics judges negbench report
 
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime

@@ -27,6 +27,7 @@ from nein.benchmarks.negbench import config, report, run
 from nein.benchmarks.negbench import folder as folders
 from nein.datasets.negbench import drawn, official
 from nein.engine.executors.threads import Threads
+from nein.engine.images import write_png
 from nein.engine.processes import Processes
 from nein.metrics.dual import openclip
 from nein.reporting.figures import pick
@@ -52,6 +53,16 @@ def make_model(folder: Path, width: int, layers: int) -> Path:
     (folder / "shape.json").write_text(json.dumps(shape))
     openclip.convert(folder / "weights.pt", folder / "model", architecture=str(folder / "shape.json"))
     return folder / "model"
+
+
+def write_data(folder: Path, scenes: int) -> None:
+    """Drawn scenes, and files about them in the released layout."""
+    for image in drawn.concepts("val", scenes):
+        write_png(folder / image.path, drawn.picture(image.path))
+    task = drawn.retrieval("val", scenes)
+    official.write_retrieval(folder / "retrieval.csv", task.original)
+    official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
+    official.write_questions(folder / "mcq.csv", drawn.choice("val", scenes).questions)
 
 
 class Plain:
@@ -148,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         data = root / "data"
-        drawn.write(data, "val", options.scenes)
+        write_data(data, options.scenes)
         # A second wording of the questions, as the released sets have one.
         text = (data / "mcq.csv").read_text().replace("This image features", "The picture shows")
         (data / "mcq_rephrased.csv").write_text(text)

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
-from nein.datasets.negbench import official, sentences
+from nein.datasets.negbench import sentences
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
 from nein.datasets.negbench.sentences import stream
 from nein.engine.errors import unknown
-from nein.engine.images import ImageError, write_png
+from nein.engine.images import ImageError
 from nein.nano import scenes as nano
 from nein.nano.data import world_version
 from nein.nano.draw import CATEGORIES
@@ -176,17 +175,3 @@ def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
         before, other = (form.format(x=name, thing="image") for form in (sentences.ABSENCE, denial))
         captions = tuple(text.replace(before, other[:1].upper() + other[1:]) for text in captions)
     return replace(item, captions=captions)
-
-
-def write(folder: Path, split: str, scenes: int | None = None, seed: int = 0) -> list[Path]:
-    """Writes a split's pictures, if not there yet, and its files in the official layout: `retrieval.csv`,
-    `negated_retrieval.csv` and `mcq.csv`."""
-    scenes = scenes or SCENES[split]
-    for image in concepts(split, scenes):
-        if not (folder / image.path).exists():
-            write_png(folder / image.path, picture(image.path))
-    task = retrieval(split, scenes, seed)
-    official.write_retrieval(folder / "retrieval.csv", task.original)
-    official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
-    official.write_questions(folder / "mcq.csv", choice(split, scenes, seed).questions)
-    return [folder / f"{name}.csv" for name in ("retrieval", "negated_retrieval", "mcq")]

@@ -1,1 +1,0 @@
-"""How right the filters of a miniature build are."""
