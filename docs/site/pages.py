@@ -51,7 +51,7 @@ API = {
         "metrics",
         (
             "nein.metrics", "nein.metrics.models", "nein.metrics.base", "nein.metrics.metric",
-            "nein.metrics.training", "nein.metrics.fid",
+            "nein.metrics.fid",
         ),
     ),
     "judges": (
