@@ -33,7 +33,6 @@ class EditRequest:
     instruction  Given to the model verbatim.
     seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, whatever else is
                  in the batch.
-    object       What is to be removed, for editors that take no instruction ("reads": "object").
     maps         Whether an editor that has intermediate pictures returns them.
     negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
     guided       By what rule attention is guided away from the negative prompt in place of classifier-free
@@ -46,7 +45,6 @@ class EditRequest:
     image: np.ndarray
     instruction: str
     seed: int
-    object: str = ""
     maps: bool = False
     negative_prompt: str = ""
     guided: str = ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import json
 import numbers
 import threading
@@ -78,7 +77,6 @@ class Recipe:
     guided: str = ""  # family of `editors.sampling.RULES`, where attention can be guided
     dtype: str = ""  # the only one that the class runs in
     needs: str = ""  # package that the class calls without checking that it is there
-    reads: str = "instruction"  # or "object", of an editor that is told what to remove
     output: str = ""  # what a reader should know about the size of the results
 
 
@@ -187,7 +185,6 @@ class DiffusersPipeline(Editor):
             "revision": revision,
             "weights": weights,
             "published": published,
-            "reads": self._recipe.reads,
             "steps": steps,
             "guidance": self._guidance,
             "negative_prompt": negative_prompt,
@@ -228,8 +225,6 @@ class DiffusersPipeline(Editor):
             return f"the attention of {self._class} cannot be guided"
         if request.negative_prompt and self._recipe.negative is None:
             return f"{self._class} takes no negative prompt"
-        if self._recipe.reads == "object" and not request.object.strip():
-            return f"{self._class} removes a named object, and the request names none"
         source = (request.image.shape[1], request.image.shape[0])
         avoided = request.negative_prompt if request.guided else bool(request.negative_prompt)
         together = (source, request.guided, avoided)  # to a class "" may be another thing than none
@@ -251,10 +246,7 @@ class DiffusersPipeline(Editor):
         with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
-            if self._recipe.reads == "object":
-                edited = self._edit_concept(requests[0], pictures[0])
-            else:
-                edited = self._edit_instruction(requests, pictures, size)
+            edited = self._edit_instruction(requests, pictures, size)
         results = []
         for request, image in zip(requests, edited, strict=True):
             fault = None
@@ -334,16 +326,6 @@ class DiffusersPipeline(Editor):
                 yield {"prompt": prompts, "cross_attention_kwargs": {"avoided": avoided}}
         finally:
             denoiser.set_attn_processor(before)
-
-    def _edit_concept(self, request: EditRequest, picture: Image.Image) -> list[np.ndarray]:
-        """The same of LEDITS++, which inverts the picture and guides away from the object's name."""
-        generator = _generator(request)
-        self._pipeline.invert(image=picture, num_inversion_steps=self.steps, generator=generator)
-        arguments: dict[str, Any] = {"editing_prompt": [request.object], "reverse_editing_direction": [True]}
-        if "generator" in inspect.signature(self._pipeline.__call__).parameters:
-            arguments["generator"] = generator
-        output = self._pipeline(output_type="np", **arguments, **self._guidance)
-        return [np.asarray(image) for image in output.images]
 
 
 def _generator(request: EditRequest) -> torch.Generator:

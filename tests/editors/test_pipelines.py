@@ -79,8 +79,7 @@ def watched(monkeypatch):
 def build(folder_of):
     def make(name, **options):
         size = {"resolution": SIDE} if RECIPES[name].size or RECIPES[name].resolution else {}
-        steps = 4 if name.startswith("LEdits") else 2
-        return get_editor(str(folder_of(name)), **{"steps": steps, **size, **options})
+        return get_editor(str(folder_of(name)), **{"steps": 2, **size, **options})
 
     return make
 
@@ -88,7 +87,7 @@ def build(folder_of):
 @pytest.fixture
 def request_of(picture):
     def make(index=0, **changes):
-        request = EditRequest(str(index), picture(index, 64, 96), "The image has no cat.", 100 + index, "cat")
+        request = EditRequest(str(index), picture(index, 64, 96), "The image has no cat.", 100 + index)
         return replace(request, **changes)
 
     return make
@@ -107,9 +106,6 @@ def cropped(picture):
 
 def arguments(name, picture, text):
     """Those of class `name` besides generator and steps, for a picture of 96 x 64 and resolution 64."""
-    concept = {
-        "editing_prompt": ["cat"], "reverse_editing_direction": [True], "edit_guidance_scale": 5.0,
-    }  # fmt: skip
     plain = {"image": picture, "prompt": text}
     avoiding = {**plain, "negative_prompt": ""}
     joy = {"prompt": text, "negative_prompt": "", "guidance_scale": 4.0}
@@ -149,7 +145,6 @@ def arguments(name, picture, text):
         },
         "BriaFibo2Pipeline": {**plain, "guidance_scale": 5.0},
         "ZImageOmniPipeline": {"image": [picture], "prompt": text, "guidance_scale": 5.0},
-        **dict.fromkeys(("LEditsPPPipelineStableDiffusion", "LEditsPPPipelineStableDiffusionXL"), concept),
     }  # fmt: skip
     return calls[name]
 
@@ -159,13 +154,9 @@ def direct_call(folder, name, request):
     pipeline = getattr(diffusers, name).from_pretrained(folder)
     pipeline.set_progress_bar_config(disable=True)
     generator = torch.Generator().manual_seed(request.seed)
-    if name.startswith("LEdits"):
-        picture = cropped(Image.fromarray(request.image))
-        pipeline.invert(image=picture, num_inversion_steps=4, generator=generator)
     torch.manual_seed(request.seed)
     given = arguments(name, Image.fromarray(request.image), request.instruction)
-    if not name.startswith("LEdits"):
-        given |= {"generator": generator, "num_inference_steps": 2}
+    given |= {"generator": generator, "num_inference_steps": 2}
     return np.asarray(pipeline(**given).images[0])
 
 
@@ -192,25 +183,21 @@ def shell_of(name, calls):
     inputs = {one.name for one in kind().blocks.inputs} if name.endswith("ModularPipeline") else None
     grey = np.full((64, 96, 3), 0.5)
 
-    def method(attribute):
-        signature = inspect.signature(getattr(kind, attribute))
+    signature = inspect.signature(kind.__call__)
 
-        def call(self, **given):
-            taken = signature.bind(self, **given).arguments
-            if inputs is not None:
-                assert taken["kwargs"].keys() <= inputs
-            calls.append((attribute, given))
-            recipe = RECIPES[name]
-            pictures = [[grey * 0, grey]] if recipe.result == "frames" else [grey]
-            return SimpleNamespace(**{recipe.result: pictures}) if recipe.result else pictures
+    def call(self, **given):
+        taken = signature.bind(self, **given).arguments
+        if inputs is not None:
+            assert taken["kwargs"].keys() <= inputs
+        calls.append(given)
+        recipe = RECIPES[name]
+        pictures = [[grey * 0, grey]] if recipe.result == "frames" else [grey]
+        return SimpleNamespace(**{recipe.result: pictures}) if recipe.result else pictures
 
-        call.__signature__ = signature
-        return call
-
-    methods = {one: method(one) for one in ("__call__", "invert") if hasattr(kind, one)}
+    call.__signature__ = signature
     ignored = {one: lambda self, *args, **how: None for one in ("to", "set_progress_bar_config")}
     facts = {"components": {}, "scheduler": SimpleNamespace(config={}), "is_cosxl_edit": False}
-    return type(name, (), {**methods, **ignored, **facts})()
+    return type(name, (), {"__call__": call, **ignored, **facts})()
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -229,16 +216,10 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
     np.testing.assert_array_equal(image_of(editor, request), np.full((64, 96, 3), 128, np.uint8))
     picture = Image.fromarray(request.image)
     expected = arguments(name, picture, request.instruction)
-    method, given = calls[-1]
+    given = calls[-1]
     generator, steps = given.pop("generator", None), given.pop("num_inference_steps", None)
-    assert (method, given) == ("__call__", {**expected, "output_type": "np"})
-    if recipe.reads == "object":
-        method, given = calls[0]
-        assert given.pop("generator").initial_seed() == request.seed
-        assert (method, given) == ("invert", {"image": cropped(picture), "num_inversion_steps": 2})
-        assert "names none" in editor.edit([request_of(object="")])[0].error
-    else:
-        assert (generator.initial_seed(), steps) == (request.seed, 2)
+    assert given == {**expected, "output_type": "np"}
+    assert (generator.initial_seed(), steps) == (request.seed, 2)
     assert can(row.name, "guided") == bool(recipe.guided)
     avoiding = replace(request, negative_prompt="a big yellow dog")
     if not recipe.guided:
@@ -249,8 +230,8 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
         assert editor.edit([avoiding])[0].error == f"{name} takes no negative prompt"
     else:
         image_of(editor, avoiding)
-        assert calls[-1][1]["negative_prompt"] == "a big yellow dog"
-        assert all(calls[-1][1][argument] > 1 for argument in recipe.negative)
+        assert calls[-1]["negative_prompt"] == "a big yellow dog"
+        assert all(calls[-1][argument] > 1 for argument in recipe.negative)
 
 
 @pytest.mark.parametrize("name", [one for one in RECIPES if not one.endswith("ModularPipeline")])
@@ -259,10 +240,9 @@ def test_a_recipe_names_the_parts_and_the_result_of_its_class(name):
     assert {recipe.denoiser, *recipe.float32} <= inspect.signature(kind.__init__).parameters.keys()
     returned = re.findall(r"return \w+Output\((\w+)=", inspect.getsource(kind.__call__))
     assert set(returned) == {recipe.result}
-    if recipe.reads != "object":
-        parameter = inspect.signature(kind.__call__).parameters[recipe.image]
-        assert str(parameter.annotation).count("list[") >= recipe.nested
-        assert "Image" in str(parameter.annotation)
+    parameter = inspect.signature(kind.__call__).parameters[recipe.image]
+    assert str(parameter.annotation).count("list[") >= recipe.nested
+    assert "Image" in str(parameter.annotation)
 
 
 @pytest.mark.parametrize("name", ["FluxKontextPipeline", "StableDiffusionXLInstructPix2PixPipeline"])

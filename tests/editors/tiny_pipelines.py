@@ -124,22 +124,3 @@ def _(parts: Path) -> Any:
         vae=kl_vae(levels=4),  # eight pixels a latent: the processor counts on it
         tokenizer=transformers.LlamaTokenizer(vocab=vocabulary, merges=[]),
     )  # fmt: skip
-
-
-@builds("LEditsPPPipelineStableDiffusion")
-def _(parts: Path) -> Any:
-    tokenizer = write_tokenizer(parts / "tokenizer")
-    crossed = ("CrossAttnDownBlock2D",) * 2, ("CrossAttnUpBlock2D",) * 2
-    return diffusers.LEditsPPPipelineStableDiffusion(
-        vae=kl_vae(),
-        text_encoder=clip_text(tokenizer),
-        tokenizer=tokenizer,
-        unet=unet(
-            block_out_channels=(8, 16, 16),  # attention at a quarter of the latent, where maps are read
-            in_channels=4, down_block_types=("DownBlock2D", *crossed[0]),
-            up_block_types=(*crossed[1], "UpBlock2D"), cross_attention_dim=32,
-        ),
-        scheduler=diffusers.DPMSolverMultistepScheduler(algorithm_type="sde-dpmsolver++", solver_order=2),
-        safety_checker=None,
-        feature_extractor=None,
-    )  # fmt: skip

@@ -164,7 +164,7 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own():
         ("solid", "attention", "which takes no weights of attention"),
         *(
             (name, "negative-prompt", f"'{re.escape(name)}', which takes no negative prompt; use")
-            for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen", "ledits++", "ledits++-xl")
+            for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen")
         ),
         ("ip2p", "nag:1", "'nag:1' is not a remedy; expected nag, or nag:SCALE with a scale above 1"),
         ("ip2p", "vsf:much", "expected vsf, or vsf:SCALE with a scale above 0"),

@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from nein.benchmarks.nein import score
 from nein.benchmarks.nein.edit import CELL
 from nein.benchmarks.nein.runs import RunDir
-from nein.editors.basic import Identity
 from nein.engine import images
 from nein.engine.folder import runs_below
 from nein.engine.images import decode, write_png
@@ -234,15 +233,6 @@ def test_unusable_folders_are_refused_in_one_sentence(given, tmp_path, pictures,
     done = given(folder)
     assert done.code == 2
     assert expected in done.stderr
-
-
-def test_an_editor_is_told_the_object_of_the_sample(tmp_path, make_data, evaluate, monkeypatch):
-    seen, edit = [], Identity.edit
-    monkeypatch.setattr(Identity, "edit", lambda self, given: seen.extend(given) or edit(self, given))
-    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--out", tmp_path / "o")
-    assert evaluate("--editor", "identity", *common).code == 0
-    assert len({request.object for request in seen}) == len(seen) == 2
-    assert all(request.object in request.instruction for request in seen)
 
 
 def test_one_folder_is_one_method_a_truncated_picture_costs_its_sample_and_replaced_ones_are_refused(

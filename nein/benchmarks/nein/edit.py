@@ -168,7 +168,7 @@ def _edited(
     requests = []
     for member in members:
         seed = sample_seed(run_seed, member.sample.id)
-        rest = member.sample.instruction(run.track), seed, member.sample.object
+        rest = member.sample.instruction(run.track), seed
         requests.append(editors.EditRequest(member.sample.id, member.image, *rest, maps))
     results = []
     if hasattr(editor, "as_made"):
