@@ -14,10 +14,9 @@ from typing import NoReturn
 
 from nein.benchmarks import registry
 from nein.config.commands import Command
-from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match, unknown
+from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match
 
 GROUP = "nein.commands"
-COMPLETION = "--print-completion"
 #: The commands that stand first in `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
 
@@ -164,9 +163,6 @@ def _run(words: Sequence[str]) -> int | None:
     if words[0] == "--version":
         print(importlib.metadata.version("nein"))
         return 0
-    if words[0].startswith(COMPLETION):
-        print(_completion(words))
-        return 0
     if words[0] == "slurm":
         return _submit(words[1:])
     if words[0] == "fetch" and len(words) > 1 and not words[1].startswith("-"):
@@ -209,18 +205,6 @@ def _fetch(words: Sequence[str]) -> int:
     answer = of_command(name, pkgutil.resolve_name(command.configuration), rest)
     print(answer if isinstance(answer, str) else "", end="")
     return answer if isinstance(answer, int) else 0
-
-
-def _completion(words: Sequence[str]) -> str:
-    from nein.config.launch import SHELLS, script
-
-    option, equals, shell = words[0].partition("=")
-    shell = shell if equals else "".join(words[1:2])
-    if option != COMPLETION or len(words) > 2 - bool(equals) or not shell:
-        raise UserError(f"nein {COMPLETION} takes one of {', '.join(SHELLS)}.")
-    if shell not in SHELLS:
-        raise unknown("shell", shell, SHELLS)
-    return script(shell, commands())
 
 
 def commands() -> dict[str, Command]:
@@ -302,6 +286,5 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         "Measure how image editors and vision-language models understand negation.\n\n"
         + "\n\n".join(filter(None, parts))
         + "\n\nnein slurm COMMAND submits a command as an array of jobs.\n"
-        f"nein {start}COMMAND --help lists its options. Documentation: README.md. "
-        f"Completion: nein {COMPLETION} bash, or zsh."
+        f"nein {start}COMMAND --help lists its options. Documentation: README.md."
     )

@@ -1,7 +1,5 @@
 """The command `nein`: its table, what other packages add to it, and that every `--help` comes at once."""
 
-import subprocess
-
 import pytest
 
 import nein
@@ -83,7 +81,6 @@ def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands
     assert "The command 'nein question' is broken (nowhere_at_all:ANSWER: No module" in error
     assert "is broken (pathlib:Path: no nein.config.commands.Command)" in outcome(capsys, "doubt").stderr
     assert "is broken (nowhere_at_all:ANSWER: No module" in outcome(capsys, "--help").stdout
-    assert "_shtab_nein_question" not in outcome(capsys, "--print-completion", "bash").stdout
     assert outcome(capsys, "eval", "--help")[0] == 0
 
 
@@ -104,48 +101,3 @@ def test_help_comes_at_once():
         _, seconds, heavy = line.split(":")
         assert heavy == "[]", line
         assert float(seconds) < 0.5, line  # CPU time: other work on the machine does not count
-
-
-#: What bash offers after a line; the last word is the one being typed.
-OFFER = """
-source "$1"; shift
-COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
-_shtab_nein nein "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"
-echo "${COMPREPLY[@]}"
-"""
-
-
-@pytest.fixture(scope="module")
-def completion(tmp_path_factory):
-    code = (
-        "import sys; from nein import cli\n"
-        "try: cli.main(['--print-completion', 'bash'])\n"
-        f"finally: print(*(m for m in {NOT_FOR_HELP} if m in sys.modules), file=sys.stderr)"
-    )
-    done = in_a_process(script=("-c", code))
-    assert (done.returncode, done.stderr.strip()) == (0, "")
-    file = tmp_path_factory.mktemp("completion") / "nein.bash"
-    file.write_text(done.stdout)
-    return file
-
-
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        ([""], {name.partition(" ")[0] for name in OURS}),
-        (["negvqa", ""], {"report", "generate", "check"}),
-        (["negvqa", "report", "--fo"], {"--formats"}),
-        (["eval", "--models.vq"], {"--models.vqa", "--models.vqa_options", "--models.vqa_quantization"}),
-        (["eval", "--protocol", ""], {"paper", "fixed"}),
-    ],
-)
-def test_bash_completes_commands_options_and_values(completion, words, offered):
-    line = ["bash", "-c", OFFER, "bash", str(completion), "nein", *words]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == offered
-
-
-def test_zsh_has_its_own_and_another_shell_is_a_sentence(capsys):
-    assert outcome(capsys, "--print-completion=zsh").stdout.startswith("#compdef nein")
-    assert "Unknown shell 'bsh'; did you mean 'bash'?" in outcome(capsys, "--print-completion", "bsh").stderr
-    assert "takes one of bash, zsh" in outcome(capsys, "--print-completion").stderr

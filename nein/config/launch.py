@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import logging
 import pkgutil
 import sys
-import typing
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
-
-import shtab
 
 from nein.config import options
 from nein.config.commands import Command
 from nein.config.groups import SlurmJobs
-from nein.config.options import Options
 from nein.engine.errors import UserError, printable
 
 
@@ -90,40 +84,3 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     print(f"Submitted {count}, {ids}; scripts and logs: {folder}")
     print(f"How far they are: nein status {config.out_dir}")
     return 0
-
-
-SHELLS = ("bash", "zsh")
-
-
-def script(shell: str, commands: Mapping[str, Command]) -> str:
-    """What a shell of `SHELLS` sources. The configurations of all commands are imported, nothing heavy is."""
-    return shtab.complete(_tree(commands), shell=shell)
-
-
-def _tree(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(prog="nein")
-    root.add_argument("--print-completion", choices=SHELLS, help="print what the shell has to source")
-    below = {"": root.add_subparsers()}
-    parsers: dict[str, argparse.ArgumentParser] = {}
-    for name, command in sorted(commands.items()):
-        if not command.configuration:
-            continue
-        group, _, last = name.rpartition(" ")
-        if group and group not in parsers:
-            parsers[group] = below[""].add_parser(group, help=f"{group} ...", add_help=False)
-        if group not in below:
-            below[group] = parsers[group].add_subparsers()
-        parsers[name] = below[group].add_parser(last, help=command.help.replace("%", "%%"), add_help=False)
-        _add_options(parsers[name], pkgutil.resolve_name(command.configuration))
-    return root
-
-
-def _add_options(parser: argparse.ArgumentParser, cls: type[Options]) -> None:
-    options.add_options(parser, cls, {})
-    every = options.flat(cls)
-    for action in parser._actions:
-        item = every.get(action.dest)
-        hint = item.hint if item else None
-        action.choices = (item and item.metadata.get("among")) or options.literals(hint) or None
-        if action.dest == "config" or Path in (hint, *typing.get_args(hint)):
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
