@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.mend.config:MendConfig", "nein.benchmarks.mend.run:run", shared=True,
     ),
     "export": Command(
-        "export runs: every-eval-ever, hub, CSV, a site",
+        "export runs as every-eval-ever or CSV",
         "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
     ),
     "leaderboard": Command(

@@ -10,6 +10,7 @@ import venv
 import zipfile
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -189,3 +190,10 @@ def test_the_health_check_of_a_container_is_a_command_that_this_version_takes(re
     [line] = re.findall(r"nein (eval --limit [^\"\n]*)", RECIPES[recipe])
     assert exit_code(*shlex.split(line), "--dry-run") == 0
     assert "device: cpu" in capsys.readouterr().out
+
+
+def test_the_citation_file_is_valid():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors", "version", "license"} <= set(cited)
+    assert f'version = "{cited["version"]}"' in (ROOT / "pyproject.toml").read_text()

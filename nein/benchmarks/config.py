@@ -8,7 +8,6 @@ from typing import Literal
 
 from nein.config.groups import Page, Runs
 from nein.config.options import Names, Options, option
-from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
@@ -47,12 +46,5 @@ class CompareConfig(Runs, Comparing):
 class ExportConfig(Runs):
     """What is written, and where to."""
 
-    format: Literal["every-eval-ever", "hf", "csv", "bundle"] = option(
-        "every-eval-ever", "every-eval-ever, hf, csv, or bundle (a site to host)", "Main"
-    )
+    format: Literal["every-eval-ever", "csv"] = option("every-eval-ever", "every-eval-ever or csv", "Main")
     out: Path = option(Path("export"), "folder to write", "Output")
-    dataset: str | None = option(None, "hf: data set on the hub, OWNER/NAME (default: the run's own)", "Hub")
-
-    def check(self) -> None:
-        if self.format != "hf" and self.dataset:
-            raise UserError("--dataset is for --format hf.")

@@ -2,14 +2,11 @@
 
 nein export runs/nano --format every-eval-ever     schema 0.3.0, with a line per sample
 nein export runs/nano --format csv                 all rows as tables
-nein export runs/mine/ip2p --format hf            the hub's evaluation results, for hf upload
-nein export runs/nano --format bundle              a folder with the report, to put on a server
 """
 
 from __future__ import annotations
 
 import csv
-import datetime
 import functools
 import io
 import itertools
@@ -19,17 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nein.benchmarks import registry, report
+from nein.benchmarks import registry
 from nein.benchmarks.config import ExportConfig
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, selected
-from nein.datasets.hub import PUBLISHED
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 from nein.reporting import interchange
 from nein.reporting.interchange import Exported
-from nein.reporting.page import without_folders
 
 
 def run(config: ExportConfig) -> str:
@@ -37,11 +32,7 @@ def run(config: ExportConfig) -> str:
     folders = registry.finished(config.runs)
     if config.format == "csv":
         return _listing(tables(folders, config.out))
-    if config.format == "bundle":
-        return _listing(bundle(config.runs, config.out))
     exported = [read(folder) for folder in folders]
-    if config.format == "hf":
-        return _listing(list(write_hub(exported, config.out, dataset=config.dataset).values()))
     text = _listing([file for entry in exported for file in interchange.every_eval_ever(entry, config.out)])
     unscored = sum(result.figure["unscored"] or 0 for entry in exported for result in entry.results)
     more = f"{unscored} unscored values have no line, since the schema has none; their figures count them.\n"
@@ -140,14 +131,6 @@ def _label(folder: Path, folders: Sequence[Path]) -> str:
     return "/".join(folder.parts[-next(own, 0) :])
 
 
-def bundle(paths: Sequence[Path], out: Path) -> list[Path]:
-    """OUT/index.html with what lies beside it, and the rows as CSV in OUT/data: a folder for a server."""
-    benchmark, folders = registry.of_runs(paths), registry.finished(paths)
-    report.write(benchmark, benchmark.report_config(runs=list(paths), out=out / "index.html"))
-    atomic.write_text(out / ".nojekyll", "")  # GitHub's pages pass over files with an underscore otherwise
-    return [out / "index.html", *tables(folders, out / "data")]
-
-
 #: Of a table, for every run: its label, and what reads its rows anew.
 Sources: TypeAlias = Sequence[tuple[str, Callable[[], Iterable[Mapping[str, Any]]]]]
 
@@ -171,61 +154,3 @@ def _write(files: Sources, path: Path) -> None:
         for row in _rows(files):
             table.writerow({key: frames.harmless(value) for key, value in row.items()})
         text.detach()  # which writes what it still holds, and leaves the file open
-
-
-# https://huggingface.co/docs/hub/eval-results (`.eval_results/*.yaml` of a model's repository)
-
-
-def write_hub(runs: Sequence[Exported], out: Path, *, dataset: str | None = None) -> dict[str, Path]:
-    """Place in the repository -> file: the YAML entries of a benchmark, and a summary per run. dataset: on
-    the hub, if not the run's own."""
-    import yaml
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    files: dict[str, Path] = {}
-    for benchmark in dict.fromkeys(run.benchmark for run in runs):
-        ours = [run for run in runs if run.benchmark == benchmark]
-        entries = [EvalResultEntry(**entry) for run in ours for entry in _hub_results(run, dataset)]
-        name = f".eval_results/{benchmark}.yaml"
-        text = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True)
-        atomic.write_text(out / name, text)
-        files[name] = out / name
-    for run in runs:
-        name = f"{run.benchmark}/{run.name}{f'-{run.part}' if run.part else ''}.json".replace(":", "-")
-        facts: dict[str, Any] = {"model": run.name, "part": run.part, "preset": run.preset}
-        facts |= {"figures": _hub_results(run, dataset), "manifest": without_folders(run.manifest)}
-        atomic.write_text(out / name, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-        files[name] = out / name
-    return files
-
-
-def _hub_results(run: Exported, dataset: str | None) -> list[dict[str, Any]]:
-    """Fields of `EvalResultEntry`, in the units of the papers' tables."""
-    when = run.when or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    nano = "; nano: a miniature of drawn scenes, not the benchmark" if run.nano else ""
-    entries = []
-    for result in run.results:
-        value, low, high = (
-            None if result.figure[name] is None else round(result.figure[name] * result.scale, 4)
-            for name in ("value", "low", "high")
-        )
-        counts = f"n {result.figure['n'] or 0}, unscored {result.figure['unscored'] or 0}"
-        notes = f"protocol {run.protocol}, {counts}, 95 % interval [{low}, {high}]{nano}"
-        same = {"dataset_id": _data(run, dataset), "date": when}
-        entries.append({**same, "task_id": result.key, "value": value, "notes": notes})
-    return entries
-
-
-def _data(run: Exported, dataset: str | None) -> str:
-    name = dataset or run.repository
-    if name is None:
-        on = "miniature data" if run.nano else f"'{run.dataset.get('name')}'"
-        raise UserError(
-            f"The results of {run.name} are on {on}, not on a data set of the hub; say --dataset OWNER/NAME."
-        )
-    if run.nano and name in PUBLISHED.values():
-        raise UserError(
-            f"The results of {run.name} are of miniature models or data, and do not belong to '{name}'; say "
-            "--dataset OWNER/NAME."
-        )
-    return name

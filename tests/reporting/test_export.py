@@ -150,17 +150,9 @@ def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(runs, tmp
     assert (tmp_path / "figures.csv").exists()
 
 
-def test_a_bundle_is_a_folder_to_put_on_a_server(runs, tmp_path):
-    assert exit_code("export", runs["negvqa"], "--format", "bundle", "--out", tmp_path) == 0
-    assert str(runs["negvqa"]) not in (tmp_path / "index.html").read_text()
-    assert (tmp_path / "data" / "figures.csv").exists()
-
-
-def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
+def test_what_cannot_be_exported_is_a_sentence(tmp_path, capsys):
     nothing = outcome(capsys, "export", tmp_path)
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
-    format_ = outcome(capsys, "export", out, "--dataset", "o/d")
-    assert (format_.code, "--dataset is for --format hf" in format_.stderr) == (2, True)
     atomic.write_json(tmp_path / "manifest.json", {"format": 6, "status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
