@@ -19,8 +19,6 @@ from nein.editors.presets import split_address
 from nein.editors.remote import RemoteEditor
 from nein.loading.service import WITHHELD, NoAnswer, Service, png, setting
 
-#: Options that decide how requests are sent, and no picture.
-SENDING = ("concurrency", "timeout", "retries")
 #: Fields of a request that are no user's: what is edited, and how the reply comes.
 OURS = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
 LARGEST = 64 * 2**20  # bytes of a picture in a reply

@@ -162,11 +162,11 @@ def read_json(path: Path, shape: Shape = object) -> Any:
     return content
 
 
-def read_csv(path: Path, columns: Sequence[str], delimiter: str = ",") -> list[tuple[int, dict[str, str]]]:
+def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
     with _readable(path), path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            reader = csv.DictReader(file, strict=True)
             header = reader.fieldnames or ()
             rows = [(reader.line_num, row) for row in reader]
         except csv.Error as error:

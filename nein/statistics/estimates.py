@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,13 +44,6 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> Estimate | None:
-        """What `as_dict` gave, among other entries or not; None where the value is None."""
-        if entry["value"] is None:
-            return None
-        return cls(**{field.name: entry[field.name] for field in fields(cls)})
 
 
 def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:
