@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nein import statistics
 from nein.benchmarks.nein import evaluate, figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
@@ -212,6 +213,8 @@ def test_an_editor_of_one_kind_has_the_parts_that_theory_demands(name):
     assert parts(frame) == pytest.approx([by_name[part] for part in two_way.PARTS])
     for part in two_way.PARTS:
         assert pick(frame, "part", part)["low"] <= by_name[part] <= pick(frame, "part", part)["high"]
+    ends = statistics.bounded_mean([by_name["picture"]] * 5, range(5), -2, 2)  # changes are from -1 to 1
+    assert [pick(frame, "part", "picture")[end] for end in ("low", "high")] == [ends.low, ends.high]
     four = pick(frame, "obeyed", "all four")
     assert (four["value"], four["n"]) == (obeyed, 5)
     assert pick(frame, "change", "denied, there")["value"] == float(rule(False, True)) - 1

@@ -125,6 +125,16 @@ def test_a_small_fid_carries_a_warning(tmp_path):
     assert "FID from 2 images is biased upwards" in text
 
 
+@pytest.mark.parametrize(("clusters", "refused"), [(11, "needs 12 source images"), (12, "")])
+def test_the_limit_of_fid_takes_three_source_images_for_each_column(clusters, refused):
+    left_out = np.linspace(12, 13, 12).tolist()
+    entry = {"value": 12.5, "n": 24, "n_unscored": 0, "reasons": {}, "clusters": clusters, "columns": 4}
+    frame = figures.of_table(runs.table([], []), {"fid": {**entry, "left_out": left_out}})
+    row = frames.pick(frame, task="limit")
+    assert refused in row.get("refused", "")
+    assert (row["value"] is None) == bool(refused)
+
+
 def test_published_figures_are_those_of_table_3():
     assert paper_numbers.COLUMNS == tuple(name for name in METRICS if name not in ("clip_t", "obeyed"))
     found = figures.printed("ip2p", "ip2p").set_index("metric")["value"]

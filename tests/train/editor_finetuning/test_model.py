@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
 from nein.train.editor_finetuning import model
-from nein.train.editor_finetuning.batches import Batch
+from nein.train.editor_finetuning.batches import Batch, changed
 from nein.train.editor_finetuning.model import losses
 from tests.editors.ldm import original_format
 from tests.editors.tiny import build_pipeline
@@ -109,6 +109,12 @@ def test_min_snr_weights_are_those_of_the_paper(kind):
     torch.testing.assert_close(
         weighted / plain, torch.minimum(snr, torch.tensor(5.0)) / below, rtol=1e-4, atol=0
     )
+
+
+def test_latents_that_differ_by_more_than_the_vaes_noise_are_changed():
+    condition = torch.full((1, 4, 1, 3), 1.0)  # of one sign with the difference's, so that a sum is seen
+    mean = condition + torch.tensor([0.0, 0.3, -0.5])
+    assert changed(condition, mean).tolist() == [[[[False, False, True]]]]
 
 
 def test_what_the_edit_changes_can_count_more():
