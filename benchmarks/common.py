@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from PIL import Image
 from nein.engine import environment
 from nein.nano import data
 
-Result = TypeVar("Result")
 #: Sizes of the probes: a square matrix and a 3 x 3 convolution (channels, side) of the kind a UNet has.
 PROBES = {"cpu": (1536, 320, 64), "other": (8192, 1280, 64)}
 #: Of what takes less than a second.
@@ -97,11 +96,8 @@ def model_folders(kinds: dict[str, str], tiny: bool) -> Iterator[dict[str, str]]
 
 def pairs(limit: int, root: Path, size: tuple[int, int] | None = None) -> list[Pair]:
     """Samples of the nano evaluation split, with an imagined edit: the sample with its lower half from the
-    target.
-
-    Half of the objects are thereby gone and half of them are not, as with an editor that works sometimes.
-    size: (width, height) that all pictures are enlarged to, as files in `root`.
-    """
+    target, so that half of the objects are gone. size: (width, height) that all pictures are enlarged to."""
+    root.mkdir(exist_ok=True)
     folder = data.ensure("val")
     rows = json.loads((folder / "val.json").read_text(encoding="utf-8"))[:limit]
     found = []
@@ -137,8 +133,7 @@ def decode(path: Path) -> np.ndarray:
 class Measured:
     """What one side of a comparison took.
 
-    seconds     On a GPU of the clock; on a CPU of the processor divided by the threads, so that other work on
-                the machine does not count. clock: of the clock in any case.
+    seconds     On a GPU of the clock; on a CPU CPU seconds divided by the threads. clock: of the clock.
     operations  Floating-point operations; a multiply-add is two. None: not counted.
     peak        Bytes, of this side alone where the system can begin anew.
     profile     The operators that took longest: name, share of the time in operators, calls.
@@ -151,14 +146,9 @@ class Measured:
     peak: int | None = None
     profile: tuple[tuple[str, float, int], ...] = ()
 
-    def rate(self) -> float | None:
-        """Operations per second."""
-        return None if self.operations is None else self.operations / self.seconds
-
     def share(self, limit: float) -> float | None:
         """Of `limit`, in operations per second."""
-        rate = self.rate()
-        return None if rate is None else rate / limit
+        return None if self.operations is None else self.operations / self.seconds / limit
 
 
 def measure(
@@ -177,14 +167,11 @@ def measure(
     warm     The warm-up, if not `work` itself; scale: how many times its operations those of `work` are.
     count    False for what is compiled: the counter sees no operators there.
     threads  Of a CPU, that `work` keeps busy; None: PyTorch's.
-    passes   Of `work`, one after the other, whose median counts: other guests of a machine slow down the
-             processor itself, for seconds at a time.
+    passes   Of `work`, whose median counts.
     """
-    operations = None
     warm = warm or work
-    if count:
-        operations = scale * count_operations(warm)
-    else:
+    operations = scale * count_operations(warm) if count else None
+    if not count:
         warm()
     longest = profiled(warm, device) if profile else ()
     synchronize(device)
@@ -219,22 +206,19 @@ def profiled(work: Callable[[], Any], device: str, most: int = 8) -> tuple[tuple
 
 
 def limits(device: str, dtype: torch.dtype) -> dict[str, float]:
-    """Operations per second of a large matrix product and of a 3 x 3 convolution in either layout, the best
-    of a few: what this device reaches in this dtype. Of a CPU what one thread reaches, times PyTorch's
-    threads, which wait for each other within an operation wherever the machine has other work."""
+    """Operations per second of a large matrix product and of a 3 x 3 convolution, the best of a few: what
+    this device reaches in this dtype. Of a CPU what one thread reaches, times PyTorch's threads, which wait
+    for each other within an operation wherever the machine has other work."""
     size, channels, side = PROBES["cpu" if device == "cpu" else "other"]
     matrix = torch.randn(size, size, device=device).to(dtype)
-    picture = torch.randn(2, channels, side, side, device=device).to(dtype)
-    kernel = torch.randn(channels, channels, 3, 3, device=device).to(dtype)
+    shapes = (2, channels, side, side), (channels, channels, 3, 3)
+    pictures, kernels = (
+        torch.randn(shape, device=device).to(dtype, memory_format=torch.channels_last) for shape in shapes
+    )
     convolution = 2 * 2 * side**2 * channels**2 * 9
-    pictures, kernels = (part.to(memory_format=torch.channels_last) for part in (picture, kernel))
     work = {
         "matmul": (lambda: matrix @ matrix, 2 * size**3),
-        "conv": (lambda: torch.nn.functional.conv2d(picture, kernel, padding=1), convolution),
-        "conv, channels last": (
-            lambda: torch.nn.functional.conv2d(pictures, kernels, padding=1),
-            convolution,
-        ),
+        "conv": (lambda: torch.nn.functional.conv2d(pictures, kernels, padding=1), convolution),
     }
     rates, threads = {}, torch.get_num_threads()
     torch.set_num_threads(1 if device == "cpu" else threads)
@@ -262,9 +246,8 @@ def compared(
 
 def save(path: str, device: str, tops: dict[str, dict[str, float]], stages: Sequence[dict[str, Any]]) -> Any:
     """Writes what was measured. tops: `limits` by dtype; stages: of `compared`."""
-    result = {
-        "device": describe_device(device), "torch": torch.__version__, "limits": tops, "stages": [*stages],
-    }  # fmt: skip
+    about = {"device": describe_device(device), "torch": torch.__version__}
+    result = {**about, "limits": tops, "stages": [*stages]}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return result
@@ -302,8 +285,7 @@ def blocks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def setup(threads: int) -> None:
-    """Equal conditions: the given number of threads for torch, freed memory kept as commands keep it, no
-    progress bars."""
+    """The given number of threads for torch, freed memory kept as commands keep it, no progress bars."""
     import transformers
 
     environment.keep_freed_memory()
@@ -321,10 +303,11 @@ def line(name: str, one: Measured, count: int, limit: float, reference: Measured
 
 def arithmetic(one: Measured, limit: float) -> str:
     """ ", 9.1 GFLOP, 0.041 TFLOP/s (24 % of the limit)"; nothing where it was not counted."""
-    rate, share = one.rate(), one.share(limit)
-    if one.operations is None or rate is None or share is None:
+    share = one.share(limit)
+    if one.operations is None or share is None:
         return ""
-    return f", {one.operations / 1e9:.1f} GFLOP, {rate / 1e12:.3f} TFLOP/s ({100 * share:.0f} % of the limit)"
+    work, rate = one.operations / 1e9, share * limit / 1e12
+    return f", {work:.1f} GFLOP, {rate:.3f} TFLOP/s ({100 * share:.0f} % of the limit)"
 
 
 def operators(name: str, one: Measured) -> str:
@@ -334,13 +317,9 @@ def operators(name: str, one: Measured) -> str:
 
 
 def report(
-    out: str,
-    theirs: tuple[str, Measured],
-    ours: dict[str, tuple[str, Measured]],
-    items: int,
-    top: dict[str, float],
-    agreement: str,
-) -> None:
+    out: str, theirs: tuple[str, Measured], ours: dict[str, tuple[str, Measured]], items: int,
+    top: dict[str, float], agreement: str,
+) -> None:  # fmt: skip
     """Prints both sides with the longest operators of ours, and writes them.
 
     theirs   What it is, and what it took. ours: stage -> the same. top: `limits` in float32 on a CPU.

@@ -1,16 +1,13 @@
 """Editing speed: this project's batched loop beside diffusers' pipeline called once per image.
 
-    python benchmarks/editing.py                              nano model, CPU, a minute
-    python benchmarks/editing.py --size sd15 --device cuda    Stable Diffusion 1.5 at 512, random weights
-    python benchmarks/editing.py --checkpoint owner/name --device cuda --dtype bfloat16
+    python -m benchmarks.editing                              nano model, CPU, a minute
+    python -m benchmarks.editing --size sd15 --device cuda    Stable Diffusion 1.5 at 512, random weights
+    python -m benchmarks.editing --checkpoint owner/name --device cuda --dtype bfloat16
 
 Both sides get the same weights, pictures, instructions, seeds, steps and guidance; each is warmed up once.
 In float32 the pictures are compared as well; in other dtypes diffusers draws its step noise in that dtype, so
 the pictures differ by design. On a CPU ours works on as many batches side by side as there are threads, each
-on one thread, as `nein eval` does; diffusers' pipeline has all threads for each operation. They wait for each
-other there, all the more where the machine has other work. The arithmetic is counted operation by operation
-and set against the fastest matrix product or convolution of the device in the same dtype; it is written
-to --out, with a profile.
+on one thread, as `nein eval` does; diffusers' pipeline has all threads for each operation.
 """
 
 from __future__ import annotations
@@ -33,18 +30,8 @@ import torch
 from diffusers import EulerAncestralDiscreteScheduler, StableDiffusionInstructPix2PixPipeline
 from PIL import Image
 
-from benchmarks import published
-from benchmarks.common import (
-    Measured,
-    arithmetic,
-    compared,
-    describe_device,
-    limits,
-    measure,
-    operators,
-    results,
-    save,
-)
+from benchmarks import common, published
+from benchmarks.common import Measured
 from nein.editors import EditRequest, get_editor
 from nein.editors.checkpoint import quiet
 from nein.engine.environment import keep_freed_memory
@@ -82,14 +69,11 @@ def main() -> None:
             checkpoint = resolve(options.checkpoint or "nano:ip2p")
         show(side_by_side(checkpoint, options), options)
         # A block has one thread of a CPU; diffusers' pipeline has all of them for its one picture.
-        single = side_by_side(
-            checkpoint, argparse.Namespace(**{**vars(options), "images": 1, "batch_size": 1})
-        )
-        times = single.theirs.clock, single.ours.clock
-        print(
-            f"one picture alone, by the clock: diffusers {times[0]:.2f} s, editors {times[1]:.2f} s, "
-            f"ratio {times[0] / times[1]:.2f}"
-        )
+        options.images = options.batch_size = 1
+        single = side_by_side(checkpoint, options)
+        theirs, ours = single.theirs.clock, single.ours.clock
+        times = f"diffusers {theirs:.2f} s, ours {ours:.2f} s, {theirs / ours:.2f} x"
+        print(f"one picture alone, by the clock: {times}")
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -106,7 +90,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32, with --size sd15 bfloat16")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    results(parser, "editing")
+    common.results(parser, "editing")
     options = parser.parse_args(words)
     options.dtype = options.dtype or ("bfloat16" if options.size == "sd15" else "float32")
     torch.set_num_threads(options.threads)
@@ -120,43 +104,36 @@ def side_by_side(checkpoint: str, options: argparse.Namespace) -> Sides:
 
 
 def show(sides: Sides, options: argparse.Namespace) -> None:
-    top = limits(options.device, torch_dtype(options.dtype))
+    top = common.limits(options.device, torch_dtype(options.dtype))
     limit = max(top.values())
     side = sides.settings["resolution"]
     print(
         f"{options.images} pictures of {side} x {options.height or side}, {options.steps} steps, "
-        f"{options.dtype}, {describe_device(options.device)}, batch size {options.batch_size}, limit "
+        f"{options.dtype}, {common.describe_device(options.device)}, batch size {options.batch_size}, limit "
         f"{limit / 1e12:.2f} TFLOP/s"
     )
     for name, one in (("diffusers, one at a time", sides.theirs), ("editors, batched", sides.ours)):
-        print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{arithmetic(one, limit)}")
+        print(f"{name:<26}{options.images / one.seconds:8.2f} images/s{common.arithmetic(one, limit)}")
         if one.peak is not None:
             print(f"{'':<26}peak memory {one.peak / 2**30:.1f} GiB")
     print(f"{'ratio':<26}{sides.theirs.seconds / sides.ours.seconds:8.2f}")
-    print(operators("editors, batched", sides.ours))
+    print(common.operators("editors, batched", sides.ours))
     agreement = "noise drawn in another type"
     if options.dtype == "float32":
         difference = sides.difference()
         print(f"{'largest difference':<26}{difference.max():8d} of 255 (mean {difference.mean():.4f})")
         agreement = f"{difference.max()} of 255 grey levels at most"
-    stage = compared(
-        "edit", options.dtype, sides.ours, sides.theirs, options.images, limit,
-        agreement=agreement,
-    )  # fmt: skip
-    save(options.out, options.device, {options.dtype: top}, [stage])
+    both = sides.ours, sides.theirs
+    stage = common.compared("edit", options.dtype, *both, options.images, limit, agreement=agreement)
+    common.save(options.out, options.device, {options.dtype: top}, [stage])
 
 
 def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured, dict[str, Any]]:
     """What our loop needs, and its settings."""
-    editor: Any = get_editor(
-        "ip2p",
-        checkpoint=checkpoint,
-        device=options.device,
-        dtype=options.dtype,
-        batch_size=options.batch_size,
-        steps=options.steps,
-        resolution=options.resolution,
-    )
+    where = {
+        name: getattr(options, name) for name in ("device", "dtype", "batch_size", "steps", "resolution")
+    }
+    editor: Any = get_editor("ip2p", checkpoint=checkpoint, **where)
     settings = editor.describe()
 
     def batched(part: list[EditRequest]) -> list[Any]:
@@ -178,7 +155,7 @@ def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured
         with ThreadPoolExecutor(at_once, initializer=start) as pool:
             return [image for images in pool.map(batched, batches) for image in images]
 
-    measured = measure(
+    measured = common.measure(
         work, options.device, warm=lambda: batched(first), scale=len(requests) / len(first),
         profile=True, threads=at_once,
     )  # fmt: skip
@@ -204,7 +181,7 @@ def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.N
         return pictures
 
     requests = make_requests(options.images, settings["resolution"], options.height)
-    return measure(
+    return common.measure(
         lambda: one_by_one(requests), options.device, warm=lambda: one_by_one(requests[:1]),
         scale=len(requests),
     )  # fmt: skip
@@ -213,15 +190,9 @@ def measure_stock(checkpoint: str, settings: dict[str, Any], options: argparse.N
 def make_requests(count: int, width: int, height: int | None = None) -> list[EditRequest]:
     """Pictures of noise, which cost what any picture costs."""
     rng = np.random.default_rng(0)
-    return [
-        EditRequest(
-            id=str(i),
-            image=rng.integers(0, 256, (height or width, width, 3), dtype=np.uint8),
-            instruction=f"The image has no {OBJECTS[i % len(OBJECTS)]}.",
-            seed=i,
-        )
-        for i in range(count)
-    ]
+    noise = rng.integers(0, 256, (count, height or width, width, 3), dtype=np.uint8)
+    told = [f"The image has no {OBJECTS[i % len(OBJECTS)]}." for i in range(count)]
+    return [EditRequest(str(i), noise[i], told[i], seed=i) for i in range(count)]
 
 
 def load_stock(checkpoint: str, options: argparse.Namespace) -> Any:

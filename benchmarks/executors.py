@@ -1,11 +1,11 @@
 """What the engine costs: starting a command, a block of it, and the file operations of a sample.
 
-    python -m benchmarks.executors [--samples 24] [--on debug,threads,ray]
+    python -m benchmarks.executors [--samples 32] [--on debug,threads,ray]
 
 `nein eval` with an editor that does nothing, L1 and blocks of one sample, of N and of 2 N samples: the
 difference is what N samples cost, the rest of the first is the start. Files have to be equal, byte by byte,
 on every executor. File operations are Python's audit events below the folder of results, and its calls of
-fsync and stat.
+fsync and stat. Seconds are of the clock: on an idle machine.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ def count_operations(samples: int, out: str) -> None:
     sys.addaudithook(audit)
     for name in ("fsync", "stat", "lstat"):
         count_calls(name)
-    cli.main([*WORDS, "--device", "cpu", "--limit", str(samples), "--out", out])
-    print(json.dumps(counts))
+    try:
+        cli.main([*WORDS, "--device", "cpu", "--limit", str(samples), "--out", out])
+    finally:
+        print(json.dumps(counts))
 
 
 def show_operations(samples: int, root: Path) -> None:
@@ -106,7 +108,7 @@ def show_operations(samples: int, root: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--samples", type=int, default=24, help="N (default 24)")
+    parser.add_argument("--samples", type=int, default=32, help="N, a multiple of 16 (default 32)")
     parser.add_argument("--on", default=",".join(EXECUTORS), help=f"of {', '.join(EXECUTORS)}")
     parser.add_argument("--count", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,16 +1,12 @@
 """Training speed: `train/finetune_ip2p.py` beside the recipe of diffusers' train_instruct_pix2pix.py.
 
-    python benchmarks/finetune.py                                 nano model, CPU, a minute or two
-    python benchmarks/finetune.py --size sd15 --device cuda       size of Stable Diffusion 1.5, bf16, 256 px
+    python -m benchmarks.finetune                                 nano model, CPU, a minute or two
+    python -m benchmarks.finetune --size sd15 --device cuda       size of Stable Diffusion 1.5, bf16, 256 px
 
 Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
-memory, which favours it. Ours is the real command, reading stored features from disk; making them once is
-timed apart. On a CPU the seconds are those of the processor, divided by the threads, so that other work on
-the machine does not count; but two threads wait for each other there, ten times as long where there is
-other work, so more than one needs an idle machine. The arithmetic limit is the fastest large matrix product
-or convolution of this machine in the same dtype. What was measured is written to --out, with a profile
-of the command.
+memory, which favours it. Ours is the real command, with and without stored features; making them once is
+timed apart. On a CPU seconds are CPU seconds divided by the threads; several threads need an idle machine.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import functools
 import io
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,24 +25,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import published
-from benchmarks.common import (
-    Measured,
-    compared,
-    describe_device,
-    limits,
-    operators,
-    profiled,
-    results,
-    save,
-)
+from benchmarks import common, published
+from benchmarks.common import Measured
 from nein.editors.checkpoint import load_pipeline
 from nein.engine import environment
 from nein.models.references import resolve
@@ -67,30 +51,23 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        if options.size == "sd15":
-            base = published.make("ip2p", root / "sd15")
-        else:
-            base = resolve("nano:ip2p")
+        base = published.make("ip2p", root / "sd15") if options.size == "sd15" else resolve("nano:ip2p")
         print(
             f"{options.size}, {options.resolution} x {options.resolution}, batch {options.batch_size}, "
-            f"{options.precision}, {describe_device(options.device)}"
+            f"{options.precision}, {common.describe_device(options.device)}"
         )
         operations = count_operations(base, options)
-        tops = limits(options.device, PRECISIONS[options.precision])
+        tops = common.limits(options.device, PRECISIONS[options.precision])
         peak = max(tops.values())
         plain, plain_memory = plain_loop(base, options)
         ours, ours_memory, preparation = command(base, options, root / "stored", precompute=True)
         every_step, _, _ = command(base, options, root / "fresh", precompute=False)
-
-        def again(name: str, precompute: bool) -> Any:
-            work = functools.partial(command, base, options, root / name, precompute=precompute)
-            return profiled(work, options.device)
-
-        profiles = [again("profiled-fresh", False), again("profiled-stored", True)]
+        profiles = []
+        for stored in (False, True):
+            work = functools.partial(command, base, options, root / f"{stored}", precompute=stored)
+            profiles.append(common.profiled(work, options.device))
     stages: list[dict[str, Any]] = []
-    print(
-        f"arithmetic of the UNet    {operations / 1e12:10.3f} TFLOP a step, limit {peak / 1e12:.2f} TFLOP/s"
-    )
+    print(f"arithmetic of the UNet: {operations / 1e12:.3f} TFLOP a step, limit {peak / 1e12:.2f} TFLOP/s")
     for name, seconds, memory in (
         ("diffusers' recipe", plain, plain_memory),
         ("ours, no features", every_step, None),
@@ -107,9 +84,9 @@ def main() -> None:
         ("fine-tuning, stored features", ours, profiles[1]),
     ):
         side = Measured(None, seconds, seconds, operations, profile=profile)
-        stages.append(compared(name, options.precision, side, theirs, options.batch_size, peak))
-    print(operators("ours, stored features", side))
-    save(options.out, options.device, {options.precision: tops}, stages)
+        stages.append(common.compared(name, options.precision, side, theirs, options.batch_size, peak))
+    print(common.operators("ours, stored features", side))
+    common.save(options.out, options.device, {options.precision: tops}, stages)
 
 
 def _parse() -> argparse.Namespace:
@@ -121,7 +98,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or bf16 on CUDA")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    results(parser, "finetune")
+    common.results(parser, "finetune")
     options = parser.parse_args()
     options.resolution = options.resolution or (256 if options.size == "sd15" else 64)
     options.precision = options.precision or ("bf16" if options.device == "cuda" else "fp32")
@@ -135,8 +112,8 @@ def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[fl
     line += [f"--steps={options.steps}", f"--batch-size={options.batch_size}", "--learning-rate=1e-5"]
     line += [
         f"--resolution={options.resolution}",
-        "--align-resolution=64",
         f"--precision={options.precision}",
+        "--align-resolution=64",
     ]
     line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={out.parent / 'features'}"]
     line += ["--device=cpu"] if options.device == "cpu" else []
@@ -149,15 +126,12 @@ def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[fl
             start = timer()
             finetune_ip2p.main([*line, "--precompute-only"])
             preparation = (timer() - start) / len(pairs.pictures)
-        _reset_memory()
+        common.reset_peak(options.device)
         finetune_ip2p.main(line)
     rows = [json.loads(row) for row in (out / "log.jsonl").read_text().splitlines()]
     first = rows[int(SKIPPED * len(rows))]
-    return (
-        (rows[-1]["seconds"] - first["seconds"]) / (rows[-1]["step"] - first["step"]),
-        _memory(),
-        preparation,
-    )
+    seconds = (rows[-1]["seconds"] - first["seconds"]) / (rows[-1]["step"] - first["step"])
+    return seconds, _memory(), preparation
 
 
 def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
@@ -182,16 +156,14 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     limit = min(pipeline.tokenizer.model_max_length, text.config.max_position_embeddings)
 
     def tokens(sentences: list[str]) -> torch.Tensor:
-        ids = pipeline.tokenizer(
-            sentences, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
-        )
-        return ids.input_ids
+        lengths = {"padding": "max_length", "max_length": limit, "truncation": True}
+        return pipeline.tokenizer(sentences, **lengths, return_tensors="pt").input_ids
 
     ids = tokens([e.instruction for e in pairs.negative])
     optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-5)
     generator = torch.Generator(device).manual_seed(0)
     autocast = torch.autocast(device.type, half, enabled=half != torch.float32)
-    _reset_memory()
+    common.reset_peak(options.device)
     timings, timer = [], _timer(options)
     for step in range(options.steps):
         start = timer()
@@ -230,11 +202,13 @@ def count_operations(base: str, options: Any) -> float:
     unet, side = pipeline.unet, options.resolution // 2 ** (len(pipeline.vae.config.block_out_channels) - 1)
     limit = min(pipeline.tokenizer.model_max_length, pipeline.text_encoder.config.max_position_embeddings)
     unet.to(options.device).train()
-    with FlopCounterMode(display=False) as counter:
-        inputs = torch.randn(1, 8, side, side, device=options.device)
-        states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
-        unet(inputs, torch.tensor([1], device=options.device), states).sample.sum().backward()
-    return float(counter.get_total_flops()) * options.batch_size
+    inputs = torch.randn(1, 8, side, side, device=options.device)
+    states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
+    step = torch.tensor([1], device=options.device)
+    return (
+        common.count_operations(lambda: unet(inputs, step, states).sample.sum().backward())
+        * options.batch_size
+    )
 
 
 def _timer(options: Any) -> Callable[[], float]:
@@ -247,12 +221,6 @@ def _timer(options: Any) -> Callable[[], float]:
 def _memory() -> float | None:
     """GiB of the GPU since the last reset. A process on a CPU only knows its peak since it began: None."""
     return memory_gib() if torch.cuda.is_available() else None
-
-
-def _reset_memory() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":

@@ -19,19 +19,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.common import (
-    PASSES,
-    Pair,
-    arguments,
-    blocks,
-    decode,
-    limits,
-    measure,
-    model_folders,
-    pairs,
-    report,
-    setup,
-)
+from benchmarks import common
+from benchmarks.common import Pair
 from nein import metrics
 from nein.engine.images import pixel_hash
 from nein.metrics.base import MemoryStore
@@ -60,7 +49,7 @@ def naive(work: list[Pair], encoders: dict[str, Any]) -> dict[str, Any]:
     device = next(module.parameters()).device
 
     def one(kind: str, path: Path) -> np.ndarray:
-        return encoders[kind].encode([decode(path)])[0]
+        return encoders[kind].encode([common.decode(path)])[0]
 
     def lpips_of(pair: Pair) -> float:
         tensors = [
@@ -88,19 +77,13 @@ def ours(work: list[Pair], encoders: dict[str, Any], store: MemoryStore, batch_s
     settings = metrics.Settings(batch_size=batch_size, workers=1)
     result: dict[str, Any] = {name: [] for name in NAMES}
     edited, target = [], []
-    for block in blocks(work, batch_size):
-        targets = {path: decode(path) for path in dict.fromkeys(pair.target for pair in block)}
+    for block in common.blocks(work, batch_size):
+        targets = {path: common.decode(path) for path in dict.fromkeys(pair.target for pair in block)}
         keys = {path: pixel_hash(target) for path, target in targets.items()}
-        items = [
-            metrics.EditPair(
-                pair.id,
-                decode(pair.edited),
-                targets[pair.target],
-                caption=pair.caption,
-                target_key=keys[pair.target],
-            )
-            for pair in block
-        ]
+        items = []
+        for pair in block:
+            facts = {"caption": pair.caption, "target_key": keys[pair.target]}
+            items.append(metrics.EditPair(pair.id, common.decode(pair.edited), targets[pair.target], **facts))
         batch = metrics.Batch(items, encoders, settings, features=store)
         scores = metrics.score([metrics.METRICS[name] for name in NAMES], batch)
         rows = np.stack([score.features for score in scores.pop("fid") if score.features is not None])
@@ -120,21 +103,21 @@ def largest_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__, limit=160, out="image-metrics").parse_args()
-    setup(options.threads)
-    top = limits("cpu", torch.float32)
-    with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
-        work = pairs(options.limit, Path(root))
+    options = common.arguments(__doc__, limit=160, out="image-metrics").parse_args()
+    common.setup(options.threads)
+    top = common.limits("cpu", torch.float32)
+    with tempfile.TemporaryDirectory() as root, common.model_folders(KINDS, options.tiny) as folders:
+        work = common.pairs(options.limit, Path(root))
         encoders = {kind: metrics.load_encoder(kind, folder) for kind, folder in folders.items()}
 
         def one_editor(store: MemoryStore) -> dict[str, Any]:
             return ours(work, encoders, store, options.batch_size)
 
-        expected = measure(lambda: naive(work, encoders), "cpu", passes=3)
-        first = measure(lambda: one_editor(MemoryStore()), "cpu", profile=True, passes=PASSES)
+        expected = common.measure(lambda: naive(work, encoders), "cpu", passes=3)
+        first = common.measure(lambda: one_editor(MemoryStore()), "cpu", profile=True, passes=common.PASSES)
         store = MemoryStore()
         one_editor(store)
-        again = measure(lambda: one_editor(store), "cpu", profile=True, passes=PASSES)
+        again = common.measure(lambda: one_editor(store), "cpu", profile=True, passes=common.PASSES)
     assert max(largest_difference(one.result, expected.result) for one in (first, again)) < 1e-4
     ours_fid, naive_fid = (frechet_distance(*one.result["fid"]) for one in (first, expected))
     assert abs(ours_fid - naive_fid) < 1e-4
@@ -145,7 +128,7 @@ def main() -> None:
         "image metrics, next editor": ("ours, next editor (targets cached)", again),
     }
     naively = ("naive: one pair and one metric at a time", expected)
-    report(options.out, naively, sides, len(work), top, "values equal to 1e-4")
+    common.report(options.out, naively, sides, len(work), top, "values equal to 1e-4")
 
 
 if __name__ == "__main__":

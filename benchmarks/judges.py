@@ -19,19 +19,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from benchmarks.common import (
-    PASSES,
-    Pair,
-    arguments,
-    blocks,
-    decode,
-    limits,
-    measure,
-    model_folders,
-    pairs,
-    report,
-    setup,
-)
+from benchmarks import common
 from nein import metrics
 from nein.engine.images import pixel_hash
 from nein.metrics import presence
@@ -40,10 +28,11 @@ from nein.metrics.judges.base import template
 from nein.metrics.presence import spacy_model
 
 NAMES = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
+Scores = dict[str, list[float | None]]
 KINDS = {"vqa": "llava", "ovd": "owlv2"}
 
 
-def naive(work: Sequence[Pair], judges: dict[str, Any], library: Any) -> dict[str, list[float | None]]:
+def naive(work: Sequence[common.Pair], judges: dict[str, Any], library: Any) -> Scores:
     """Every question and every label by itself; NeIn's own reading of the answers.
 
     judges  Of one kind or both ("vqa", "ovd"), `untouched`; library: the pipeline of the detector, None
@@ -65,7 +54,7 @@ def naive(work: Sequence[Pair], judges: dict[str, Any], library: Any) -> dict[st
         with Image.open(path) as image, torch.inference_mode():
             return [box["score"] for box in library(image.convert("RGB"), candidate_labels=[label])]
 
-    result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
+    result: Scores = {name: [] for name in names(judges)}
     for pair in work:
         roots = [chunk.root.text for chunk in spacy_model()(pair.caption).noun_chunks]
         if "vqa" in judges:
@@ -102,35 +91,23 @@ def detection_pipeline(folder: str, detector: Any) -> Any:
     """transformers' own call, around the network of `detector`."""
     from transformers import AutoImageProcessor, AutoTokenizer, pipeline
 
-    return pipeline(
-        "zero-shot-object-detection",
-        model=detector.model,
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        image_processor=AutoImageProcessor.from_pretrained(folder),
-        device=detector.model.device,
-        dtype=detector.model.dtype,
-    )
+    model = detector.model
+    parts = {
+        "tokenizer": AutoTokenizer.from_pretrained(folder),
+        "image_processor": AutoImageProcessor.from_pretrained(folder),
+    }
+    return pipeline("zero-shot-object-detection", model, **parts, device=model.device, dtype=model.dtype)
 
 
-def ours(
-    work: Sequence[Pair], judges: dict[str, Any], store: MemoryStore, batch_size: int
-) -> dict[str, list[float | None]]:
+def ours(work: Sequence[common.Pair], judges: dict[str, Any], store: MemoryStore, batch_size: int) -> Scores:
     """The same five scores together, in blocks."""
-    result: dict[str, list[float | None]] = {name: [] for name in names(judges)}
-    for block in blocks(work, batch_size):
+    result: Scores = {name: [] for name in names(judges)}
+    for block in common.blocks(work, batch_size):
         items = []
         for pair in block:
-            sample = decode(pair.sample)
-            items.append(
-                metrics.EditPair(
-                    pair.id,
-                    decode(pair.edited),
-                    sample=sample,
-                    object=pair.object,
-                    caption=pair.caption,
-                    sample_key=pixel_hash(sample),
-                )
-            )
+            sample = common.decode(pair.sample)
+            facts = {"object": pair.object, "caption": pair.caption, "sample_key": pixel_hash(sample)}
+            items.append(metrics.EditPair(pair.id, common.decode(pair.edited), sample=sample, **facts))
         batch = metrics.Batch(items, judges, records=store)
         for name, row in metrics.score([metrics.METRICS[name] for name in result], batch).items():
             result[name] += [score.value for score in row]
@@ -144,7 +121,7 @@ def forget(judges: dict[str, Any]) -> None:
     judges["ovd"]._queries.clear()
 
 
-def agree(found: dict[str, list[float | None]], expected: dict[str, list[float | None]]) -> None:
+def agree(found: Scores, expected: Scores) -> None:
     """Stop unless every decision is equal (AUC-Removal holds a score: equal to 1e-4)."""
     for name in NAMES:
         for i, (a, b) in enumerate(zip(found[name], expected[name], strict=True)):
@@ -154,11 +131,11 @@ def agree(found: dict[str, list[float | None]], expected: dict[str, list[float |
 
 
 def main() -> None:
-    options = arguments(__doc__, limit=40, out="judges").parse_args()
-    setup(options.threads)
-    top = limits("cpu", torch.float32)
-    with tempfile.TemporaryDirectory() as root, model_folders(KINDS, options.tiny) as folders:
-        work = pairs(options.limit, Path(root))
+    options = common.arguments(__doc__, limit=40, out="judges").parse_args()
+    common.setup(options.threads)
+    top = common.limits("cpu", torch.float32)
+    with tempfile.TemporaryDirectory() as root, common.model_folders(KINDS, options.tiny) as folders:
+        work = common.pairs(options.limit, Path(root))
         judges = {
             kind: metrics.load_judge(kind, folders[kind], batch_size=options.batch_size) for kind in KINDS
         }
@@ -166,18 +143,18 @@ def main() -> None:
         library = detection_pipeline(folders["ovd"], theirs["ovd"])
         spacy_model()
 
-        def one_editor(store: MemoryStore) -> dict[str, list[float | None]]:
+        def one_editor(store: MemoryStore) -> Scores:
             return ours(work, judges, store, options.batch_size)
 
-        def first_editor() -> dict[str, list[float | None]]:
+        def first_editor() -> Scores:
             forget(judges)
             return one_editor(MemoryStore())
 
-        expected = measure(lambda: naive(work, theirs, library), "cpu", passes=3)
-        first = measure(first_editor, "cpu", profile=True, passes=PASSES)
+        expected = common.measure(lambda: naive(work, theirs, library), "cpu", passes=3)
+        first = common.measure(first_editor, "cpu", profile=True, passes=common.PASSES)
         store = MemoryStore()
         one_editor(store)
-        again = measure(lambda: one_editor(store), "cpu", profile=True, passes=PASSES)
+        again = common.measure(lambda: one_editor(store), "cpu", profile=True, passes=common.PASSES)
     for one in (first, again):
         agree(one.result, expected.result)
     scored = {name: sum(value is not None for value in expected.result[name]) for name in NAMES}
@@ -187,7 +164,7 @@ def main() -> None:
         "judges, next editor": ("ours, next editor (samples remembered)", again),
     }
     naively = ("naive: one question or label at a time", expected)
-    report(options.out, naively, sides, len(work), top, "every decision equal")
+    common.report(options.out, naively, sides, len(work), top, "every decision equal")
 
 
 if __name__ == "__main__":

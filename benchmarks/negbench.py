@@ -129,13 +129,8 @@ def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):
-            entry = pick(
-                evaluated.figures,
-                metric=f"recall@{k}",
-                kind=kind,
-                direction="text_to_image",
-                variant="templated",
-            )
+            where = {"kind": kind, "direction": "text_to_image", "variant": "templated"}
+            entry = pick(evaluated.figures, metric=f"recall@{k}", **where)
             assert entry is not None
             found[f"recall@{k}/{kind}"] = entry["value"]
     for name, variant in (("mcq.csv", "templated"), ("mcq_rephrased.csv", "rephrased")):

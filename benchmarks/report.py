@@ -1,19 +1,15 @@
 """The report of a full-size evaluation: 24,182 samples by 7 editors, made up, written and opened in Chromium.
 
-    python -m benchmarks.report [--samples 24182] [--editors 7] [--tracks 1] [--side 64] [--out FOLDER]
+    python -m benchmarks.report [--samples 24182] [--editors 7] [--side 64] [--out FOLDER]
 
-Prints how long `nein report` takes, the size of the page and of the files beside it, and (where Chromium with
-chromedriver is installed) the time until the page is ready, until its first pictures are drawn, and of one
-search and one sort. Scores, features and pictures are random: this measures the report, not an editor.
-
-Times are of whole commands, start of Python included; those of the processor (user and system) mean something
-on a machine that does other work as well.
+Prints how long `nein report` takes, start of Python included, the size of the page and of the files beside
+it, and (where Chromium with chromedriver is installed) the time until the page is ready, until its first
+pictures are drawn, and of one search and one sort. Scores, features and pictures are random.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import shutil
@@ -23,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -35,56 +31,41 @@ from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.metrics.fid import jackknife_interval
 from nein.reporting import figures as frames
-from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence, removal
+from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence
 
-TRACKS = ("negative", "remove")
 OBJECTS = [f"thing {i}" for i in range(80)]
 IMAGE = ("l1", "l2", "clip_i", "dino", "lpips")
 #: Columns of the features for FID, as many as the miniature network has, and rows of a file of them.
 COLUMNS, BLOCK = 96, 16
-EVIDENCE = {
-    "removal_vqa": {
-        "answer": "Yes",
-        "tokens": 1,
-        "p_yes": 0.950212,
-        "p_no": 0.049402,
-        "question": "Is it there?",
-    },
+EVIDENCE: dict[str, dict[str, Any]] = {
+    "removal_vqa": {"answer": "Yes", "tokens": 1, "p_yes": 0.950212, "p_no": 0.049402, "question": "Is it?"},
     "removal_ovd": {"score": 0.642282, "box": [47.06, 34.35, 60.26, 50.55], "threshold": 0.1},
     "auc_removal": {"score": 0.642282, "threshold": 0.1},
     "retention_vqa": {"before": {"man": "Yes", "car": "Yes"}, "after": {"man": "Yes", "car": "No"}},
-    "retention_ovd": {
-        "before": {"man": 0.51, "car": 0.44},
-        "after": {"man": 0.48, "car": 0.05},
-        "threshold": 0.1,
-    },
+    "retention_ovd": {"before": {"man": 0.51}, "after": {"man": 0.48}, "threshold": 0.1},
 }
 
 
-def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Path:
-    """Finished runs of `editors` editors on `count` samples, each on the first of `TRACKS`, with figures;
-    pictures come from a stock of 64 by hard links, edits with thumbnails as `nein eval` writes them."""
+def make(root: Path, count: int, editors: int, side: int) -> Path:
+    """Finished runs of `editors` editors on `count` samples; pictures are hard links to a stock of 64."""
     rng = np.random.default_rng(0)
-    plain: list[Path] = []
-    edited: list[Path] = []
+    plain, edited = list[Path](), list[Path]()
     for k in range(64):
         blocks = rng.integers(0, 256, (8, 8, 3)).repeat(side // 8, 0).repeat(side // 8, 1)
         picture = np.clip(blocks + rng.integers(-12, 13, (side, side, 3)), 0, 255).astype(np.uint8)
         for stock, kind in ((plain, "data"), (edited, "edit")):
             stock.append(root / "stock" / f"{k}-{kind}.png")
             write_png(stock[-1], picture)
-    records = []
-    for i in range(count):
-        noun = OBJECTS[i % 80]
-        records.append(
-            {
-                "COCO": f"COCO_{i // 5:012d}",
-                "T_original": f"A man and a red car near house number {i // 5}.",
-                "T_negative": negative_sentence(i % len(NEGATIVE_TEMPLATES), noun),
-                "T_generated": addition(noun),
-                "NeIn": f"NeIn_{i // 5:012d}_{i % 5 + 1}",
-            }
-        )
+    records = [
+        {
+            "COCO": f"COCO_{i // 5:012d}",
+            "T_original": f"A man and a red car near house number {i // 5}.",
+            "T_negative": negative_sentence(i % len(NEGATIVE_TEMPLATES), OBJECTS[i % 80]),
+            "T_generated": addition(OBJECTS[i % 80]),
+            "NeIn": f"NeIn_{i // 5:012d}_{i % 5 + 1}",
+        }
+        for i in range(count)
+    ]
     for folder, key in (("coco_for_val", "COCO"), ("nein_val", "NeIn")):
         _link(root / "data" / folder, sorted({row[key] for row in records}), plain)
     (root / "data" / "val.json").write_text(json.dumps(records))
@@ -93,14 +74,14 @@ def make(root: Path, count: int, editors: int, side: int, tracks: int = 1) -> Pa
         "source_images": str(root / "data" / "coco_for_val"), "nein_images": str(root / "data" / "nein_val"),
     }  # fmt: skip
     config = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
-    for number, track in itertools.product(range(editors), TRACKS[:tracks]):
-        run = RunDir(root / "runs" / f"editor-{number}" / track)
+    for number in range(editors):
+        run = RunDir(root / "runs" / f"editor-{number}" / "negative")
         told = {EDIT: {"size": BLOCK, "records": [[0, count]]}}
         run.open({}, {"config": config, "data": origin, "selected": told}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], edited)
         values = rng.uniform(size=(count, 10))
-        rows = [_edit(i, row, track) for i, row in enumerate(records)]
+        rows = [_edit(i, row) for i, row in enumerate(records)]
         columns = {EDIT: rows} | {
             scores_of(metric): [_score(row["NeIn"], metric, k, values[i]) for i, row in enumerate(records)]
             for k, metric in enumerate([*IMAGE, *EVIDENCE])
@@ -136,40 +117,17 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
             "columns": COLUMNS, "sources": "the same in all runs"}  # fmt: skip
 
 
-class Taken(NamedTuple):
-    """Seconds of a command: by the clock, and of the processor."""
-
-    clock: float
-    processor: float
-
-
-def timed(words: Sequence[str], folder: Path) -> Taken:
-    """How long `python WORDS` takes with the packages of `folder`, once the disk has written what was before.
-    Raises CalledProcessError."""
-    os.sync()
-    clock, before = time.perf_counter(), os.times()
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
-    )
-    after = os.times()
-    processor = after.children_user + after.children_system - before.children_user - before.children_system
-    return Taken(time.perf_counter() - clock, processor)
-
-
 def _link(folder: Path, names: list[str], stock: list[Path]) -> None:
     folder.mkdir(parents=True)
     for i, name in enumerate(names):
         (folder / f"{name}.png").hardlink_to(stock[i % len(stock)])
 
 
-def _edit(index: int, row: dict[str, str], track: str) -> dict[str, Any]:
-    noun = OBJECTS[index % 80]
-    template = index % len(NEGATIVE_TEMPLATES) if track == "negative" else None
-    return {"id": row["NeIn"], "source_id": row["COCO"], "object": noun, "template": template,
-            "instruction": row["T_negative"] if track == "negative" else removal(noun),
-            "seed": index, "image": f"images/{row['NeIn']}.png",
-            "width": 64, "height": 64, "error": None, "note": ""}  # fmt: skip
+def _edit(index: int, row: dict[str, str]) -> dict[str, Any]:
+    about = {"id": row["NeIn"], "source_id": row["COCO"], "object": OBJECTS[index % 80], "seed": index}
+    about |= {"template": index % len(NEGATIVE_TEMPLATES), "instruction": row["T_negative"]}
+    made = {"image": f"images/{row['NeIn']}.png", "width": 64, "height": 64, "error": None, "note": ""}
+    return {**about, **made}
 
 
 def _score(name: str, metric: str, column: int, values: Sequence[float]) -> dict[str, Any]:
@@ -207,7 +165,7 @@ def look(page: Path) -> dict[str, float]:
         chrome.get(page.as_uri())
         until("ready", start, "return document.documentElement.dataset.ready === 'yes'")
         until("first pictures", start, drawn)
-        for name, fragment in (("search", "#q=thing%2011"), ("sort by disagreement", "#sort=editors")):
+        for name, fragment in (("search", "#q=thing%201"), ("sort by disagreement", "#sort=editors")):
             start = time.perf_counter()
             chrome.execute_script(f"location.hash = '{fragment}'")
             until(name, start, f"return location.hash === '{fragment}' && (() => {{ {drawn} }})()")
@@ -222,26 +180,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--samples", type=int, default=24182, help="at least 12: the search is for thing 11")
+    parser.add_argument("--samples", type=int, default=24182, help="default 24182")
     parser.add_argument("--editors", type=int, default=7)
-    parser.add_argument(
-        "--tracks", type=int, choices=(1, 2), default=1, help="1: negative; 2: remove as well"
-    )
     parser.add_argument("--side", type=int, default=64, help="pixels of a picture, a multiple of 8")
     parser.add_argument("--out", type=Path, help="keep everything here (default: a temporary folder)")
     options = parser.parse_args()
-    if options.samples < 12:
-        parser.error("--samples must be at least 12, or the search for thing 11 finds nothing")
     with tempfile.TemporaryDirectory() as scratch:
         root = (options.out or Path(scratch)).resolve()
-        runs = (
-            root / "runs"
-            if (root / "runs").is_dir()
-            else make(root, options.samples, options.editors, options.side, options.tracks)
-        )
+        runs = root / "runs"
+        if not runs.is_dir():
+            make(root, options.samples, options.editors, options.side)
         asked = ["-o", str(root / "report.html"), "--formats", "html,csv"]
-        now = timed(["-m", "nein", "report", str(runs), *asked], Path(__file__).parents[1])
-        print(f"nein report: {now.clock:.1f} s ({now.processor:.1f} s of the processor)")
+        os.sync()  # the disk has written what was before
+        start, before = time.perf_counter(), os.times()
+        line = [sys.executable, "-m", "nein", "report", str(runs), *asked]
+        subprocess.run(line, cwd=Path(__file__).parents[1], check=True, stdout=subprocess.DEVNULL)
+        after, clock = os.times(), time.perf_counter() - start
+        cpu = sum(after[2:4]) - sum(before[2:4])  # of child processes
+        print(f"nein report: {clock:.1f} s ({cpu:.1f} CPU seconds)")
         page, beside = root / "report.html", list((root / "report-data").glob("*.js"))
         size = sum(path.stat().st_size for path in beside) / 2**20
         print(f"page: {page.stat().st_size / 2**20:.1f} MiB; beside it: {len(beside)} files, {size:.0f} MiB")

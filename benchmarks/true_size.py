@@ -6,12 +6,9 @@
     python -m benchmarks.true_size --table build/true-size.json        the table of a finished run
 
 Theirs is diffusers' pipeline called once per picture, one `generate` of transformers per question, one call
-of its detection pipeline per label, one forward per picture and metric. Weights, pictures and dtypes
-are the same on both sides; another dtype than float32 is also compared with ours in float32. Arithmetic
-is counted by torch's counter and set against the fastest matrix product or convolution measured on the same
-device in the same dtype, a moment before. On a CPU seconds are the processor's, so that other work on
-the machine does not count. What was measured, with a profile of every stage, is written to --out after each
-stage.
+of its detection pipeline per label, one forward per picture and metric, on the same weights, pictures and
+dtypes; another dtype than float32 is also compared with ours in float32. On a CPU seconds are CPU seconds.
+What was measured, with a profile, is written to --out after each stage.
 """
 
 from __future__ import annotations
@@ -27,18 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import editing, image_metrics, judges, published
-from benchmarks.common import (
-    Measured,
-    Pair,
-    compared,
-    limits,
-    measure,
-    pairs,
-    results,
-    save,
-    setup,
-)
+from benchmarks import common, editing, image_metrics, judges, published
+from benchmarks.common import Measured, Pair
 from nein import metrics
 from nein.engine.environment import keep_freed_memory
 from nein.loading.digests import DTYPES, torch_dtype
@@ -57,12 +44,12 @@ def main() -> None:
     if options.table:
         print(table(json.loads(Path(options.table).read_text(encoding="utf-8"))))
         return
-    setup(options.threads)
-    tops = {dtype: limits(options.device, torch_dtype(dtype)) for dtype in options.dtypes}
+    common.setup(options.threads)
+    tops = {dtype: common.limits(options.device, torch_dtype(dtype)) for dtype in options.dtypes}
     stages: list[dict[str, Any]] = []
     for stage in measured(options, tops):
         stages.append(stage)
-        result = save(options.out, options.device, tops, stages)
+        result = common.save(options.out, options.device, tops, stages)
         print(f"{stage['stage']}, {stage['dtype']}: {stage['ratio']:.2f} x, {stage['agreement']}", flush=True)
     print(table(result))
 
@@ -78,7 +65,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", default="1", help="pictures in a pass of ours; auto: what pays")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a CPU")
     parser.add_argument("--tiny", action="store_true", help="tiny models in place of published ones")
-    results(parser, "true-size")
+    common.results(parser, "true-size")
     parser.add_argument("--table", help="print the table of this file, and measure nothing")
     options = parser.parse_args(words)
     if options.device == "auto":
@@ -104,8 +91,8 @@ def measured(options: argparse.Namespace, top: dict[str, dict[str, float]]) -> I
                     exact = ours.result
                 elif exact is not None:
                     more["from_float32"] = apart(ours.result, exact)
-                limit = max(top.setdefault(dtype, limits(options.device, torch_dtype(dtype))).values())
-                yield compared(stage, dtype, ours, theirs, items, limit, **more)
+                limit = max(top.setdefault(dtype, common.limits(options.device, torch_dtype(dtype))).values())
+                yield common.compared(stage, dtype, ours, theirs, items, limit, **more)
 
 
 def apart(values: Any, exact: Any) -> str:
@@ -157,15 +144,12 @@ def edit(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     # One batch for every thread: a batch is worked on by one of them, where diffusers takes all for each.
     images = max(batch_size * (options.threads if options.device == "cpu" else 1), options.images)
     sides = editing.side_by_side(str(folder), given(batch_size, images))
+    agreement = "noise drawn in another type"
     if dtype == "float32":
-        difference = sides.difference()
-        agreement = f"{difference.max()} of 255 grey levels at most"
-    else:
-        agreement = "noise drawn in another type"
+        agreement = f"{sides.difference().max()} of 255 grey levels at most"
     what = f"{published.describe('ip2p', tiny=options.tiny)}, {width} x {height}, {options.steps} steps"
-    return sides.ours, sides.theirs, images, {
-        "batch_size": batch_size, "what": what, "agreement": agreement,
-    }  # fmt: skip
+    more = {"batch_size": batch_size, "what": what, "agreement": agreement}
+    return sides.ours, sides.theirs, images, more
 
 
 # --- judges ----------------------------------------------------------------------------------------------
@@ -175,7 +159,7 @@ def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Sta
     folder = root / kind
     if not folder.exists():
         published.make(kind, folder, layers=options.layers, tiny=options.tiny)
-    work = pairs(options.images, _made(root / "coco"), (40, 32) if options.tiny else COCO)
+    work = common.pairs(options.images, root / "coco", (40, 32) if options.tiny else COCO)
     spacy_model()
     loaded = metrics.load_judge(kind, str(folder), device=options.device, dtype=dtype)
     models = {kind: loaded}
@@ -186,13 +170,15 @@ def judge(kind: str, root: Path, dtype: str, options: argparse.Namespace) -> Sta
 
     def rate(batch_size: int) -> float:
         items = (work * batch_size)[:batch_size]
-        return batch_size / measure(lambda: ours(batch_size, items), options.device, count=False).seconds
+        return (
+            batch_size / common.measure(lambda: ours(batch_size, items), options.device, count=False).seconds
+        )
 
     batch_size = best_batch(rate, options.batch_size)
-    mine = measure(lambda: ours(batch_size, work), options.device, profile=True)
+    mine = common.measure(lambda: ours(batch_size, work), options.device, profile=True)
     theirs = judges.untouched(models, {kind: str(folder)})
     library = judges.detection_pipeline(str(folder), theirs[kind]) if kind == "ovd" else None
-    naive = measure(lambda: judges.naive(work, theirs, library), options.device)
+    naive = common.measure(lambda: judges.naive(work, theirs, library), options.device)
     total, flips, most = disagreement(mine.result, naive.result)
     what = published.describe(kind, layers=options.layers, tiny=options.tiny)
     return mine, naive, len(work), {
@@ -221,28 +207,22 @@ def encoders(root: Path, dtype: str, options: argparse.Namespace) -> Stage:
     folders = {kind: root / kind for kind in ("clip", "dino", "lpips")}
     for kind, folder in folders.items():
         published.make(kind, folder, tiny=options.tiny)
-    work = pairs(options.images, _made(root / "edited"), (40, 32) if options.tiny else RESIZED)
+    work = common.pairs(options.images, root / "edited", (40, 32) if options.tiny else RESIZED)
 
     loaded: dict[str, Any] = {
-        kind: metrics.load_encoder(kind, str(folder), device=options.device)
-        for kind, folder in folders.items()
+        kind: metrics.load_encoder(kind, str(path), device=options.device) for kind, path in folders.items()
     }
     loaded["fid"] = published.inception(options.device)
     size = 16 if options.batch_size == "auto" else int(options.batch_size)
     ours = functools.partial(image_metrics.ours, work, loaded)
-    mine = measure(lambda: ours(MemoryStore(), size), options.device, profile=True)
-    naive = measure(lambda: image_metrics.naive(work, loaded), options.device)
+    mine = common.measure(lambda: ours(MemoryStore(), size), options.device, profile=True)
+    naive = common.measure(lambda: image_metrics.naive(work, loaded), options.device)
     most = image_metrics.largest_difference(mine.result, naive.result)
     sizes = f"{RESIZED[0]} x {RESIZED[1]}"
     what = f"CLIP B/32, DINO S/16, Inception-v3, LPIPS (AlexNet), L1 and L2, all whole, {sizes}"
     return mine, naive, len(work), {
         "batch_size": size, "what": what, "agreement": f"values equal to {most:.0e}", "difference": most,
     }  # fmt: skip
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 STAGES: dict[str, Callable[[Path, str, argparse.Namespace], Stage]] = {
@@ -278,12 +258,7 @@ def table(result: dict[str, Any]) -> str:
             f"{ours['operations'] / ours['seconds'] / 1e12:.3f}",
             f"{100 * ours['share']:.0f} %",
             " / ".join(f"{(side['peak'] or 0) / 2**30:.1f} GiB" for side in (theirs, ours)),
-            "; ".join(
-                [
-                    row["agreement"],
-                    *([f"from float32: {row['from_float32']}"] if "from_float32" in row else []),
-                ]
-            ),
+            row["agreement"] + (f"; from float32: {row['from_float32']}" if "from_float32" in row else ""),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
