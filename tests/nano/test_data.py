@@ -1,5 +1,6 @@
 """The nano world on disk: NeIn's official layout, true to the scenes, never half-written."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -17,8 +18,7 @@ from nein.engine import atomic
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import box, render
-from nein.wording.families import NEGATIVE_TEMPLATES, indefinite, negative_sentence
-from tests.nano.words import negated
+from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = 30
@@ -65,28 +65,15 @@ def test_the_layout_is_neins(folder):
         assert record["NeIn"].startswith(f"NeIn_{record['COCO'].removeprefix('COCO_')}_")
 
 
-def test_the_full_val_split_has_at_least_500_samples_and_all_templates(full):
-    assert len(full) >= 500
+def test_the_samples_are_those_that_the_models_were_trained_on(full):
     assert {s.template for s in full} == set(range(len(NEGATIVE_TEMPLATES)))
     assert {s.object for s in full} == set(CATEGORIES)
-    assert max(Counter(s.coco for s in full).values()) == 5
-    assert len({s.coco for s in full}) == data.DEFAULT_SOURCES["val"]
-
-
-def test_sentences_follow_the_templates_and_objects_are_new_and_different(full):
-    seen = set()
-    for s in full:
+    rows = [(s.coco, s.caption, s.negative, s.generated, s.nein, s.source, s.sample) for s in full]
+    assert hashlib.sha256(repr(rows).encode()).hexdigest()[:16] == "2042bfa54720de78"
+    for s in full[:100]:
         assert s.negative == negative_sentence(s.template, s.object)
-        assert s.generated == f"Add {indefinite(s.object)}."
         assert s.object not in s.source.categories
-        assert s.sample.items[:-1] == s.source.items
-        assert s.sample.items[-1].category == s.object
-        assert len(s.sample.items) <= 4
-        assert (s.coco, s.object) not in seen
-        seen.add((s.coco, s.object))
-    assert len({(s.coco, s.template) for s in full}) == len(full)
-    assert negated([s.caption for s in full] + [s.generated for s in full]) == []
-    assert len(negated([s.negative for s in full])) == len(full)
+        assert s.sample.items == (*s.source.items, s.sample.items[-1])
 
 
 def test_records_are_those_of_the_scenes(folder):

@@ -1,8 +1,7 @@
 """Scenes: drawn from seeds, without overlap, rendered the same every time, with exact boxes and masks."""
 
-import dataclasses
+import hashlib
 import random
-from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +9,8 @@ import pytest
 
 from nein.nano import draw
 from nein.nano.data import source_scene
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE
-from nein.nano.scenes import MAX_OBJECTS, SPLITS, Scene, mask, render, rng_for
+from nein.nano.draw import SIZE
+from nein.nano.scenes import SPLITS, Scene, mask, render, rng_for
 from tests.nano.words import random_scene
 
 
@@ -36,40 +35,12 @@ def test_the_random_stream_depends_on_split_index_and_purpose_and_never_on_the_g
     assert random.getstate() == before
 
 
-def test_scenes_hold_one_to_four_objects_and_all_counts_occur(many):
-    counts = Counter(len(scene.items) for scene in many)
-    assert set(counts) == {1, 2, 3, 4}
-    assert min(counts.values()) > 200
-    assert MAX_OBJECTS == 4
-    assert {len(source_scene("val", i).items) for i in range(140)} == {1, 2, 3}
-
-
-def test_every_category_every_colour_and_every_background_occurs_and_a_category_sometimes_twice(many):
-    assert {scene.background for scene in many} == set(BACKGROUNDS)
-    wanted = {(c, colour) for c in CATEGORIES for colour in LOOKS[c].colours}
-    assert {(i.category, i.colour) for s in many for i in s.items} == wanted
-    for scene in many[:150]:
+def test_the_scenes_are_those_that_the_models_were_trained_on(many):
+    assert {len(scene.items) for scene in many} == {1, 2, 3, 4}
+    assert hashlib.sha256(repr(many).encode()).hexdigest()[:16] == "8daaedfe62dff7cd"
+    for scene in many[:100]:
         rest = scene.without(scene.categories[0])
         assert list(rest.items) == [i for i in scene.items if i.category != scene.categories[0]]
-    several = [s for s in many if len(s.categories) < len(s.items)]
-    assert 0.05 < len(several) / len(many) < 0.4
-
-
-def test_objects_never_overlap_and_stay_inside_the_picture(many):
-    for scene in many:
-        for item in scene.items:
-            x0, y0, x1, y1 = item.extent
-            assert min(x0, y0) >= 0
-            assert max(x1, y1) <= SIZE
-        for a, b in combinations(scene.items, 2):
-            (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) = a.extent, b.extent
-            assert max(bx0 - ax1, ax0 - bx1, by0 - ay1, ay0 - by1) >= 1, scene
-    for scene in many[:200]:  # no pixel belongs to two of them
-        empty = dataclasses.replace(scene, items=())
-        touched = np.zeros((SIZE, SIZE), int)
-        for item in scene.items:
-            touched += (render(empty.with_item(item)) != render(empty)).any(-1)
-        assert touched.max() <= 1
 
 
 def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -11,8 +10,8 @@ from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
 from nein.engine.errors import UserError
 from nein.nano import data, scenes
-from nein.nano.draw import CATEGORIES, LOOKS, SKETCH, layer
-from nein.nano.scenes import AXES, HELD_OUT, WORLDS, Item, Scene, box, render
+from nein.nano.draw import CATEGORIES, SKETCH
+from nein.nano.scenes import AXES, HELD_OUT, WORLDS
 from nein.nano.sentences import ASKED, iter_questions
 
 TAUGHT = WORLDS["nano:taught"]
@@ -37,24 +36,6 @@ def test_a_world_that_there_is_not_is_a_sentence():
         scenes.world("nano:stile")
     assert scenes.is_nano("nano:x")
     assert not scenes.is_nano("nanotubes.csv")
-
-
-@pytest.mark.parametrize("category", CATEGORIES)
-def test_a_sketched_thing_stands_in_its_box_and_keeps_the_hue_of_its_colour(category):
-    look = LOOKS[category]
-    item = Item(category, look.colours[0], 20, 20.0, 20.0, False)
-    plain, sketch = (layer(category, item.colour, 20, False, style) for style in ("plain", SKETCH))
-    assert sketch.size == plain.size
-    x0, y0, x1, y1 = box(item, SKETCH)
-    left, top, right, bottom = item.extent
-    assert left <= x0 < x1 <= right
-    assert top <= y0 < y1 <= bottom
-    # Where the thing is not, the two pictures with and without it are one.
-    scene = Scene("room", 3, (item,))
-    with_it, without = render(scene, SKETCH), render(scene.without(category), SKETCH)
-    changed = np.argwhere((with_it != without).any(-1))
-    assert (changed.min(0) >= [int(y0), int(x0)]).all()
-    assert (changed.max(0) < [y1 + 1, x1 + 1]).all()
 
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])
@@ -97,10 +78,10 @@ def test_clip_is_asked_about_held_out_objects_alone(name):
 
 
 def test_a_caption_question_has_one_true_claim_among_its_options():
-    for image in drawn.concepts("train", 60, TAUGHT):
-        question = drawn.caption_question(image, 0, "has")
-        if question is None:
-            continue
+    asked = [(one, drawn.caption_question(one, 0, "has")) for one in drawn.concepts("train", 60, TAUGHT)]
+    questions = [(image, question) for image, question in asked if question is not None]
+    assert len(questions) > 40
+    for image, question in questions:
         truth = []
         for option in question.options:
             sentence = next(s for s in re.split(r"(?<=\.) ", option.text) if s.startswith("The scene has"))
