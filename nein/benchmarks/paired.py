@@ -100,7 +100,7 @@ def corrected(rows: list[dict[str, Any]], family: str) -> list[dict[str, Any]]:
     for members in families.values():
         adjusted = statistics.holm([1.0 if row["p"] is None else row["p"] for row in members])
         for row, p in zip(members, adjusted, strict=True):
-            row |= {"p_holm": p, "family": str(len(members))}
+            row |= {"p_holm": None if row["p"] is None else p, "family": str(len(members))}
     return rows
 
 

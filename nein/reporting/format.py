@@ -41,9 +41,10 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
 
 
 def p_value(p: float | None, least: float | None = None) -> str:
-    """ "0.012". least: the smallest p that was possible; said where it is 0.05 or more."""
-    written = DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-    return written if least is None or least < 0.05 else f"{written} (never below {least:.2g} here)"
+    """ "0.012". least: the smallest p that was possible; stands in its place where it is 0.05 or more."""
+    if least is not None and least >= 0.05:
+        return f"never below {least:.2g} here"
+    return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def heading(title: str, higher_is_better: bool | None = None) -> str:

@@ -2,10 +2,12 @@
 
 Samples of one source image are alike: source images are the independent units everywhere.
 
-- a share or a mean of values in a range: Clopper-Pearson at the effective size;
-- a paired difference of such: Bonett-Price at the effective size; a ratio: Bonett-Price's for ratios;
+- a share: Clopper-Pearson at the effective size;
+- a mean of values within a range, from `ENOUGH` source images on: Wilson with t, at the size that a share of
+  the same mean and standard error would have;
+- a paired difference of such: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
 - a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
-- p: source images change sides (permutation test).
+- p of a difference: that of its interval.
 
 docs/explanation/statistics.md has sources and coverage. Unscored values (None) never enter.
 """
@@ -23,6 +25,9 @@ import numpy as np
 from nein.statistics import intervals
 from nein.statistics.intervals import LEVEL
 
+#: Source images from which on the spread of values within a range gives their interval: with fewer, Wilson's
+#: falls short of 95 % (docs/explanation/statistics.md).
+ENOUGH = 13
 #: The cluster of every value, by name, or what `cluster_columns` made of them.
 Clusters: TypeAlias = "Sequence[Hashable] | Columns"
 
@@ -72,33 +77,65 @@ def bounded_mean(
     weights: Sequence[float] | np.ndarray | None = None,
 ) -> Estimate | None:
     """sum w x / sum w of values in [low, high], or None for no values. The interval is Clopper-Pearson's at
-    the effective size; with a negative `low` the values are paired differences, and it is Bonett-Price's."""
+    the effective size, or Wilson's (`ENOUGH`); with a negative `low` the values are paired differences, and
+    it is Bonett-Price's."""
+    return _bounded(values, clusters, low, high, weights)[0]
+
+
+def _bounded(
+    values: Sequence[float] | np.ndarray,
+    clusters: Clusters,
+    low: float,
+    high: float,
+    weights: Sequence[float] | np.ndarray | None = None,
+) -> tuple[Estimate | None, float | None]:
+    """`bounded_mean`, and the two-sided p of a difference of zero, by its interval."""
     x = np.asarray(values, dtype=np.float64)
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     total = float(w.sum())
     if not total:
-        return None
+        return None, None
     if x.size and not (x.min() >= low and x.max() <= high):
         raise AssertionError(f"values from {x.min()} to {x.max()} are not within [{low}, {high}]")
     scale, offset = (max(high, -low), 0.0) if low < 0 else (high - low, low)
     x, w = (x - offset) / scale, w / total
-    value = float((w * total) @ x) / total
+    value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # the last bit of a weighted mean
     up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
-    independent = _independent(w * (x - value), w, clusters, up + down - value**2)
+    binary = up + down - value**2
+    sample = _independent(w * (x - value), w, clusters, binary)
+    graded = bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
+    if graded and sample.error and sample.clusters >= ENOUGH:
+        sample = replace(sample, size=binary / sample.error**2, freedom=sample.clusters - 1)
+    n = int((w > 0).sum())
     if low < 0:
-        ends = intervals.bonett_price(up, down, independent.size)
-    else:
-        ends = intervals.clopper_pearson(min(1.0, max(0.0, value)), independent.size)
-    return independent.estimate(value, ends, int((w > 0).sum()), scale, offset)
+        middle, error = intervals.bonett_price(up, down, sample.size)
+        ends = max(-1.0, middle - sample.reach * error), min(1.0, middle + sample.reach * error)
+        p = 1.0 if abs(value) <= ROUNDING else _two_sided(middle / error, sample.freedom)
+        return sample.estimate(value, ends, n, scale, offset), p
+    if sample.freedom is None:
+        return sample.estimate(value, intervals.clopper_pearson(value, sample.size), n, scale, offset), None
+    ends = intervals.wilson(value * sample.size, sample.size, sample.reach)
+    return sample.estimate(value, ends, n, scale, offset), None
 
 
 @dataclass(frozen=True)
 class _Independent:
-    """The effective size of clustered values, the cluster-robust standard error, how many clusters."""
+    """The effective size of clustered values, the cluster-robust standard error, how many clusters; degrees
+    of freedom of t where that takes the place of the normal distribution."""
 
     size: float
     error: float | None
     clusters: int
+    freedom: int | None = None
+
+    @property
+    def reach(self) -> float:
+        """Standard errors to either end of the interval."""
+        if self.freedom is None:
+            return intervals.Z
+        from scipy.special import stdtrit
+
+        return float(stdtrit(self.freedom, (1 + LEVEL) / 2))
 
     def estimate(
         self, value: float, ends: intervals.Ends, n: int, scale: float = 1.0, offset: float = 0.0
@@ -158,24 +195,23 @@ def pairs(
 
 
 def difference_of_means(
-    first: Sequence[float] | np.ndarray,
-    first_clusters: Sequence[Hashable],
-    second: Sequence[float] | np.ndarray,
-    second_clusters: Sequence[Hashable],
+    first: Mapping[Hashable, float], second: Mapping[Hashable, float], cluster_of: Mapping[Hashable, Hashable]
 ) -> Estimate | None:
-    """Mean of `first` minus mean of `second`, values from 0 to 1; None where one has none. Paired where both
-    go through the same clusters in the same order, else with Agresti-Caffo's interval at the effective sizes,
-    and `n` is the larger number of values."""
-    if not len(first) or not len(second):
+    """Mean of `first` minus mean of `second`, values from 0 to 1 by id; None where one has none. Paired where
+    both have the same ids, else with Agresti-Caffo's interval at the effective sizes, and `n` is the larger
+    number of values."""
+    if not first or not second:
         return None
-    x, y = (np.asarray(values, dtype=np.float64) for values in (first, second))
-    if list(first_clusters) == list(second_clusters):
-        return bounded_mean(x - y, first_clusters, -1.0, 1.0)
+    x, y = (np.fromiter(side.values(), np.float64, len(side)) for side in (first, second))
+    clusters = [cluster_of[key] for side in (first, second) for key in side]
+    if first.keys() == second.keys():
+        paired = np.fromiter((second[key] for key in first), np.float64, len(x))
+        return bounded_mean(x - paired, clusters[: len(x)], -1.0, 1.0)
     one, other, n = float(x.mean()), float(y.mean()), max(len(x), len(y))
     parts = np.concatenate([(x - one) / len(x), (other - y) / len(y)])
     shares = np.concatenate([np.full(len(x), 0.5 / len(x)), np.full(len(y), 0.5 / len(y))])
     binary = n * (one * (1 - one) / len(x) + other * (1 - other) / len(y))
-    independent = _independent(parts, shares, [*first_clusters, *second_clusters], binary, n)
+    independent = _independent(parts, shares, clusters, binary, n)
     effect = n / independent.size
     ends = intervals.agresti_caffo(one, len(x) / effect, other, len(y) / effect)
     return independent.estimate(one - other, ends, n)
@@ -201,9 +237,10 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
 class PairedTest:
     """The difference of two runs over the samples scored in both.
 
-    p           Two-sided: of bounded values by `_permutation_test`, of others the t test of the interval; 1.0
-                where nothing differs, None where unbounded values have no standard error.
-    least       The smallest p that so many clusters can give; None for unbounded values.
+    p           Two-sided: below 0.05 where the interval excludes 0, never below `least`; 1.0 where nothing
+                differs, None of fewer than `FEWEST` clusters, or of unbounded values without standard error.
+    least       The smallest p that so many clusters can give if each may change sides, 2 / 2^G; None for
+                unbounded values.
     detectable  The smallest true difference that is found with probability `POWER`.
     needed      Clusters to find the observed one with that probability; None where nothing differs.
     """
@@ -217,8 +254,6 @@ class PairedTest:
 
 
 POWER = 0.8
-#: Patterns of signs that are tried, all or as many drawn, for up to `MANY` clusters that differ.
-PATTERNS, MANY = 2**14, 64
 FEWEST = 6  # clusters with which p can be below 5 % at all, 2 / 2^6
 #: A mean of differences that is this small beside the largest of them is 0 but for the order of additions.
 ROUNDING = 1e-12
@@ -229,61 +264,36 @@ def pairs_test(
 ) -> PairedTest | None:
     """Values of the same samples, (n,) each; None without any. span: how far apart two values can be; None
     for values whose range says nothing (`mean`)."""
-    columns, apart = cluster_columns(clusters), one - other
-    difference = mean(apart, columns) if span is None else bounded_mean(apart, columns, -span, span)
+    columns, apart, least = cluster_columns(clusters), one - other, None
+    if span is None:
+        difference = mean(apart, columns)
+        p = None if difference is None else _t_test(difference)
+    else:
+        difference, p = _bounded(apart, columns, -span, span)
+        least = 2.0 ** (1 - columns.count)
+        p = None if p is None or columns.count < FEWEST else max(p, least)
     if difference is None:
         return None
-    level, least = 1 - LEVEL, None
-    if span is None:
-        p = _t_test(difference)
-    else:
-        least = 2.0 ** (1 - columns.count)
-        p, level = _permutation_test(difference, *_cluster_sums(columns, apart))
-    nothing = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
-    detectable, needed = _power(difference, level, nothing)
+    equal = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
+    detectable, needed = _power(difference, equal)
     if needed and least:
         needed = max(needed, FEWEST)
     return PairedTest(difference, (float(one.mean()), float(other.mean())), p, least, detectable, needed)
 
 
-def _permutation_test(difference: Estimate, sums: np.ndarray) -> tuple[float, float]:
-    """(p, the largest p below 5 % that is possible: the size of the test); sums: (G,), of which each may
-    change sides. The t test takes its place where more than `MANY` clusters differ, and where p is below
-    what `PATTERNS` draws can tell."""
-    from scipy.stats import permutation_test
-
-    sums = sums[np.abs(sums) > ROUNDING * np.abs(sums).max(initial=0.0)]
-    if len(sums) < 2:
-        return 1.0, 1 - LEVEL
-    by_t = max(_t_test(difference) or 0.0, 2.0 ** (1 - len(sums)))
-    if len(sums) > MANY:
-        return by_t, 1 - LEVEL
-    found = permutation_test(
-        (sums,), lambda x, axis: x.sum(axis), permutation_type="samples", vectorized=True,
-        n_resamples=PATTERNS, rng=0,
-    )  # fmt: skip
-    p = float(found.pvalue)
-    if 2 ** len(sums) > PATTERNS:
-        return (p if p * PATTERNS > 20 else min(p, by_t)), 1 - LEVEL
-    null = np.sort(np.abs(found.null_distribution))
-    edge = null[-1 - int((1 - LEVEL) * len(null))]
-    return p, float(np.mean(null > edge * (1 + ROUNDING))) or 1 - LEVEL
-
-
-def _power(difference: Estimate, level: float, equal: bool) -> tuple[float | None, int | None]:
-    """(detectable, needed) of the t test at this level, (z_level + z_power)^2 SE^2 G / d^2 + z_level^2 / 2
-    clusters. Source: Guenther, The American Statistician 35 (1981)."""
+def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]:
+    """(detectable, needed) of the t test, (z + z_power)^2 SE^2 G / d^2 + z^2 / 2 clusters. Source: Guenther,
+    The American Statistician 35 (1981)."""
     from scipy.special import ndtri
 
     error, count = difference.standard_error, difference.clusters
     if not error:
         return None, None
-    z, usual, power = (float(ndtri(1 - each)) for each in (level / 2, (1 - LEVEL) / 2, 1 - POWER))
-    free = count - z**2 / 2
-    detectable = error * (z + power) * math.sqrt(count / free) if free > 0 else None
+    z, free = intervals.Z + float(ndtri(POWER)), count - intervals.Z**2 / 2
+    detectable = error * z * math.sqrt(count / free) if free > 0 else None
     if equal:
         return detectable, None
-    return detectable, math.ceil(count * ((usual + power) * error / difference.value) ** 2 + usual**2 / 2)
+    return detectable, math.ceil(count * (z * error / difference.value) ** 2 + intervals.Z**2 / 2)
 
 
 def _t_test(mean: Estimate) -> float | None:
@@ -295,9 +305,15 @@ def _t_test(mean: Estimate) -> float | None:
 
 def t_p_value(value: float, error: float, freedom: int) -> float:
     """Two-sided p of Student's t = value / error."""
-    from scipy.special import stdtr
+    return _two_sided(value / error, freedom)
 
-    return 2 * float(stdtr(freedom, -abs(value) / error))
+
+def _two_sided(deviation: float, freedom: int | None) -> float:
+    """p of so many standard errors, of t or of the normal distribution."""
+    from scipy.special import ndtr, stdtr
+
+    below = ndtr(-abs(deviation)) if freedom is None else stdtr(freedom, -abs(deviation))
+    return 2 * float(below)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -29,7 +29,8 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any) ->
 
     The design effect is robust / binary, with the intraclass correlation kept between 0 and 1. Few dissenting
     samples (n binary) say little about it, none nothing: it is averaged with the one that `ALIKE` gives, by
-    the weight of one picture. Source: Korn & Graubard, Survey Methodology 24 (1998).
+    the weight of one image. The size is Korn & Graubard's, Survey Methodology 24 (1998), without their
+    factor of t; the average is ours.
     """
     usual = np.maximum(usual, 1.0)
     dissent, assumed = n * binary, 1 + (usual - 1) * ALIKE
@@ -54,12 +55,12 @@ def clopper_pearson(share: Any, n: Any) -> Ends:
 
 
 def bonett_price(up: Any, down: Any, n: Any) -> Ends:
-    """Of a paired difference, up - down, the shares of n pairs that say +1 and -1; a pair is added to either.
-    Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37 (2012)."""
+    """(middle, standard error) of a paired difference, up - down, the shares of n pairs that say +1 and -1; a
+    pair is added to either. Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37
+    (2012)."""
     more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
     middle = more - less
-    reach = Z * np.sqrt((more + less - middle**2) / (n + 2))
-    return np.maximum(-1.0, middle - reach), np.minimum(1.0, middle + reach)
+    return middle, np.sqrt((more + less - middle**2) / (n + 2))
 
 
 def agresti_caffo(first: Any, n_first: Any, second: Any, n_second: Any) -> Ends:
@@ -78,11 +79,12 @@ def bonett_price_ratio(both: Any, first: Any, second: Any) -> Ends:
     apart = np.sqrt((first + second + 2) / ((above + 1) * (below + 1)))
     each = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]
     z = Z * apart / (each[0] + each[1])
-    (low, high), (least, most) = (_wilson(x, n, z) for x in (above, below))
+    (low, high), (least, most) = (wilson(x, n, z) for x in (above, below))
     return low / most, high / least
 
 
-def _wilson(yes: Any, n: Any, z: Any) -> Ends:
-    """Source: Wilson, Journal of the American Statistical Association 22 (1927)."""
+def wilson(yes: Any, n: Any, z: Any) -> Ends:
+    """Of `yes` of n samples, z standard errors on either side. Source: Wilson, Journal of the American
+    Statistical Association 22 (1927)."""
     middle, reach = 2 * yes + z**2, z * np.sqrt(z**2 + 4 * yes * (1 - yes / n))
     return (middle - reach) / (2 * (n + z**2)), (middle + reach) / (2 * (n + z**2))

@@ -1,3 +1,4 @@
+from nein.reporting import figures as frames
 from tests.negvqa.tiny import figure, run
 
 MODELS = ("nano-negvqa", "nano-negvqa-negated")
@@ -23,3 +24,8 @@ def test_the_affirmative_model_falls_on_negated_questions_and_the_one_taught_neg
         found = figure(tmp_path / model, task="agreement")
         assert found["n"] == 2 * QUESTIONS
         assert found["value"] >= 0.99
+        rows = frames.read(tmp_path / model / "figures.csv")
+        shares = rows[(rows["unit"] == "%") & (rows["protocol"] == "fixed")]
+        assert set(shares["interval"]) == {"clustered", ""}  # not the paper's, which goes beyond
+        assert shares["low"].min() >= 0.0
+        assert shares["high"].max() <= 1.0

@@ -11,6 +11,7 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -256,9 +257,11 @@ def run(options: AnalyseConfig) -> None:
         features = [np.stack([encoded[s.text] for s in group]) for group in sets]
         values = list(map(measure, features))
         for metric in MEASURES:
-            cosine = metric.startswith(("collapse", "twin"))  # others are shares
-            estimator = statistics.mean if cosine else statistics.bounded_mean
-            estimate = estimator([value[metric] for value in values], clusters)
+            estimate = statistics.mean([value[metric] for value in values], clusters)
+            if estimate is not None and estimate.low is not None and estimate.high is not None:
+                least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
+                low, high = max(least, estimate.low), min(1.0, estimate.high)
+                estimate = replace(estimate, low=low, high=high)
             rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
         named = {True: f"A = {pairs[0][0]}", False: f"A = {pairs[0][1]}"}
         for key, _, groups in PLOTS:

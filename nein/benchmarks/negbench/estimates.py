@@ -61,8 +61,11 @@ def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
 
 
 def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> dict[str, Any]:
-    apart = statistics.difference_of_means(first.values, first.clusters, second.values, second.clusters)
-    return figure(apart, unit="points", **what)
+    sides, source_of = [], {}
+    for side in (first, second):
+        sides.append(dict(zip(side.frame["id"], side.values.tolist(), strict=True)))
+        source_of |= dict(zip(side.frame["id"], side.clusters, strict=True))
+    return figure(statistics.difference_of_means(*sides, source_of), unit="points", **what)
 
 
 def of_retrieval(table: ScoreTable) -> Figures:
@@ -104,8 +107,9 @@ def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, in
     scored = [side[side["item"].isin(scored[1 - number]["item"])] for number, side in enumerate(scored)]
     sizes = pd.concat([side.groupby("item").size() for side in scored], axis=1)
     n, total = int(sizes.max(axis=1).sum()), int(both.max(axis=1).sum())
-    first, second = ((side["value"].to_numpy(), side["source"].tolist()) for side in scored)
-    estimate = statistics.difference_of_means(*first, *second)
+    first, second = (dict(zip(side["pair"], side["value"], strict=True)) for side in scored)
+    source_of = dict(zip(*(pd.concat(scored)[name] for name in ("pair", "source")), strict=True))
+    estimate = statistics.difference_of_means(first, second, source_of)
     return None if estimate is None else replace(estimate, n=n), total - n
 
 

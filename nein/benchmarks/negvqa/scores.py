@@ -1,6 +1,6 @@
 """A run of NegVQA: its files (docs/reference/files.md), its answers read under both protocols, their figures.
 
-Intervals come in two kinds: "clustered" by picture, and "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
+Intervals are "clustered" by image; under "paper" also "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
             what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
             what |= {"category": category, "unit": "%"}
             yield members.described(estimate, **what, interval="clustered")
-            yield members.described(normal(estimate), **what, interval="normal")
+            if protocol == "paper":
+                yield members.described(normal(estimate), **what, interval="normal")
 
 
 def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:

@@ -29,7 +29,7 @@ _HOW = {
 _CLUSTERED = "95 % intervals clustered by picture"
 _INTERVALS = {
     "clustered": _CLUSTERED,
-    "normal": "95 % intervals by the normal approximation, p ± 1.96 √(p(1 − p)/n), as in the paper",
+    "normal": "95 % intervals by the paper's formula, p ± 1.96 √(p(1 − p)/n), which is not cut at 0 and 100",
 }
 _MODEL, _SCORING = Row("model"), Row("scoring")
 _COUNTS = (
@@ -292,7 +292,7 @@ SECTIONS = (
     Section(
         "accuracy",
         "Accuracy",
-        [accuracy(p, i) for p in _HOW for i in _INTERVALS] + [SUBSETS],
+        [accuracy("fixed", "clustered"), *(accuracy("paper", kind) for kind in _INTERVALS), SUBSETS],
         [BARS, SUBSET_SCALING],
     ),
     Section(PAPER, "Compared with the paper", [TABLE_1, OVER_MODELS, BESIDE], [SCALING]),
