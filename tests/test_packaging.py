@@ -171,6 +171,8 @@ def test_containers_hold_all_that_the_wheel_is_built_from():
     assert {*re.findall(r"^    (\S+) /opt/nein/\1$", RECIPES["nein.def"], flags=re.MULTILINE)} == needed
     assert {*re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), flags=re.MULTILINE)} == needed
     assert [name for name in needed if not (ROOT / name).exists()] == []
+    source = {*build["targets"]["sdist"]["include"], "pyproject.toml"}
+    assert needed | {"CITATION.cff", ".dockerignore", "tests", *RECIPES} <= source  # the tests read them
 
 
 def test_the_container_has_two_variants_and_its_commands_are_not_those_of_root():
