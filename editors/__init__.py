@@ -32,7 +32,7 @@ from nein.editors.presets import declared_class as declared_class
 from nein.editors.zone import find_missing
 from nein.loading.attributes import load_attribute
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import Need, expanded, is_served, located, parse_reference
+from nein.loading.references import TEXTS, Need, expanded, is_served, located, parse_reference
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
@@ -116,11 +116,11 @@ def origins(
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = reference.partition(":")
-    parts = [Need.of("pipeline", reference, revision)]
+    parts = [Need.of(reference, revision)]
     if expanded(located(reference)).is_file() or (colon and repository.count("/") == 1):
-        parts = [Need.of("settings", options.get("config") or DEFAULT_CONFIG, None)]
-        parts += [Need.of(f"file:{file}", repository, revision)] if file else []
-    parts += [Need.of(layout, options[option], None) for option, layout in row.layouts.items() if layout]
+        parts = [Need.of(repository, revision, (file,))] if file else []
+        parts += [Need.of(options.get("config") or DEFAULT_CONFIG, files=TEXTS)]
+    parts += [Need.of(options[option]) for option, where in row.layouts.items() if where]
     parts += [lora.origin(options["lora"])] if options.get("lora") else []
     return [part for part in parts if part is not None]
 

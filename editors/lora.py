@@ -45,4 +45,4 @@ def modules(tensors: Iterable[str], reference: str) -> set[str]:
 
 def origin(reference: str) -> Need | None:
     where, file = split(reference)
-    return Need.of(f"file:{file}", where)
+    return Need.of(where, files=(file,))

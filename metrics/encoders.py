@@ -247,7 +247,7 @@ def fid_origins(path_or_id: str) -> list[Need] | None:
         return None
     from cleanfid.downloads_helper import inception_url
 
-    return [Need("torch", inception_url, INCEPTION_SHA256)]
+    return [Need(inception_url, INCEPTION_SHA256, "url")]
 
 
 NETS = ("alex", "vgg", "squeeze")
@@ -372,4 +372,4 @@ def lpips_origins(path_or_id: str) -> list[Need]:
     }
     url = trunks[path_or_id].url
     # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
-    return [Need("torch", url, url.rpartition("-")[2].partition(".")[0])]
+    return [Need(url, url.rpartition("-")[2].partition(".")[0], "url")]

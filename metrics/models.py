@@ -224,15 +224,14 @@ def origins(kind: str, reference: str) -> list[Need]:
         except (OSError, ValueError, AttributeError):
             return []  # the loader says why
         return origins("clip", base) if isinstance(base, str) else []
-    layout = "transformers"
     if kind in ("dual", "text"):
         prefix = dual_prefix(reference)
         if prefix == "sentence":
-            layout, reference = "sentence", reference.removeprefix("sentence:")
+            reference = reference.removeprefix("sentence:")
         elif prefix is not None and prefix not in ORIGINS:
             return []
         kind = prefix or kind
     if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
         return found
-    origin = Need.of(layout, reference)
+    origin = Need.of(reference)
     return [origin] if origin else []

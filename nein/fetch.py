@@ -1,32 +1,28 @@
-"""`nein fetch`: the models and data of runs, beforehand, into a folder that machines without internet read.
+"""`nein fetch`: the models and data of runs, beforehand, into the hub's cache (HF_HOME).
 
-nein fetch --preset paper --editor ip2p,magicbrush --out models      of a preset's evaluations
-nein fetch eval --preset paper --data hub:OWNER/NAME --models-from models ...    of the command that follows
-nein fetch --check --out models
-nein eval --models-from models ...
+nein fetch --preset paper --editor ip2p,magicbrush                     of a preset's evaluations
+nein fetch eval --preset paper --data hub:OWNER/NAME --editor all      of the command that follows
+HF_HUB_OFFLINE=1 nein eval ...
 """
 
 from __future__ import annotations
 
+import glob
 import pkgutil
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Names, Options, option
-from nein.engine import atomic, store
 from nein.engine.errors import UserError, chosen
-from nein.engine.store import Need
-from nein.loading.references import expanded
-
-if TYPE_CHECKING:
-    from nein.models.fetching import Set
+from nein.loading.errors import first_line
+from nein.loading.references import TEXTS, Need
 
 #: Further commands whose presets say what they need -> their options.
 GENERATE = {
@@ -34,8 +30,15 @@ GENERATE = {
     "negbench-generate": "nein.generate.negbench.config:BuildConfig",
     "negvqa-generate": "nein.generate.negvqa.config:ConversionConfig",
 }
-OUT = "models"
+#: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.
+WEIGHTS = ("*model.safetensors", "*model-*-of-*.safetensors", "*model.bin", "*model-*-of-*.bin")
+#: Folders of a repository that nothing here reads.
+LEFT_OUT = ("onnx/*", "openvino/*", "coreml/*", "original/*", "safety_checker/*")
 NOTHING = "Nothing to fetch: everything this needs ships with nein."
+
+
+class Refused(Exception):
+    """A need that is not to be had: one sentence."""
 
 
 def names() -> list[str]:
@@ -49,11 +52,11 @@ def options_of(name: str) -> Any:
 
 @dataclass(kw_only=True)
 class FetchConfig(Options):
-    """What is fetched, and where to."""
+    """What is fetched."""
 
     epilog = (
-        "Or: nein fetch COMMAND OPTIONS, for what this command needs, with --models-from FOLDER as there. "
-        "Then: nein COMMAND OPTIONS --models-from FOLDER."
+        "Or: nein fetch COMMAND OPTIONS, for what this command needs. It goes where the libraries look "
+        "(HF_HOME, TORCH_HOME). Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS."
     )
 
     preset: Literal["nano", "paper"] = option("paper", "fetch the models of this preset", "Main")
@@ -62,12 +65,8 @@ class FetchConfig(Options):
     )
     editor: Names = option([], "editors (default: the preset's), or all", "Main")
     data: Names = option([], "also fetch data sets: hub:OWNER/NAME[@REVISION]", "Main")
-    out: Path = option(Path(OUT), "folder to fill or to check", "Output")
-    only_check: bool = option(False, "verify the folder; download nothing", "Output", typed="check")
 
     def check(self) -> None:
-        if self.out.is_file():
-            raise UserError(f"'{self.out}' is a file; --out takes a folder.")
         given = self.benchmarks or (["nein"] if self.editor else registry.OURS)
         self.benchmarks = [chosen("benchmark", name, names()) for name in given]
         for name in self.data:
@@ -88,138 +87,135 @@ class FetchConfig(Options):
 
 
 def announced(config: FetchConfig) -> list[str]:
-    return [] if config.only_check else planned(config.needs(), config.out)
+    return planned(config.needs())
 
 
 def run(config: FetchConfig) -> int | str:
-    if config.only_check:
-        return check(config.out)
-    return fetch(config.needs(), config.out)
+    return fetch(config.needs())
 
 
 def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str:
-    """`nein fetch NAME WORDS`: what this command needs, into the folder of its `--models-from`."""
+    """`nein fetch NAME WORDS`: what this command needs."""
     config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
-    needs, folder = config.needs(), Path(config.models_from or OUT)
-    return "".join(f"{line}\n" for line in planned(needs, folder)) if dry_run else fetch(needs, folder)
+    needs = config.needs()
+    return "".join(f"{line}\n" for line in planned(needs)) if dry_run else fetch(needs)
 
 
-def planned(needs: Sequence[Need], folder: Path) -> list[str]:
-    """What `--dry-run` prints: a line per need with its files and bytes, and the total against the free disk.
-    Without the hub, repositories and folders alone."""
-    from nein.models import fetching
-
-    wanted, packages = _parted(needs)
-    last = [f"{need.reference}: pip installs it with nein" for need in packages]
-    if not wanted:
-        return [NOTHING, *last]
-    root = expanded(folder).absolute()
-    try:
-        with tempfile.TemporaryDirectory() as cache:
-            found, refused = fetching.ask(wanted, Path(cache))
-    except UserError as error:
-        lines = [f"{need} -> {fetching.place(need, folder)}" for need in wanted]
-        return [*lines, *last, f"Sizes need the hub: {error}"]
-    lines = [
-        f"{item.need}: {len(item.files)} files, {gigabytes(item.size)} -> {fetching.place(item.need, folder)}"
-        for item in found
-    ]
-    return [*lines, *last, *(f"Refused: {sentence}" for sentence in refused), _sizes(found, root)[2]]
-
-
-def _parted(needs: Sequence[Need]) -> tuple[list[Need], list[Need]]:
-    """(what is downloaded, Python packages), each need once."""
-    wanted = dict.fromkeys(needs)
-    return [n for n in wanted if n.layout != "package"], [n for n in wanted if n.layout == "package"]
-
-
-def _sizes(found: Sequence[Set], root: Path) -> tuple[int, int, str]:
-    """Bytes to download, bytes free on the disk of `root` (which may not exist yet), and a sentence."""
-    from nein.models import fetching
-
-    left = fetching.left(found, _manifest(root), root)
-    free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    files, size = sum(len(item.files) for item in found), gigabytes(sum(item.size for item in found))
-    summary = f"{len(found)} models and data sets, {files} files, {size}"
-    return left, free, f"{summary}; {gigabytes(left)} to download, {gigabytes(free)} free on the disk."
-
-
-def _manifest(root: Path) -> dict[str, Any]:
-    return store.read_manifest(root) if (root / store.MANIFEST).is_file() else {}
-
-
-def fetch(needs: Sequence[Need], folder: Path) -> int | str:
-    """Downloads what the folder does not have yet; what to type next, or exit code 1 where something was
-    refused.
-
-    Raises UserError where the hub does not answer, the disk is full, or HF_HUB_OFFLINE is set.
-    """
-    wanted, packages = _parted(needs)
-    if not wanted:
+def fetch(needs: Sequence[Need]) -> int | str:
+    """Downloads what is not here; exit code 1 where something was refused. Raises UserError where nobody
+    answers, the disk is full, or HF_HUB_OFFLINE is set."""
+    if not needs:
         return f"{NOTHING}\n"
-    from nein.models import fetching
-
-    atomic.make_folder(folder)
-    root = expanded(folder).absolute()
-    sets = _manifest(root)
-    found, refused = fetching.ask(wanted, root)
-    left, free, sentence = _sizes(found, root)
-    say(sentence)
-    if free < left:
-        raise UserError(
-            f"'{root}' has room for {gigabytes(free)} and {gigabytes(left)} are to be downloaded; choose a "
-            "folder on another disk with --out, or fewer models with --benchmarks and --editor."
-        )
-    for item in found:
+    refused = []
+    for need in dict.fromkeys(needs):
         try:
-            sets[item.need.key] = fetching.download(item, root)
-        except fetching.Refused as error:
+            download(need)
+        except Refused as error:
             refused.append(str(error))
-        else:
-            store.write_manifest(root, sets)
-    _say_notes(root, sets)
-    for need in packages:
-        say(f"Not in the folder: {need.reference}, which pip installs with nein.")
     for sentence in refused:
-        say(f"Not fetched: {sentence}")
-    if refused:
-        return 1
-    return f"{folder} is complete: nein COMMAND ... --models-from {folder}\n"
+        print(f"Not fetched: {sentence}", file=sys.stderr, flush=True)
+    return 1 if refused else "Everything is here: HF_HUB_OFFLINE=1 nein COMMAND ...\n"
 
 
-def check(folder: Path) -> int | str:
-    """Reads every file; what is missing or altered, with exit code 1, or that all is well."""
-    from tqdm import tqdm
+def planned(needs: Sequence[Need]) -> list[str]:
+    """What `--dry-run` prints: a line per need with its files and bytes, and the total against the free disk.
+    Without the hub, the repositories alone."""
+    from huggingface_hub import constants
 
-    root = expanded(folder).absolute()
-    sets = store.read_manifest(root)
-    with tqdm(total=store.total(sets), unit="B", unit_scale=True, desc="check", disable=None) as progress:
-        faults = list(store.faults(root, sets, progress.update))
-    _say_notes(root, sets)
-    for fault in faults:
-        print(fault)
-    if faults:
-        say(
-            f"{len(faults)} files of '{folder}' are missing or altered; remove the altered ones and fetch "
-            f"again."
-        )
-        return 1
-    return (
-        f"{folder} is as it was fetched: {len(sets)} models and data sets, {gigabytes(store.total(sets))}.\n"
-    )
+    if not needs:
+        return [NOTHING]
+    lines, count, size, left = [], 0, 0, 0
+    for need in dict.fromkeys(needs):
+        try:
+            files = download(need, dry_run=True)
+        except Refused as error:
+            lines.append(f"Refused: {error}")
+        except UserError as error:
+            return [*map(str, dict.fromkeys(needs)), f"Sizes need the hub: {error}"]
+        else:
+            of_need = sum(file.file_size or 0 for file in files)
+            lines.append(f"{need}: {len(files)} files, {gigabytes(of_need)}" if files else str(need))
+            count, size = count + len(files), size + of_need
+            left += sum(file.file_size or 0 for file in files if file.will_download)
+    root = Path(constants.HF_HUB_CACHE)
+    free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
+    total = f"{count} files, {gigabytes(size)}; {gigabytes(left)} to download"
+    return [*lines, f"{total}, {gigabytes(free)} free on the disk of {root}."]
 
 
-def _say_notes(root: Path, sets: dict[str, Any]) -> None:
-    """What is to be known of the models in a folder before figures are believed."""
-    from nein.models import lineage
+def download(need: Need, *, dry_run: bool = False) -> list[Any]:
+    """`snapshot_download` of a need's files, or torch's download of a file at an address.
 
-    for line in lineage.notes(lineage.of_store(root, sets)):
-        say(line)
+    dry_run  Gives the files (`huggingface_hub.DryRunFileInfo`) and downloads none; [] of an address.
+
+    Raises Refused or UserError.
+    """
+    from huggingface_hub import HfApi, constants, errors, snapshot_download
+    from huggingface_hub.utils import httpx
+
+    if constants.HF_HUB_OFFLINE:
+        raise UserError("HF_HUB_OFFLINE is set, and nein fetch needs the network: unset it for this command.")
+    try:
+        if need.kind == "url":
+            if not dry_run:
+                _download_address(need)
+            return []
+        names = HfApi().list_repo_files(need.reference, revision=need.revision, repo_type=need.kind)
+        files = choose(need, names)
+        found = snapshot_download(
+            need.reference, repo_type=need.kind, revision=need.revision, dry_run=dry_run,
+            allow_patterns=[glob.escape(name) for name in files],
+        )  # fmt: skip
+        return list(found) if dry_run else []
+    except errors.GatedRepoError:
+        page = f"{constants.ENDPOINT}/{'datasets/' if need.kind == 'dataset' else ''}{need.reference}"
+        raise Refused(
+            f"'{need}' is gated: accept its licence at {page}, log in with `hf auth login` (or set "
+            "HF_TOKEN), and fetch again."
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise Refused(
+            f"There is no repository '{need.reference}' on the hub, or it is private: check the name, or log "
+            "in with `hf auth login`."
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise Refused(f"'{need.reference}' has no revision '{need.revision}'.") from None
+    except (OSError, RuntimeError, ValueError, httpx.HTTPError) as error:
+        where = need.reference if need.kind == "url" else constants.ENDPOINT
+        raise UserError(
+            f"'{need}' cannot be downloaded from {where}: {first_line(error).rstrip('.')}. What is complete "
+            "stays; give the same command again, or set HF_ENDPOINT to a mirror."
+        ) from None
+
+
+def choose(need: Need, files: Sequence[str]) -> list[str]:
+    """The files of a repository that a need's loader reads; weights as safetensors alone where every folder
+    with weights has them."""
+    if need.kind == "dataset":
+        return list(files)
+    patterns = need.files or (*TEXTS, *WEIGHTS)
+    left_out = () if need.files else LEFT_OUT
+    found = [
+        name
+        for name in files
+        if any(fnmatch(name, pattern) for pattern in patterns)
+        and not any(fnmatch(name, pattern) for pattern in left_out)
+    ]
+    tensors, pickles = ([n for n in found if n.endswith(suffix)] for suffix in (".safetensors", ".bin"))
+    if {name.rpartition("/")[0] for name in pickles} <= {name.rpartition("/")[0] for name in tensors}:
+        found = [name for name in found if name not in pickles]
+    return found
+
+
+def _download_address(need: Need) -> None:
+    """To where torch looks."""
+    import torch
+
+    file = Path(torch.hub.get_dir(), "checkpoints", need.reference.rpartition("/")[2])
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(need.reference, str(file), hash_prefix=need.revision)
 
 
 def gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

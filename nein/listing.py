@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ import yaml
 from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Options, argument
-from nein.engine import store
-from nein.engine.store import Need
 from nein.fetch import gigabytes, names, options_of
+from nein.loading.references import TEXTS, Need
 
 HEAD = ("name", "what", "from", "licence", "size", "here")
 WIDTH = 60  # of a column
@@ -62,7 +62,7 @@ class Entry:
 
     def row(self) -> tuple[str, ...]:
         """The cells of `HEAD`."""
-        sizes = [store.on_disk(need) for need in self.needs]
+        sizes = [on_disk(need) for need in self.needs]
         absent = sizes.count(None)
         files = [path for path in self.folder.rglob("*") if path.is_file()] if self.folder else []
         size = sum(size for size in sizes if size) + sum(path.stat().st_size for path in files)
@@ -86,10 +86,12 @@ def run(config: ListConfig) -> str:
 
 def _editors() -> Iterator[Entry]:
     from nein import editors
+    from nein.editors.presets import DEFAULT_ROWS
 
     rows = editors.PRESETS.values()
     for row in rows:
-        what = f"--editor {row.editor} --preset {row.preset}"
+        first = DEFAULT_ROWS[row.editor, row.preset] == row.name
+        what = f"--editor {row.editor if first else row.name} --preset {row.preset}"
         if row.checkpoint is None:
             yield Entry(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
             continue
@@ -220,11 +222,14 @@ def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lackin
         folder = zoo.ZOO / zoo.ALIASES.get(short, short)
         return Entry(name, what, SHIPPED, _card_licence(folder) or OURS, (), folder)
     origin = str(needs[0]) if needs else reference
-    if needs and needs[0].layout == "torch":
+    if needs and needs[0].kind == "url":
         origin = f"the metric's package, as '{reference}'"
-    card = next(filter(None, (_card_licence(store.snapshot(need)) for need in needs)), None)
-    licence = card or licences.LICENCES.get(needs[0].reference if needs else reference, "see its card")
-    return Entry(name, what, origin, licence, needs, None, lacking)
+    of = [
+        _card_licence(snapshot(need)) or licences.LICENCES.get(need.reference, "see its card")
+        for need in needs
+        if need.files != TEXTS
+    ]
+    return Entry(name, what, origin, "; ".join(dict.fromkeys(of)) or "see its card", needs, None, lacking)
 
 
 def _played(kinds: Iterable[str], *, embedded: bool = True) -> Iterator[Entry]:
@@ -247,7 +252,7 @@ def _needs(kind: str, reference: str) -> tuple[Need, ...]:
     from nein.models.needs import of_model
 
     if kind in metrics.ENCODERS and "/" not in reference and ":" not in reference:
-        return (Need("torch", f"{reference}*"),)
+        return (Need(f"{reference}*", kind="url"),)
     row = MODELS.get(reference) if kind == "model" else None
     if row is None or row.reference is None:
         return tuple(of_model("choices" if kind == "model" else kind, reference))
@@ -257,8 +262,8 @@ def _needs(kind: str, reference: str) -> tuple[Need, ...]:
         weights.removeprefix("open_clip:").removeprefix("hf-hub:"),
         *(name for row in same for name in row),
     ]
-    needs = [Need("open_clip", name) for name in names if not name.startswith("ViT-")]
-    return tuple([need for need in needs if store.on_disk(need) is not None][:1] or needs[-1:])
+    needs = [Need(name) for name in names if not name.startswith("ViT-")]
+    return tuple([need for need in needs if on_disk(need) is not None][:1] or needs[-1:])
 
 
 def _presets(command: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -288,6 +293,38 @@ def _named() -> tuple[tuple[str, str, str, str], ...]:
                     if isinstance(reference, str) and kind in kinds:
                         found.append((command, preset, kind, reference))
     return tuple(found)
+
+
+def on_disk(need: Need) -> int | None:
+    """Bytes of a need on this machine; None where it is not here, or only in part."""
+    if need.kind == "url":
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        home = os.environ.get("TORCH_HOME") or Path(cache, "torch")
+        files = sorted(Path(home, "hub", "checkpoints").glob(need.reference.rpartition("/")[2]))
+        return files[0].stat().st_size if files else None
+    folder = snapshot(need)
+    if folder is None or any(folder.parents[1].glob("blobs/*.incomplete")):
+        return None
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    weightless = need.files == TEXTS or need.kind == "dataset"
+    whole = files if weightless else [path for path in files if path.suffix in (".safetensors", ".bin")]
+    return sum(path.stat().st_size for path in files) if whole else None
+
+
+def snapshot(need: Need) -> Path | None:
+    """The folder in the hub's cache that has the files of a need, or some of them."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    if need.kind == "url":
+        return None
+    try:
+        found = snapshot_download(
+            need.reference, repo_type=need.kind, revision=need.revision, local_files_only=True
+        )
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
+    return Path(found)
 
 
 def _card_licence(folder: Path | None) -> str | None:

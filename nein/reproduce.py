@@ -24,7 +24,7 @@ from nein.config import options
 from nein.config.groups import OnDevice
 from nein.config.options import Names, argument, option
 from nein.engine.errors import UserError, chosen
-from nein.engine.store import Need
+from nein.loading.references import Need
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Printed
@@ -89,8 +89,8 @@ class ReproduceConfig(OnDevice):
     """Which table, of how many samples, or which file is checked."""
 
     epilog = (
-        "What has to be downloaded is fetched first (into models, as nein fetch does), unless --models-from "
-        "or HF_HUB_OFFLINE says not to. --run.OPTION VALUE is any option of the benchmark's command. "
+        "What has to be downloaded is downloaded when it is used, or beforehand: nein fetch reproduce TABLE. "
+        "--run.OPTION VALUE is any option of the benchmark's command. "
         "Tables of trainings (NegBench's over alpha) are not among them: docs/reference/papers.md."
     )
 
@@ -131,8 +131,7 @@ class ReproduceConfig(OnDevice):
             "preset": self.preset, **table.options, **(table.nano if self.preset == "nano" else {}),
             table.asks: ",".join(self.model) or table.models[self.preset],
             **({"data": self.data} if self.data else {}),
-            "limit": self.samples, "device": self.device, "models-from": self.models_from,
-            "out": str(self.out_dir), **self.run,
+            "limit": self.samples, "device": self.device, "out": str(self.out_dir), **self.run,
         }  # fmt: skip
         return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
@@ -250,8 +249,6 @@ def run(config: ReproduceConfig) -> int | str | None:
     from nein.engine import atomic, executors
 
     table = config.chosen
-    if config.preset == "paper" and not fetched(config):
-        return 1
     inner = config.inner()
     with contextlib.closing(executors.start(inner)) as executor:
         pkgutil.resolve_name(table.work)(inner, executor)
@@ -262,25 +259,6 @@ def run(config: ReproduceConfig) -> int | str | None:
     path = config.out_dir / FILE
     atomic.write_text(path, found.model_dump_json(indent=1) + "\n")
     return f"{text(found)}To send back, and to check with nein reproduce --check: {path}\n"
-
-
-def fetched(config: ReproduceConfig) -> bool:
-    """Whether everything is there that has to be downloaded; `models_from` is its folder afterwards."""
-    from huggingface_hub import constants
-
-    from nein import fetch
-    from nein.engine import processes, store
-
-    needs = [need for need in config.needs() if need.layout != "package"]
-    if config.models_from or constants.HF_HUB_OFFLINE or not needs:
-        return True
-    if processes.launched():
-        raise UserError("Several processes do not fetch: nein fetch reproduce ... first, then --models-from.")
-    if fetch.fetch(needs, Path(fetch.OUT)) == 1:
-        return False
-    config.models_from = fetch.OUT
-    store.use(fetch.OUT)
-    return True
 
 
 def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproduction:

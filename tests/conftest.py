@@ -17,7 +17,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The tests' own servers and browser are on this machine, which a proxy cannot reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
-from nein.engine import store
 from nein.engine.environment import keep_freed_memory, look_for_garbage_seldom
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
@@ -175,9 +174,6 @@ def hub(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", stand_in.url + address)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache of the hub"))
-    for name in store.VARIABLES:  # what --models-from sets is forgotten afterwards
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-        monkeypatch.delenv(name)
     yield stand_in
     stand_in.close()
 

@@ -57,7 +57,7 @@ LINES = {
     "data check": "{w}/data --split val --full",
     "status": "{w}/runs",
     "retry": "{w}/done",
-    "fetch": "--preset nano --out {w}/out/models",
+    "fetch": "--preset nano",
     "reproduce": "negvqa-table1 --preset nano --samples 1 --out {w}/out/reproduce --device cpu",
     "export": "{w}/runs --format csv --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
@@ -88,7 +88,7 @@ FURTHER = {
 }
 LINES |= {
     "slurm eval": "--editor identity --data {w}/data --out {w}/out/jobs --dry-run",
-    "fetch eval": "--preset nano --models-from {w}/out/models",
+    "fetch eval": "--preset nano",
     "nein.train.finetune_ip2p": "--base {w}/editor --data {w}/pairs --resolution 64 --align-resolution 64 "
     "--steps 1 --batch-size 2 --trackers none --device cpu --workers 1 --out {w}/out/editor "
     "--features {w}/out/features",

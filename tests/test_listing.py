@@ -51,6 +51,14 @@ def test_every_row_of_every_table_is_listed():
     }  # fmt: skip
 
 
+def test_an_editor_of_several_repositories_is_under_the_licence_of_its_weights(hub):
+    cosxl, zone = cells("editors", "cosxl-edit"), cells("editors", "zone")
+    assert cosxl["from"] == "stabilityai/cosxl"
+    assert cosxl["licence"] == "Stability AI non-commercial research, gated"
+    assert zone["licence"] == "MIT (base: CreativeML OpenRAIL-M); CreativeML OpenRAIL-M; Apache-2.0"
+    assert cells("editors", "magicbrush-ema")["what"] == "--editor magicbrush-ema --preset paper"
+
+
 def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub):
     row = cells("editors", "ip2p-nano")
     assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "apache-2.0", "yes")

@@ -12,7 +12,7 @@ import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
-from nein.config.groups import OfflineOptions, TrackerOptions
+from nein.config.groups import TrackerOptions
 from nein.engine.errors import UserError
 
 
@@ -27,7 +27,7 @@ def setting(default: Any, text: str, group: str) -> Any:
 
 
 @dataclass(kw_only=True)
-class RunOptions(OfflineOptions, TrackerOptions):
+class RunOptions(TrackerOptions):
     """What `Session`, `Record` and `loop.run` read of every run."""
 
     #: What to do where the folder holds another run, and where the loss is not finite.

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose, first_line
-from nein.loading.references import Need, expanded
+from nein.loading.references import TEXTS, Need, expanded
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image
@@ -179,23 +179,19 @@ def check(path_or_id: str) -> None:
 
 
 def origins(path_or_id: str) -> list[Need]:
-    """The repository of the weights, and what a text tower of transformers' needs. Raises MetricError."""
+    """The repository of the weights, and what a text tower of transformers' is built from, without weights.
+    Raises MetricError."""
     open_clip = _library()
     name, tag, _ = _parts(open_clip, path_or_id)
     if name.startswith("hf-hub:"):
-        return [Need("open_clip", name.removeprefix("hf-hub:"), None)]
+        return [Need(name.removeprefix("hf-hub:"), files=("open_clip_*", *TEXTS))]
     if tag is None or Path(tag).is_file():
         return []
     repository, _, file = open_clip.get_pretrained_cfg(name, tag)["hf_hub"].rpartition("/")
-    weights = Need(f"open_clip:{file}" if file else "open_clip", repository, None)
-    return [weights, *text_origins(open_clip.get_model_config(name))]
-
-
-def text_origins(config: Mapping[str, Any]) -> list[Need]:
-    """What a text tower of transformers' is built from; no weights."""
-    text = config["text_cfg"]
+    weights = (file, f"{file.rpartition('.')[0]}.safetensors") if file else ("open_clip_*",)
+    text = open_clip.get_model_config(name)["text_cfg"]
     names = dict.fromkeys(text.get(key) for key in ("hf_model_name", "hf_tokenizer_name"))
-    return [Need("text", name, None) for name in names if name]
+    return [Need(repository, files=(*weights, *TEXTS)), *(Need(name, files=TEXTS) for name in names if name)]
 
 
 def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool = False) -> dict[str, Any]:

@@ -93,16 +93,7 @@ class Sampler(Options):
 
 
 @dataclass(kw_only=True)
-class OfflineOptions(Options):
-    """Models and data that were fetched beforehand."""
-
-    models_from: str | None = option(
-        None, "read models and data from this nein fetch folder, offline", "Machine"
-    )
-
-
-@dataclass(kw_only=True)
-class OnDevice(OfflineOptions):
+class OnDevice(Options):
     """Where models run."""
 
     device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Main")

@@ -20,11 +20,10 @@ import pydantic
 import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.engine import store
 from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.processes import DEVICES, DEVICES_SAID
-from nein.engine.store import Need
 from nein.loading import credentials
+from nein.loading.references import Need
 
 PRESETS = ("nano", "paper")
 #: Options that are typed often -> their second flag, in every command that has them.
@@ -138,7 +137,7 @@ def read(
     description: str = "",
     to_fetch: bool = False,
 ) -> tuple[Given, bool]:
-    """The checked options of a command line, and whether `--dry-run` was given; sets up `--models-from`.
+    """The checked options of a command line, and whether `--dry-run` was given.
 
     prog      The command, for `--help` and errors.
     to_fetch  Accept what is not on this machine yet.
@@ -234,13 +233,8 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         if among := item.metadata.get("among"):
             words = [chosen(item.metadata["what"], name, among) for name in getattr(given, item.name)]
             setattr(given, item.name, list(dict.fromkeys(words)))
-    folder = None if to_fetch else getattr(given, "models_from", None)
-    if folder:
-        store.use(folder)
     if not to_fetch:
         given.check()
-    if folder:
-        store.check(folder, given.needs())
     return given
 
 

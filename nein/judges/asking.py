@@ -12,7 +12,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.engine.images import ImageError
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.models import needs
 
 Item = TypeVar("Item")

@@ -9,17 +9,17 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nein.benchmarks.nein.config import Elsewhere
-from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OfflineOptions, OnDevice, Seed, Sending
+from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
+from nein.loading.references import Need
 
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
 
 
 @dataclass(kw_only=True)
-class CalibrateConfig(Limit, Seed, Batches, OfflineOptions, Budget):
+class CalibrateConfig(Limit, Seed, Batches, Budget):
     """Which judges are asked about which pictures."""
 
     counted = "pictures of each set"

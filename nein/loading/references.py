@@ -118,37 +118,32 @@ def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, .
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
-class Need(NamedTuple):
-    """Something that a run reads from elsewhere.
+#: Configurations, tokenizers, templates.
+TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
-    layout     Which of its files are read: "transformers", "text" (its configuration and tokenizer alone),
-               "open_clip" or "open_clip:FILE", "sentence", "pipeline" (diffusers', without the safety
-               checker), "settings" (its configurations and tokenizers), "file:NAME"; or "torch", a file at an
-               address; "pipeline and checker", "dataset", and "package", a module of the installation.
-    reference  OWNER/NAME of a repository on the hub; of "torch" the address.
-    revision   Commit, branch or tag; None is the main branch. Of "torch" how its SHA-256 begins.
+
+class Need(NamedTuple):
+    """Files that a run reads from elsewhere.
+
+    reference  OWNER/NAME of a repository on the hub; of kind "url" the address of a file.
+    revision   Commit, branch or tag; None is the main branch. Of "url" how its SHA-256 begins.
+    kind       "model", "dataset" or "url".
+    files      Patterns of a repository's files, as of `fnmatch`; without, `TEXTS` and the weights.
     """
 
-    layout: str
     reference: str
     revision: str | None = None
+    kind: str = "model"
+    files: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return (
-            f"{self.reference}@{self.revision}"
-            if self.revision and self.layout != "torch"
-            else self.reference
-        )
-
-    @property
-    def key(self) -> str:
-        """In the manifest of a folder of models."""
-        return f"{self.layout} {self}"
+        revision = f"@{self.revision}" if self.revision and self.kind != "url" else ""
+        return f"{self.reference}{revision}"
 
     @classmethod
-    def of(cls, layout: str, path_or_id: str, revision: str | None = None) -> Need | None:
+    def of(cls, path_or_id: str, revision: str | None = None, files: tuple[str, ...] = ()) -> Need | None:
         """Of `owner/name[@revision]`; None of an installed package's model and of what is on this machine."""
         reference = parse_reference(located(path_or_id))
         if is_local(reference.text):
             return None
-        return cls(layout, reference.name, revision or reference.revision)
+        return cls(reference.name, revision or reference.revision, files=files)

@@ -11,15 +11,14 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from nein.config.groups import OfflineOptions
-from nein.config.options import argument, option
+from nein.config.options import Options, argument, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
 from nein.loading.digests import file_sha256
+from nein.loading.references import Need
 
 
 @dataclass(kw_only=True)
-class ConvertConfig(OfflineOptions):
+class ConvertConfig(Options):
     """Which file, and where to."""
 
     epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."

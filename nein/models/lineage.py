@@ -88,12 +88,6 @@ def _quick(folder: Path) -> bool | None:
     return None
 
 
-def of_store(root: Path, sets: Mapping[str, Any]) -> list[Tower]:
-    """The CLIPs in a folder that `nein fetch` filled."""
-    files = [(entry["reference"], file) for entry in sets.values() for file in entry["files"]]
-    return read({name: (root / file).parent for name, file in files if file.endswith(WEIGHTS)})
-
-
 def of_cache(references: Sequence[str]) -> list[Tower]:
     """Those of repositories that the hub's cache has."""
     from huggingface_hub import try_to_load_from_cache

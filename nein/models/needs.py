@@ -1,4 +1,4 @@
-"""What a command reads from elsewhere, by the tables that load it: for `nein fetch` and `--models-from`.
+"""What a command reads from elsewhere, by the tables that load it: for `nein fetch`.
 
 Every function gives `Need`s of references as they stand in options, and none for what is on
 this machine, embedded, or behind an endpoint. Nothing is loaded.
@@ -12,10 +12,11 @@ from typing import Any
 from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
-from nein.loading.references import Need, is_local
-from nein.metrics.presence import ENGLISH
+from nein.loading.references import TEXTS, Need, is_local
 from nein.models import references
 from nein.models.editor_choice import choose_editor
+
+CHECKER = ("safety_checker/config.json", "safety_checker/model.safetensors")
 
 
 def of_model(kind: str, reference: str | None) -> list[Need]:
@@ -30,8 +31,7 @@ def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
     """Of the encoders, judges and own networks that metrics ask; `models` has a reference per kind."""
     kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
     needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
-    needs += [need for name in names for need in metrics.METRICS[name].origins]
-    return [*needs, *english()] if any(kind in metrics.JUDGES for kind in kinds) else needs
+    return needs + [need for name in names for need in metrics.METRICS[name].origins]
 
 
 def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None) -> list[Need]:
@@ -65,22 +65,23 @@ def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
             needs += of_model("llm", name.removeprefix(LLM))
         elif name.startswith(BEST_OF):
             _, judge = parse_best_of(name)
-            if judge == REMOVAL:
-                needs += [*of_model("vqa", vqa), *english()]
-            else:
-                needs += of_model("choices", judge.partition(":")[2])
+            needs += (
+                of_model("vqa", vqa) if judge == REMOVAL else of_model("choices", judge.partition(":")[2])
+            )
     return needs
 
 
 def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
     """Of a pipeline of diffusers; `checker`: with its safety checker."""
-    need = Need.of("pipeline and checker" if checker else "pipeline", references.resolve(reference))
-    return [] if need is None else [need]
+    need = Need.of(references.resolve(reference))
+    if need is None:
+        return []
+    return [need, need._replace(files=CHECKER)] if checker else [need]
 
 
 def of_settings(reference: str | None) -> list[Need]:
     """Of the configurations and the tokenizer that a single file is read with."""
-    need = Need.of("settings", reference or editors.DEFAULT_CONFIG, None)
+    need = Need.of(reference or editors.DEFAULT_CONFIG, files=TEXTS)
     return [need] if need is not None else []
 
 
@@ -89,9 +90,4 @@ def of_data(source: str | None) -> list[Need]:
     reference = hub.reference(source or "")
     if reference is None or is_local(reference.name):
         return []
-    return [Need("dataset", reference.name, reference.revision)]
-
-
-def english() -> list[Need]:
-    """spaCy's English model, which reads the objects of captions; pip installs it with nein."""
-    return [Need("package", " or ".join(ENGLISH))]
+    return [Need(reference.name, reference.revision, "dataset")]

@@ -10,7 +10,7 @@ from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices
 from nein.models.needs import of_model
 from nein.models.references import resolve, slug

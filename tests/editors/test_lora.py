@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from nein import editors
 from nein.editors import EditorError, EditRequest, get_editor
 from nein.editors.lora import FILE
+from nein.loading.references import Need
 from tests.editors import tiny_pipelines
 
 TEXT, SIDE = "No cat.", tiny_pipelines.SIDE
@@ -129,5 +130,5 @@ def test_only_classes_and_checkpoints_that_take_them_get_them(kontext, checkpoin
 
 def test_weights_on_the_hub_are_fetched_with_their_editor():
     found = editors.origins("flux-kontext", lora="owner/name@v2:tuned.safetensors")
-    assert ("file:tuned.safetensors", "owner/name", "v2") in found
-    assert (f"file:{FILE}", "owner/name", None) in editors.origins("ip2p", lora="owner/name")
+    assert Need("owner/name", "v2", files=("tuned.safetensors",)) in found
+    assert Need("owner/name", files=(FILE,)) in editors.origins("ip2p", lora="owner/name")

@@ -14,8 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config.options import DrawnCount, Names
 from nein.engine.errors import UserError, unknown
-from nein.engine.store import Need
-from nein.loading.references import expanded
+from nein.loading.references import Need, expanded
 from nein.train.options import Learning, option, setting
 
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")

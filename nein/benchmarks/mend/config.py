@@ -11,8 +11,7 @@ from nein.benchmarks import registry
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import Names, argument, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
-from nein.loading.references import parse_reference
+from nein.loading.references import Need, parse_reference
 
 
 class Kind(NamedTuple):

@@ -23,7 +23,7 @@ from nein.config.groups import (
 from nein.config.options import DrawnCount, Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.metrics.letters import Rule
 
 

@@ -16,8 +16,7 @@ from typing import Any
 from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
-from nein.engine.store import Need
-from nein.loading.references import is_local, parse_reference
+from nein.loading.references import TEXTS, Need, is_local, parse_reference
 from nein.models import lineage, references
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
@@ -41,6 +40,7 @@ class Model:
     )  # source -> rows of paper_numbers.csv
     quick_gelu: bool = False  # as these were computed: "ViT-B-32" has QuickGELU with OpenAI's weights only
     same: tuple[str, ...] = ()  # other references to the weights, as `_weights` writes them
+    text: tuple[str, ...] = ()  # repositories whose configuration and tokenizer its text tower is built from
     at: str = ""  # where `file` is, if not with NegBench's; it is converted with QuickGELU
 
     @property
@@ -116,7 +116,10 @@ MODELS: dict[str, Model] = {
         # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
         Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
         Model("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
-        Model("biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"),
+        Model(
+            "biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
+            text=("microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",),
+        ),
         Model("conch"),
         Model("siglip", "google/siglip-base-patch16-224"),
         Model("siglip2", "google/siglip2-base-patch16-224"),
@@ -203,7 +206,9 @@ def needs(asked: str) -> list[Need]:
     """What to download for a model of `--model`."""
     if asked.startswith("sentence:"):
         return of_model("text", asked)
-    return of_model("dual", choose(asked).reference)
+    choice = choose(asked)
+    towers = choice.row.text if choice.row is not None else ()
+    return [*of_model("dual", choice.reference), *(Need(name, files=TEXTS) for name in towers)]
 
 
 def check(choice: Choice) -> None:

@@ -24,7 +24,7 @@ from nein.config.groups import (
 )
 from nein.config.options import Names, Options, Paths, option
 from nein.engine.errors import UserError, chosen
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 
 STAGES = ("edit", "score", "report")

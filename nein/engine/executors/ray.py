@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.engine import attempts, environment, processes, store
+from nein.engine import attempts, environment, processes
 from nein.engine.errors import UserError, sentence
 from nein.engine.executors.progress import Bars, announce
 from nein.engine.executors.threads import Threads
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 #: Variables that workers get, and that are written nowhere.
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
+#: Where the libraries look for models.
+HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
 TICK = 1.0  # seconds between two looks at the cluster
 LEAVING = 10.0  # seconds for workers to leave in order
 
@@ -153,7 +155,7 @@ def _connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # A worker imports what this process could import, and reads models from where it does.
-    passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *store.VARIABLES)
+    passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *HUB)
     if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
     if address is None:

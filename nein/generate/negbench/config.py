@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions, Seed
 from nein.config.options import DrawnCount, Names, UnitInterval, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.models.llm import LlmOptions
 
 MEDICAL_SOURCES = ("chexpert", "ham10000")

@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.config.groups import Budget, Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import DrawnCount, Options, Paths, argument, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.models.llm import LlmOptions
 
 
@@ -47,7 +47,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        model = needs.of_model("llm", self.llm.model) if self.negator == "llm" else needs.english()
+        model = needs.of_model("llm", self.llm.model) if self.negator == "llm" else []
         return [*model, *needs.of_data(self.source)]
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.config.groups import Dtype, Limit, Output, Preset, RuntimeOptions, Sampler, Seed
 from nein.config.options import DrawnCount, Names, Options, Paths, UnitInterval, argument, option
 from nein.engine.errors import UserError
-from nein.engine.store import Need
+from nein.loading.references import Need
 from nein.wording.families import FAMILIES
 
 STAGES = ("clauses", "generate", "match", "ask")
@@ -81,7 +81,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
 
         editor = needs.of_editors([self.editor], self.preset, self.editor_overrides())
         judges = *needs.of_model("itm", self.models.itm), *needs.of_model("vqa", self.models.vqa)
-        return [*editor, *judges, *needs.english()]
+        return [*editor, *judges]
 
     def check(self) -> None:
         if not self.family_labels or not self.stages:
