@@ -25,7 +25,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, Benchmark
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
 from nein.engine import executors
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, sentence
 from nein.engine.folder import runs_below
 from nein.engine.processes import Processes
 from nein.loading import service
@@ -253,7 +253,10 @@ def _run(
             marks = json_digest({name: thing.fingerprint for name, thing in models.items()})[:8]
             config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{marks}"
         with references.offering(models):
-            benchmark(config, executor)
+            try:
+                benchmark(config, executor)
+            except UnicodeEncodeError as error:  # half a character, in the answer of a function
+                raise UserError(sentence(error) or str(error)) from None
             return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
 
 

@@ -54,7 +54,7 @@ LINES = {
     "check": "identity --number 3 --device cpu",
     "study": "{w}/runs --out {w}/study --labels {w}/ada.csv",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
-    "data check": "{w}/data --split val --full",
+    "data check": "{w}/data --split val",
     "status": "{w}/runs",
     "retry": "{w}/done",
     "fetch": "--preset nano",

@@ -49,7 +49,8 @@ class Record:
         self._out = config.out_dir
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
-        self._losses: list[float] = []
+        self.losses: list[float] = []  # of the steps that the log lacks
+        self._steps = 0  # of these, those of this process
         self._norm = math.nan
         self._last_finite = -1
         self.finished = False
@@ -66,9 +67,11 @@ class Record:
             **self.config.identity(),
             "base weights": self._base_sha256,
             "data records": self._data["records_sha256"],
+            "images": self._data.get("images"),
             "total steps": self.steps,
         }
         identity = json.loads(json.dumps(facts))
+        atomic.remove_drafts(self._out)
         earlier = self._manifest() if (self._out / MANIFEST).exists() else None
         difference = first_difference(earlier["identity"], identity) if earlier else None
         if difference and not self.config.overwrite:
@@ -101,6 +104,8 @@ class Record:
 
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
+        if checkpoint is not None:
+            self.losses = atomic.read_json(checkpoint / "state.json", {"losses": [float]})["losses"]
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
@@ -154,7 +159,8 @@ class Record:
                 f"{self.config.CALMER}"
             )
         self._last_finite, self._norm = step, norm
-        self._losses.append(loss)
+        self.losses.append(loss)
+        self._steps += 1
         return stop > 0
 
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
@@ -162,16 +168,16 @@ class Record:
         now = time.perf_counter()
         row = {
             "step": step,
-            "loss": sum(self._losses) / len(self._losses),
+            "loss": sum(self.losses) / len(self.losses),
             **{name: float(value) for name, value in figures.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
-            "pairs_per_second": len(self._losses) * self.config.batch_size / max(now - self._since, 1e-9),
+            "pairs_per_second": self._steps * self.config.batch_size / max(now - self._since, 1e-9),
             "memory_gib": memory_gib(),
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
-        self._losses, self._since = [], now
+        self.losses, self._steps, self._since = [], 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
         self._append(LOG, "train", row)

@@ -170,6 +170,7 @@ class Benchmark:
         atomic.make_folder(config.out_dir)
         folders = [self.folder(config.out_dir / run.folder) for run in runs]
         if executor.is_main:
+            atomic.remove_drafts(config.out_dir, below=False)
             for note in dict.fromkeys(note for run in runs for note in run.notes):
                 log.warning(note)
             anew = config.overwrite and all(map(_is_complete, folders))  # else it goes on after a kill

@@ -72,34 +72,47 @@ def read(
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
     content = _content(listing, _INSTANCES if instances else {**_LISTING, **_CAPTIONS})
-    names: dict[Any, str] = {entry["id"]: entry["name"] for entry in content.get("categories", ())}
-    texts: dict[Any, list[str]] = {}
-    seen: dict[Any, list[Instance]] = {}
+    names = {_key(entry["id"]): entry["name"] for entry in content.get("categories", ())}
+    files: dict[str, str] = {}
+    for entry in content["images"]:
+        if (other := files.setdefault(_key(entry["id"]), entry["file_name"])) != entry["file_name"]:
+            raise UserError(
+                f"'{listing}' gives '{other}' and '{entry['file_name']}' one id, {entry['id']}; use two."
+            )
+    texts: dict[str, list[str]] = {}
+    seen: dict[str, list[Instance]] = {}
     if captions is not None:
         said_in = content if instances is None else _content(captions, _CAPTIONS)
         for entry in said_in["annotations"]:
             if isinstance(entry.get("caption"), str):
-                texts.setdefault(entry["image_id"], []).append(entry["caption"])
+                texts.setdefault(_key(entry["image_id"]), []).append(entry["caption"])
     if instances is not None:
         for entry in content["annotations"]:
-            if entry["category_id"] not in names:
+            if (category := names.get(_key(entry["category_id"]))) is None:
                 raise UserError(
                     f"'{instances}': an annotation names the unknown category {entry['category_id']}."
                 )
             polygons = entry.get("segmentation")
             instance = Instance(
-                names[entry["category_id"]],
+                category,
                 _box(entry.get("bbox"), instances),
                 tuple(polygons) if isinstance(polygons, list) else (),
                 bool(entry.get("iscrowd")),
             )
-            seen.setdefault(entry["image_id"], []).append(instance)
+            seen.setdefault(_key(entry["image_id"]), []).append(instance)
     home = listing.parent if folder is None else folder
     pictures = [
-        Picture(entry["file_name"], tuple(texts.get(entry["id"], ())), tuple(seen.get(entry["id"], ())), home)
-        for entry in content["images"]
+        Picture(name, tuple(texts.get(key, ())), tuple(seen.get(key, ())), home)
+        for key, name in files.items()
     ]
     return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
+
+
+def _key(identifier: float | str) -> str:
+    """One id for 1, 1.0 and "1"."""
+    return (
+        str(int(identifier)) if isinstance(identifier, float) and identifier.is_integer() else str(identifier)
+    )
 
 
 def _content(path: Path, shape: shapes.Shape) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nein.engine.errors import UserError
+from nein.loading.digests import json_digest
 from nein.loading.errors import first_line
 
 PREFIX = "hub:"
@@ -26,6 +27,24 @@ def reference(source: str) -> Reference | None:
         return None
     name, _, revision = source.removeprefix(PREFIX).partition("@")
     return Reference(name, revision or None)
+
+
+def version(data: Reference) -> str:
+    """Changes with the files: the commit of a data set in the hub's cache ("" of one that is not there yet);
+    of a folder over the names, sizes and times of its files."""
+    if (folder := Path(data.name)).is_dir():
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        stats = [(str(path.relative_to(folder)), path.stat()) for path in files]
+        return json_digest({name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats})[:12]
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(
+            data.name, repo_type="dataset", revision=data.revision, local_files_only=True
+        )  # fmt: skip
+    except (OSError, ValueError):
+        return ""
+    return Path(found).name
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:

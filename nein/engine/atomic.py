@@ -6,11 +6,15 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import itertools
 import json
 import os
+import re
 import secrets
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +28,9 @@ from nein.engine.shapes import Shape
 
 Item = TypeVar("Item")
 _AT_ONCE = 8  # files that are written side by side
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
+_DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
+_LEFT = 86_400  # seconds after which nobody writes a draft of another host
 _NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
 
 # --- writing -------------------------------------------------------------------------------------
@@ -39,7 +46,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     """
     if path.is_dir():
         raise UserError(f"'{path}' is a folder; give the name of a file.")
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    draft = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(2)}.tmp")
     try:
         try:
             opened = draft.open("xb")
@@ -57,6 +64,24 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def remove_drafts(folder: Path, below: bool = True) -> None:
+    """Removes what killed writers have left in a folder, and `below` it: drafts of processes of this host
+    that have ended, and any that are older than a day."""
+    import psutil
+
+    for parent, folders, names in os.walk(folder):
+        for name in names:
+            if (draft := _DRAFT.fullmatch(name)) is None:
+                continue
+            path, (host, process) = Path(parent, name), draft.groups()
+            with contextlib.suppress(OSError):
+                ended = host == _HOST and not psutil.pid_exists(int(process))
+                if ended or time.time() - path.stat().st_mtime > _LEFT:
+                    path.unlink()
+        if not below:
+            folders.clear()
 
 
 def parallel_map(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
@@ -116,6 +141,26 @@ def checked_lines(path: Path) -> Iterator[dict[str, Any]]:
 def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
     """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
     return [row for _, row in iter_lines(path, shape)]
+
+
+def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The first object of a JSONL file, {} where it has none, and the others. Raises UserError."""
+    with _readable(path), path.open("rb") as file:
+        lines = enumerate(file, start=1)
+        head = next((row for _, row in _objects(itertools.islice(lines, 1), dict, path)), {})
+        return head, [row for _, row in _objects(lines, shape, path)]
+
+
+def sizes(paths: Iterable[Path]) -> list[int | None]:
+    """Bytes of files, None of one that is not there: what changes when a file is replaced under its name, and
+    stays when a folder is copied to another machine."""
+    found: list[int | None] = []
+    for path in paths:
+        try:
+            found.append(path.stat().st_size)
+        except OSError:
+            found.append(None)
+    return found
 
 
 def whole_lines(path: Path, shape: Shape = dict, last: int | None = None) -> Iterator[dict[str, Any]]:
@@ -183,7 +228,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, st
 def read_text_lines(path: Path) -> list[str]:
     """The lines of a text file. Raises UserError."""
     with _readable(path):
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
 
 
 @contextlib.contextmanager
@@ -207,7 +252,7 @@ def check(content: Any, shape: Shape, where: str) -> None:
 def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:
     """Of a file, or one of its lines. Raises UserError, which begins with `where`."""
     try:
-        return json.loads(data.decode("utf-8"))
+        return json.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
     except json.JSONDecodeError as error:

@@ -7,7 +7,8 @@
       costs/<process>.log       what each block took
       attempts/<stage>-<block>.json    at which blocks workers are, or were when they died
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
-      <output>/000/000012.jsonl the rows of a block, one JSON object a line; a thousand blocks to a folder
+      <output>/000/000012.jsonl whose block it is (`head`), then its rows, one JSON object a line; a thousand
+                                blocks to a folder
 
 A block is done when its file exists, which is written atomically. Rows hold no time and no host: two
 processes that make the same block write the same bytes, and no lock is needed.
@@ -16,6 +17,7 @@ processes that make the same block write the same bytes, and no lock is needed.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -32,7 +34,7 @@ from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 from nein.loading import spending
 
-FORMAT = 6
+FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 #: In an identity: role of a model -> what tells it from another one under its name.
@@ -127,6 +129,7 @@ class Folder:
         Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed,
         with `anew` any; the answers of its models stay, each of which says what it answers.
         """
+        atomic.remove_drafts(self.path)
         before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
         if before:
             self._check_version({"format": None, **before}, "choose another --out")
@@ -283,9 +286,12 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def write(self, output: str, number: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """The rows of a block; it is done when this returns."""
-        atomic.write_lines(self.block_path(output, number), rows)
+    def write(
+        self, output: str, number: int, rows: Iterable[Mapping[str, Any]], made_of: str | None = None
+    ) -> None:
+        """The rows of a block, behind its `head`; it is done when this returns."""
+        lines = itertools.chain([head(output, number, made_of)], rows)
+        atomic.write_lines(self.block_path(output, number), lines)
 
     def forget(self, output: str, number: int) -> None:
         """Removes a block of an output, and of every output that lies below it ("scores")."""
@@ -296,9 +302,23 @@ class Folder:
             self.block_path(name, number).unlink(missing_ok=True)
 
     def read(self, output: str, number: int, shape: Shape = None) -> list[Row]:
-        """The rows of a block that is done. shape: of the rows, where `row_shapes` does not say it."""
+        """The rows of a block that is done. shape: of the rows, where `row_shapes` does not say it. Raises
+        UserError for the block of another output or number."""
         shape = shape or self.row_shapes.get(output.partition("/")[0], dict)
-        return atomic.read_lines(self.block_path(output, number), shape)
+        found, rows = atomic.read_headed(path := self.block_path(output, number), shape)
+        if not found.items() >= head(output, number).items():
+            raise UserError(
+                f"'{path}' is not what was written there; remove it, give the same command again."
+            )
+        return rows
+
+    def head(self, output: str, number: int) -> Row:
+        """What a block that is there says about itself; {} where nothing can be read."""
+        try:
+            with self.block_path(output, number).open("rb") as file:
+                return dict(json.loads(file.readline()))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return {}
 
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
         """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
@@ -328,6 +348,11 @@ class Folder:
                 if row["block"] not in blocks or row["at"] >= blocks[row["block"]]["at"]:
                     blocks[row["block"]] = row
         return latest
+
+
+def head(output: str, number: int, made_of: str | None = None) -> Row:
+    """The first line of a block: which one it is, and what changes with the files that it is made of."""
+    return {"output": output, "block": number, **({} if made_of is None else {"made_of": made_of})}
 
 
 def runs_below(out: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.loading.digests import pixel_digest
+from nein.loading.references import is_local
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
 #: What is opened, whatever a file is called. Others of Pillow's plugins start programs (EPS).
@@ -76,6 +78,13 @@ def probe(path: Path) -> tuple[int, int]:
     """(width, height) from the header alone; the pixels are not decoded. Raises ImageError."""
     with _opened(path) as image:
         return image.size
+
+
+def find_file(path: Path) -> Path:
+    """The path, or where nothing is there the same name with its accents written in the other way (NFC, NFD),
+    as another system may have done."""
+    forms = (path, *(Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD")))
+    return next((form for form in forms if is_local(form)), path)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ from nein.engine import atomic
 from nein.engine.attempts import name_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Folder, Row, head
+from nein.loading.digests import json_digest
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -79,6 +80,8 @@ class Stage:
                     is every output below it. They are removed where a block gets other rows (`put`).
     depends_on_all  Outputs of earlier stages of which every wanted block is read: all have to be there.
     ids       Block number -> the "id" of every row; a block that holds others is damaged and made again.
+    state     Block number -> what changes with the files that its rows are made of, JSON-serialisable: their
+              sizes. A block with another one, as with the head of another block, is made again.
     asks      Reference of a model behind an address -> about how many requests a record takes.
     """
 
@@ -93,12 +96,17 @@ class Stage:
     invalidates: tuple[str, ...] = ()
     depends_on_all: tuple[str, ...] = ()
     ids: Callable[[int], Iterable[Any]] | None = None
+    state: Callable[[int], Any] | None = None
     asks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
         """Where its work is done: see `Model.place`."""
         return self.model.place if self.model is not None else "host"
+
+    def made_of(self, number: int) -> str | None:
+        """12 digits of `state`."""
+        return None if self.state is None else json_digest({"state": self.state(number)})[:12]
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,8 @@ class Task:
         folder = self.step.folder
         for output in self.step.stage.invalidates:
             folder.forget(output, self.number)
-        atomic.parallel_map(lambda output: folder.write(output, self.number, rows[output]), self.missing)
+        made_of = self.step.stage.made_of(self.number)
+        atomic.parallel_map(lambda name: folder.write(name, self.number, rows[name], made_of), self.missing)
 
 
 def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]) -> Task | None:
@@ -165,6 +174,8 @@ def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]
 def _counts(step: Step, output: str, number: int) -> bool:
     """Whether a block that is there still counts."""
     folder, stage = step.folder, step.stage
+    if folder.head(output, number) != head(output, number, stage.made_of(number)):
+        return False
     try:
         rows = folder.read(output, number) if stage.is_valid or stage.ids else []
     except UserError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -13,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from nein import editors
-from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample
+from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT
-from nein.engine import images
+from nein.engine import atomic, images
 from nein.engine.errors import UserError, shortlist
+from nein.engine.folder import CONTENTS
+from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
 from nein.models.references import resolve, slug
@@ -108,7 +109,7 @@ class EditorChoice:
         """What the user chose, before any file is read."""
         facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
         if self.external is not None:
-            facts |= {"made": "elsewhere"}  # the fingerprint covers the pictures
+            facts |= {"made": "elsewhere", CONTENTS: {"images": self.external.fingerprint[:12]}}
             facts |= {"decoding": "plain"} if self.external.plain else {}
         elif self.made is not None:
             facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
@@ -285,21 +286,18 @@ class ExternalEdits:
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Sample id -> image; of several with one stem the first by name."""
-        pictures: dict[str, Path] = {}
+        """Sample id -> image. Raises UserError for two files of one name."""
         nested = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{3,}", path.name))
-        for folder in (self.folder, *sorted(path for path in nested if path.is_dir())):
-            for path in sorted(folder.iterdir()):
-                if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-                    pictures.setdefault(path.stem, path)
-        return pictures
+        found = images_in((self.folder, *sorted(path for path in nested if path.is_dir())))
+        for first, *others in found.values():
+            if others:
+                raise UserError(f"'{first}' and '{others[0]}' are of one sample; remove one of them.")
+        return {name: paths[0] for name, paths in found.items()}
 
     @cached_property
     def fingerprint(self) -> str:
-        total = hashlib.sha256()
-        for name, path in self.files.items():
-            total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-        return total.hexdigest()
+        """Over the names and sizes of the files."""
+        return json_digest(dict(zip(self.files, atomic.sizes(self.files.values()), strict=True)))
 
     def describe(self) -> dict[str, Any]:
         facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}

@@ -2,12 +2,18 @@
 
 import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from nein.datasets.negbench import official
+from nein.datasets.negvqa import questions
+from nein.engine import images
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from tests.helpers import commands
+from tests.negbench.conftest import items
+from tests.reporting import made
 
 EDIT = "def edit(image, instruction):\n    return image{}\n"
 JUDGE = """
@@ -79,3 +85,59 @@ def test_another_model_under_the_same_name_is_refused_or_made_anew(line, role, t
     assert done.returncode == 0, done.stderr
     pd.testing.assert_series_equal(after, run("other")[1])
     assert not after.equals(before)
+
+
+def nein_data(root):
+    made.write_data(root, made.records(3, 2))
+    return f"eval --editor identity --control none --metrics l1,l2 --data {root}", "coco_for_val/*1.png"
+
+
+def negbench_data(root):
+    for item in (originals := items(8))[0]:
+        images.write_png(root / item.image, made.picture(int(item.id[:3]), 24, striped=False))
+    for name, rows in zip(("retrieval.csv", "negated_retrieval.csv"), originals, strict=True):
+        official.write_retrieval(root / name, rows)
+    return f"negbench eval --model random --data {root}", "001.png"
+
+
+def negvqa_data(root):
+    shutil.copytree(questions.drawn(16), root)
+    return f"negvqa --model nano:negvqa --blind 0 --data {root}/questions.jsonl", "images/*1.png"
+
+
+def emptied(first, second):
+    first.write_bytes(b"")
+
+
+def exchanged(first, second):
+    shutil.copy(second, first)
+
+
+#: The data, and the blocks that are exchanged.
+DATA = {
+    "nein": (nein_data, "identity/negative/scores/l1", "identity/negative/scores/l2"),
+    "negbench": (negbench_data, "random/own/sentences/*", "random/own/pictures"),
+    "negvqa": (negvqa_data, "nano-negvqa/answers", "nano-negvqa/answers"),
+}
+
+
+@pytest.mark.parametrize(("data", "one", "other"), DATA.values(), ids=DATA)
+def test_replaced_images_and_blocks_in_a_wrong_place_are_made_again(data, one, other, tmp_path, capsys):
+    line, replaced = data(tmp_path / "data")
+
+    def run(out):
+        words = [*line.split(), "--device", "cpu", "--batch-size", "4", "--out", tmp_path / out]
+        done = commands.outcome(capsys, *words)
+        assert done.code == 0, done.stderr
+        return pd.concat(map(frames.read, sorted((tmp_path / out).rglob("figures.csv"))))["value"]
+
+    before = run("out")
+    for file in (tmp_path / "data").glob(replaced):
+        images.write_png(file, np.random.default_rng(9).integers(0, 256, (40, 40, 3), np.uint8))
+    after, fresh = run("out"), run("fresh")
+    assert not after.equals(before)
+    pd.testing.assert_series_equal(after, fresh)
+    first, second = (sorted((tmp_path / "out").rglob(f"{name}/000/*.jsonl"))[-1] for name in (one, other))
+    for spoil in (emptied, exchanged):
+        spoil(first, second.with_name("000000.jsonl"))
+        pd.testing.assert_series_equal(run("out"), fresh)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from nein.engine.blocks import sample_seed
 from nein.generate.nein import algorithms
 from nein.generate.nein.sources import Source
 from nein.wording import nouns
@@ -104,6 +105,8 @@ def test_paper_pairs_captions_once_and_fixed_goes_round_again():
     assert fixed["lost"] == []
     assert len({c["seed"] for c in paper["candidates"]}) == 1  # one seed per image, as the released script
     assert len({c["seed"] for c in fixed["candidates"]}) == 3
+    evaluated = {sample_seed(4, c["id"]) for c in fixed["candidates"]}
+    assert evaluated.isdisjoint(c["seed"] for c in fixed["candidates"])
 
 
 def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():

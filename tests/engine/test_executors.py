@@ -78,7 +78,8 @@ def test_a_block_that_vanishes_after_the_listing_is_open_and_a_damaged_one_an_er
     there = {"squares": folder.done("squares")}
     folder.forget("squares", 1)  # as another thread does whose block this one is made of
     assert stages.open_task(step, 0, 1, there) == stages.Task(step, 0, 1, ("squares",), {"squares": None})
-    folder.block_path("squares", 2).write_text("{")
+    path = folder.block_path("squares", 2)
+    path.write_text(path.read_text() + "{")
     with pytest.raises(UserError, match="000002"):
         stages.open_task(step, 0, 2, there)
 

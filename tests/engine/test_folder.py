@@ -205,7 +205,7 @@ def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_p
     file.write_text(whole + whole[:9])
     assert list(folder.costs()["edit"]) == [3]
     file.write_text(whole + '{"block": 4, "stage": "edit"}\n')
-    (tmp_path / "manifest.json").write_text('{"format": 6, "status": "complete"}')
+    (tmp_path / "manifest.json").write_text('{"status": "complete"}')
     with pytest.raises(UserError, match="'identity' is missing"):
         folder.manifest()
     with pytest.raises(UserError, match="line 3: 'at' is missing"):

@@ -15,8 +15,9 @@ from PIL import Image
 
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
-from nein.engine import images
+from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
+from nein.loading.digests import json_digest
 from nein.loading.resize import r64
 from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
@@ -79,6 +80,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     facts = {
         "origin": dict(dataset.origin),
         "records_sha256": records_hash(samples),
+        "images": json_digest({"sizes": _sizes([samples[index] for index in chosen])})[:12],
         "samples": len(samples),
         "used": len(chosen),
         "hold_out_objects": sorted(config.hold_out_objects),
@@ -100,6 +102,10 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
             affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
     return Pairs(pictures, negative, affirmative, facts)
+
+
+def _sizes(samples: Sequence[Sample]) -> list[int | None]:
+    return atomic.sizes(path for sample in samples for path in (sample.sample_path, sample.source_path))
 
 
 def _dataset(config: TuneConfig) -> Any:

@@ -130,7 +130,11 @@ def _stage(
     def ids(number: int) -> list[str]:
         return [task.questions[k].id for k in blocks.members(number)]
 
-    return Stage(output, (output,), blocks, read, work, model, usable, ids=ids)
+    def state(number: int) -> list[int | None]:
+        questions = [task.questions[index] for index in blocks.members(number)]
+        return task.media.sizes(q.picture(option) for q in questions for option in q.options)
+
+    return Stage(output, (output,), blocks, read, work, model, usable, ids=ids, state=state)
 
 
 def _answers(

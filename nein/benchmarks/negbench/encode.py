@@ -68,7 +68,8 @@ class Encoding:
     def stage(self, model: Model) -> Stage:
         """Encodes what the cache lacks; what fails has a reason, and is tried again."""
         how = (self._inputs, self._work, model, self._usable)
-        return Stage(self.output, (self.output,), self.blocks, *how)
+        state = None if self.media is None else self._state
+        return Stage(self.output, (self.output,), self.blocks, *how, state=state)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """Features once the stage is done. pooling: of the frames of a video. Raises UserError when features
@@ -133,7 +134,13 @@ class Encoding:
             features.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
 
+    def _state(self, number: int) -> list[int | None]:
+        assert self.media is not None
+        return self.media.sizes(self.names[index] for index in self.blocks.members(number))
+
     def _usable(self, output: str, number: int, rows: list[Row]) -> bool:
+        if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
+            return False
         cached = self._cached(rows)
         return all(row["key"] in cached if row["key"] else self._unreadable(row) for row in rows)
 

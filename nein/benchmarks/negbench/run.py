@@ -194,7 +194,10 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
 
     model = Model(f"judge {config.judge}", load, describe, references.place(config.judge))
     after = (pictures.output, asked.sentences(task).output)
-    return Stage(output, (output,), blocks, read, work, model, usable, depends_on_all=after)
+    return Stage(
+        output, (output,), blocks, read, work, model, usable, depends_on_all=after,
+        state=lambda number: sorted(pictures.keys().items()),  # what is found depends on every picture
+    )  # fmt: skip
 
 
 def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:

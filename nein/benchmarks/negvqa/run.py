@@ -18,7 +18,7 @@ from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
-from nein.engine import images
+from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
@@ -281,9 +281,12 @@ class Questioning:
         where = self.asked.where
         return Stage(
             self.output, (self.output,), self.blocks, self.read, self.work,
-            model, self.is_valid, invalidates=invalidates, ids=self.ids,
+            model, self.is_valid, invalidates=invalidates, ids=self.ids, state=self.state,
             asks={where: len(self.askings)} if is_served(where) else {},
         )  # fmt: skip
+
+    def state(self, number: int) -> list[int | None]:
+        return atomic.sizes(self.items[index].picture for index in self.blocks.members(number))
 
     def read(self, number: int) -> list[tuple[Item, Any]]:
         return [(self.items[index], _picture(self.items[index])) for index in self.blocks.members(number)]

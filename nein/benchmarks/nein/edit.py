@@ -15,7 +15,7 @@ from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, RESHAPED, 
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.folder import Row
+from nein.engine.folder import Row, head
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
 
@@ -86,16 +86,19 @@ def editing(
     def read(number: int) -> tuple[int, bool, list[Member]]:
         """The block's number, whether it lacks a row or a picture, and its members."""
         earlier: dict[str, list[Row]] = {}
-        for path in (run.block_path(EDIT, number), run.part_path(number)):
-            for row in atomic.read_lines(path, EDIT_ROW) if path.exists() else ():
-                earlier.setdefault(row["id"], []).append(row)
+        part = run.part_path(number)
+        known = run.read(EDIT, number) if run.head(EDIT, number).items() >= head(EDIT, number).items() else []
+        for row in [*known, *(atomic.read_lines(part, EDIT_ROW) if part.exists() else ())]:
+            earlier.setdefault(row["id"], []).append(row)
         lacking, members = False, []
         indices = blocks.members(number)
         for index, sample in zip(indices, dataset.members(indices), strict=True):
+            image = _decode(sample)
             rows = [row for row in earlier.get(sample.id, ()) if not vanished(index, row)]
+            rows = [row for row in rows if not replaced(row, image)]
             lacking |= not rows
             kept = next((row for row in rows if not failed(index, row)), None)
-            members.append(Member(index, sample, _decode(sample), kept))
+            members.append(Member(index, sample, image, kept))
         return number, lacking, members
 
     def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
@@ -145,10 +148,24 @@ def editing(
         return {EDIT: of_block}
 
     def usable(output: str, number: int, rows: list[Row]) -> bool:
-        members = zip(blocks.members(number), rows, strict=False)
-        return bool(rows) and not any(failed(*pair) or vanished(*pair) for pair in members)
+        members = zip(blocks.members(number), rows, strict=True)
+        return not any(failed(*pair) or vanished(*pair) for pair in members)
 
-    return Stage(EDIT, (EDIT,), blocks, read, work, editor, usable, invalidates=(SCORES,))
+    def ids(number: int) -> list[str]:
+        return [sample.id for sample in dataset.members(blocks.members(number))]
+
+    def state(number: int) -> list[int | None]:
+        return atomic.sizes(sample.sample_path for sample in dataset.members(blocks.members(number)))
+
+    return Stage(
+        EDIT, (EDIT,), blocks, read, work, editor, usable, invalidates=(SCORES,), ids=ids, state=state
+    )
+
+
+def replaced(row: Row, image: np.ndarray | str) -> bool:
+    """Whether the edit was made of another image than is there now."""
+    known = row["sample_sha256"]
+    return known is not None and not isinstance(image, str) and images.pixel_hash(image) != known
 
 
 def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -165,7 +166,20 @@ def scoring(
                     return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
-    return Stage("score", outputs, blocks, read, work, scorer, usable, depends_on=EDIT)
+    def ids(number: int) -> list[str]:
+        return [sample.id for sample in members(number)]
+
+    def state(number: int) -> list[int | None]:
+        chosen = members(number)
+        edited = (
+            run.path / run.image_name(index, sample.id)
+            for index, sample in zip(blocks.members(number), chosen, strict=True)
+        )
+        given = (path for sample in chosen for path in (sample.source_path, sample.sample_path))
+        return atomic.sizes(itertools.chain(given, edited))
+
+    how = {"depends_on": EDIT, "ids": ids, "state": state}
+    return Stage("score", outputs, blocks, read, work, scorer, usable, **how)
 
 
 def _item(

@@ -106,6 +106,15 @@ def check_pictures(data: DataSet) -> None:
     if not isinstance(data.media, Files):
         return
     references = data.references
+    by_name: dict[str, list[str]] = {}
+    for reference in references:
+        by_name.setdefault(official.file_name(reference), []).append(reference)
+    for group in (group for group in by_name.values() if len(group) > 1):
+        paths: dict[Path, str] = {}
+        for reference in (reference for reference in group if data.media.exists(reference)):
+            other = paths.setdefault(data.media.path(reference).resolve(), reference)
+            if other != reference:
+                raise UserError(f"{data.title} names one image as '{other}' and as '{reference}'; use one.")
     if not any(data.media.exists(reference) for reference in references):
         row = ROWS[data.name]
         raise UserError(

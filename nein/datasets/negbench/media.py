@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -17,8 +17,9 @@ import numpy as np
 from PIL import Image
 
 from nein.datasets.negbench.official import file_name
+from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.engine.images import ImageError, decode
+from nein.engine.images import ImageError, decode, find_file
 from nein.loading.references import is_local
 
 Box = tuple[float, float, float, float]
@@ -65,11 +66,11 @@ class Files:
         """Raises ImageError when the file is missing or its name is not unique."""
         if self.root is None:
             file = Path(reference)
-            return file if file.is_absolute() or file.exists() else self.beside / file
+            return find_file(file if file.is_absolute() or file.exists() else self.beside / file)
         parts = PurePosixPath(reference.replace("\\", "/")).parts
         parts = tuple(part for part in parts if part not in ("/", "..", "."))
         for start in range(len(parts)):
-            candidate = self.root.joinpath(*parts[start:])
+            candidate = find_file(self.root.joinpath(*parts[start:]))
             if is_local(candidate):
                 return candidate
         named = self._by_name.get(file_name(reference), [])
@@ -96,6 +97,16 @@ class Files:
         except ImageError:
             return False
 
+    def sizes(self, references: Iterable[str]) -> list[int | None]:
+        """`atomic.sizes` of the files."""
+        paths = []
+        for reference in references:
+            try:
+                paths.append(self.path(whole(reference)[0]))
+            except ImageError:
+                paths.append(self.beside / "missing")
+        return atomic.sizes(paths)
+
     def frames(self, reference: str) -> list[np.ndarray]:
         """One picture or region, or the frames of a video. Raises ImageError."""
         reference, box = whole(reference)
@@ -120,6 +131,10 @@ class Drawn:
 
     def __init__(self, draw: Callable[[str], np.ndarray | list[np.ndarray]]) -> None:
         self._draw = draw
+
+    def sizes(self, references: Iterable[str]) -> list[int | None]:
+        """Nothing: what is drawn does not change."""
+        return []
 
     def frames(self, reference: str) -> list[np.ndarray]:
         pictures = self._draw(reference)

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Protocol
@@ -89,6 +89,9 @@ class Media(Protocol):
 
         Raises images.ImageError, with the reason, for what is missing or cannot be decoded.
         """
+
+    def sizes(self, references: Iterable[str]) -> list[int | None]:
+        """What changes where files behind the references are replaced: `atomic.sizes`."""
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
         whole = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
         if not Path(posixpath.normpath(whole / name)).is_relative_to(posixpath.normpath(whole)):
             raise ValueError(f"whose picture lies outside '{folder}' (--images names another folder)")
-        return folder / name
+        return images.find_file(folder / name)
     data = cell.get("bytes") if isinstance(cell, Mapping) else cell
     if isinstance(data, str):
         try:

@@ -24,7 +24,6 @@ class CheckConfig(Options):
 
     folder: str = argument("FOLDER", "folder in NeIn's layout, or nano")
     split: str = option("val", "which annotation file")
-    full: bool = option(False, "decode every image instead of reading headers")
 
 
 def draw(options: DrawConfig) -> str:
@@ -39,11 +38,11 @@ def draw(options: DrawConfig) -> str:
 
 
 def check(options: CheckConfig) -> str:
-    """Looks at annotations and every image of a folder; says how many. Raises UserError."""
+    """Reads annotations and decodes every image of a folder; says how many. Raises UserError."""
     from nein.datasets.nein import loading
     from nein.datasets.nein.samples import validate_images
 
     dataset = loading.load(options.folder, split=options.split)
-    validate_images(dataset.samples, f"'{options.folder}'", options.full)
+    validate_images(dataset.samples, f"'{options.folder}'", full=True)
     sources = len({sample.source_id for sample in dataset.samples})
     return f"{len(dataset.samples)} samples of {sources} source images are in order in '{options.folder}'.\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +13,7 @@ from nein.datasets.nein.samples import FIELDS, OPTIONAL_TEXTS, Dataset, Sample, 
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, unknown
+from nein.loading.digests import json_digest
 from nein.nano.scenes import is_nano, world
 from nein.wording import families
 from nein.wording.nouns import named_in
@@ -78,11 +77,11 @@ def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "va
 
 def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
     """Lays a data set of the hub out officially below `cache`, once; returns that folder."""
-    content = json.dumps([data.name, data.revision, split, sorted(columns.items())])
-    key = hashlib.sha256(content.encode()).hexdigest()[:16]
-    root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{key}"
+    table = None if (version := hub.version(data)) else hub.read(data, split)
+    facts = {"name": data.name, "version": version or hub.version(data), "columns": columns}
+    root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
     if not (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
-        table = hub.read(data, split)
+        table = hub.read(data, split) if table is None else table
         lay_out(table, table.column_names, columns, root, split, where=f"the data set '{data.name}'")
     return root
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +111,7 @@ class Dataset:
 
     def places(self, ids: Sequence[str]) -> list[int]:
         """The index of every id. Raises UserError for one that is not there."""
+        ids = [image_name(wanted) for wanted in ids]
         requested = set(ids)
         position = {sample.id: index for index, sample in enumerate(self.samples) if sample.id in requested}
         for wanted in ids:
@@ -170,10 +172,7 @@ class Reader:
     def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str]) -> None:
         self.problems = Problems()
         self._names = {field: columns.get(field, field) for field in FIELDS}
-        self._images: list[tuple[Path, dict[str, Path]]] = []  # folder, file of every stem in it
-        for folder in (coco, nein):
-            files = (path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGE_SUFFIXES)
-            self._images.append((folder, {path.stem: path for path in files}))
+        self._images = [(folder, images_in([folder])) for folder in (coco, nein)]
         self._without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
 
     def sample(self, record: Any, index: int) -> Sample | None:
@@ -199,11 +198,14 @@ class Reader:
             SceneObject(thing["name"], thing["stays"], self._without / f"{thing['without']}.png")
             for thing in record.get("things", ())
         )
-        stems = (fields["COCO"], label)
-        target, sample_path = (
-            by_stem.get(stem) or folder / f"{stem}.jpg"  # where it should be
-            for (folder, by_stem), stem in zip(self._images, stems, strict=True)
-        )
+        places = []
+        for (folder, by_name), name in zip(self._images, (fields["COCO"], label), strict=True):
+            path, *others = by_name.get(name) or [folder / f"{name}.jpg"]  # where it should be
+            places.append(path)
+            if others:
+                self.problems.add("two files of one name", f"{path} and {others[0]}")
+                return None
+        target, sample_path = places
         return Sample(
             label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
             noun, families.template_of(fields["T_negative"], noun),
@@ -215,9 +217,24 @@ class Reader:
     def missing(self, samples: Iterable[Sample]) -> frozenset[str]:
         """The names of images that are in neither folder."""
         wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
-        for _, by_stem in self._images:
-            wanted -= by_stem.keys()
+        for _, by_name in self._images:
+            wanted -= by_name.keys()
         return frozenset(wanted)
+
+
+def image_name(text: str) -> str:
+    """What an image is known by, in records and folders: without an image's ending, its accents composed."""
+    name = unicodedata.normalize("NFC", text)
+    return name.removesuffix(ending) if (ending := Path(name).suffix).lower() in IMAGE_SUFFIXES else name
+
+
+def images_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """`image_name` -> the files in the folders that have it."""
+    found: dict[str, list[Path]] = {}
+    for path in (path for folder in folders for path in sorted(folder.iterdir())):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            found.setdefault(image_name(path.name), []).append(path)
+    return found
 
 
 def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:
@@ -293,6 +310,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
     if not good:
         return None
     fields = {field: record[name].strip() for field, name in names.items()}
+    fields |= {field: image_name(fields[field]) for field in ("COCO", "NeIn")}
     for name in OPTIONAL_TEXTS:
         if record.get(name) is not None:
             fields[name] = str(record[name])

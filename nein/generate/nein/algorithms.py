@@ -27,6 +27,7 @@ from nein.wording import families, nouns
 #: Fates of the objects asked for, and why an image gave fewer candidates than `kept`.
 TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
 NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
+NOISE = "generation"  # the stream of its seeds; data made before say none, and took that of evaluation
 NO_FAMILY = "no family of negation fits"
 #: Verdicts of the filters.
 ACCEPTED, LOW_MATCH, FAILED = "accepted", "match at or below the threshold", "the judge failed"
@@ -92,7 +93,8 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
         index = rng.choice(families.choices(label, noun, rules.protocol))
         named = {"second": others["T"], "present": others["A"], "protocol": rules.protocol}
         sample_id = f"{source.sample_stem}_{k + 1}"
-        seed = sample_seed(rules.seed, source.id if rules.protocol == "paper" else sample_id)
+        # A stream of its own: an editor that is evaluated on the sample starts from other noise.
+        seed = sample_seed(rules.seed, f"{NOISE}/{source.id if rules.protocol == 'paper' else sample_id}")
         candidates.append({
             "id": sample_id, "source": source.id, "object": noun,
             "caption": source.captions[k % len(source.captions)],

@@ -44,7 +44,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     identity = {
         **{key: getattr(config, key) for key in DECIDES},
         "objects": hashlib.sha256("\n".join(job.rules.objects).encode()).hexdigest()[:16],
-        "families": config.family_labels, **job.editor.identity(),
+        "families": config.family_labels, "noise": algorithms.NOISE, **job.editor.identity(),
         **{key: getattr(config.models, key) for key in ("itm", "vqa", "vqa_quantization")},
         "sources": job.sources.sha256, "device": executor.device.partition(":")[0], "image_rule": images.RULE,
     }  # fmt: skip

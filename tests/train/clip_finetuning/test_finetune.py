@@ -137,13 +137,16 @@ def test_with_the_vision_tower_frozen_it_stays_and_kept_features_give_the_same_l
 
 
 def test_an_interrupted_run_goes_on_from_its_checkpoint(tune, tmp_path, monkeypatch):
-    unbroken = tune(out=tmp_path / "unbroken", precision="bf16")
+    how = {"precision": "bf16", "log_every": 3}  # a checkpoint between two lines of the log
+    unbroken = tune(out=tmp_path / "unbroken", **how)
     with monkeypatch.context() as patch:
         dies_at(patch, towers, "contrastive_loss", 4, raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            tune(precision="bf16")
+            tune(**how)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
-    assert same(weights(unbroken), weights(tune(precision="bf16")))
+    resumed = tune(**how)
+    assert same(weights(unbroken), weights(resumed))
+    assert logged(unbroken) == logged(resumed)
 
 
 def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune):
