@@ -287,6 +287,11 @@ def test_a_function_answers_questions_and_their_negations():
     assert (result.out / "report.html").is_file()
 
 
+def test_half_a_character_in_an_answer_is_a_sentence():
+    with pytest.raises(UserError, match="holds half a character"):
+        nein.negvqa(lambda image, question, options: "A \ud83d", limit=4, questions=8, device="cpu")
+
+
 def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
     class Colours(Texts):
         fingerprint = "colours-1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -109,7 +110,7 @@ class EditorChoice:
         """What the user chose, before any file is read."""
         facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
         if self.external is not None:
-            facts |= {"made": "elsewhere", CONTENTS: {"images": self.external.fingerprint[:12]}}
+            facts |= {"made": "elsewhere", CONTENTS: {"images": self.external.sizes}}
             facts |= {"decoding": "plain"} if self.external.plain else {}
         elif self.made is not None:
             facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
@@ -296,8 +297,15 @@ class ExternalEdits:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Over the names and sizes of the files."""
-        return json_digest(dict(zip(self.files, atomic.sizes(self.files.values()), strict=True)))
+        total = hashlib.sha256()
+        for name, path in self.files.items():
+            total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        return total.hexdigest()
+
+    @property
+    def sizes(self) -> str:
+        """12 digits over the names and sizes of the files: what is looked at before any is read."""
+        return json_digest(dict(zip(self.files, atomic.sizes(self.files.values()), strict=True)))[:12]
 
     def describe(self) -> dict[str, Any]:
         facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}

@@ -23,10 +23,10 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
         {"image_id": "8", "caption": "A dog."},
         {"image_id": 7, "caption": " Two  dogs. "},
         {"image_id": "8", "caption": None},
-        {"image_id": "8", "caption": "It runs."},
+        {"image_id": 8, "caption": "It runs."},
     ]
     shown = [
-        {"image_id": 7, "category_id": 2, "bbox": [1, 2, 3, 4.5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
+        {"image_id": "7", "category_id": "2", "bbox": [1, 2, 3, 4.5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
         {"image_id": 7, "category_id": 1, "iscrowd": 1, "segmentation": {"counts": [3], "size": [2, 2]}},
     ]
     captions = write(tmp_path / "captions.json", said)
@@ -52,6 +52,7 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
     ({"categories": [{"id": 1}]}, r"'categories\[0\].name' is missing"),
     ({"annotations": [{"category_id": 1}]}, r"'annotations\[0\].image_id' is missing"),
     ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
+    ({"images": [*IMAGES, {"id": 8.0, "file_name": "9.jpg"}]}, "one id, 8"),
     ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_the_entry(tmp_path, change, sentence):

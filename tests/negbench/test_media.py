@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import media
+from nein.datasets.negbench import loading, media
 from nein.datasets.negbench.media import Files, crop, region
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, write_png
@@ -40,6 +40,16 @@ def test_a_longer_tail_of_the_path_decides_between_equal_names(tmp_path):
     assert (files.frames("/data/b/x.png")[0] == tiny.picture(1)).all()
     with pytest.raises(ImageError, match=r"2 files below .* have this name"):
         files.frames("/data/x.png")
+
+
+def test_one_file_has_one_reference_in_a_data_set(tmp_path):
+    write_png(tmp_path / "a" / "x.png", tiny.picture(0))
+    (tmp_path / "retrieval.csv").write_text(
+        "filepath,captions\na/x.png,\"['A dog.', 'A cat.']\"\n./a/x.png,\"['It runs.']\"\n"
+    )
+    [data] = loading.load(str(tmp_path))
+    with pytest.raises(UserError, match=r"names one image as 'a/x\.png' and as '\./a/x\.png'"):
+        loading.check_pictures(data)
 
 
 def test_what_is_not_below_the_folder_is_not_found(pictures):

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 
@@ -16,6 +18,7 @@ from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import environment
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
+from nein.models.editor_choice import ExternalEdits
 from nein.wording import families
 from tests.helpers.hub import Repository
 
@@ -52,6 +55,34 @@ def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(mak
     for said in ("2 problems", "1 x missing COCO image", "COCO_000000000001", "1 x unreadable NeIn image",
                  "NeIn_000000000002_1"):  # fmt: skip
         assert said in str(caught.value)
+
+
+def composed(root, name, path):
+    path.rename(path.with_name(unicodedata.normalize("NFD", f"é{name}.PNG")))
+    return unicodedata.normalize("NFC", f"é{name}")
+
+
+@pytest.mark.parametrize("named", [lambda root, name, path: f"{name}.jpg", composed])
+def test_an_image_is_known_by_its_name_without_ending_and_form_of_accents(make_data, named):
+    root = make_data(2, 1)
+    plain = load_folder(root).samples[0]
+    text = named(root, plain.id, plain.sample_path)
+    rewrite(root, lambda rows: rows[0].update(NeIn=text))
+    (root / "val.json").write_bytes(b"\xef\xbb\xbf" + (root / "val.json").read_bytes())
+    dataset = load_folder(root)
+    assert not dataset.missing
+    assert dataset.places([text]) == [0]
+    assert text.startswith(dataset.samples[0].id)
+
+
+def test_two_files_of_one_name_are_named(make_data):
+    root = make_data(2, 1)
+    path = load_folder(root).samples[0].sample_path
+    shutil.copy(path, path.with_suffix(".jpg"))
+    with pytest.raises(UserError, match=rf"two files of one name: {path.with_suffix('.jpg')} and {path}"):
+        load_folder(root)
+    with pytest.raises(UserError, match=r"1\.jpg' and '.*1\.png' are of one sample"):
+        ExternalEdits("mine", "negative", path.parent).files  # noqa: B018
 
 
 def test_all_faults_of_the_records_are_said_at_once(make_data):

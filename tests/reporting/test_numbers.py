@@ -18,7 +18,7 @@ BLOCK = "000/000000.jsonl"
 
 
 def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]  # the first says whose they are
 
 
 class Raw:

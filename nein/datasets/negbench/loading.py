@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.datasets.negbench import official, other_tests, registry
-from nein.datasets.negbench.media import Files
+from nein.datasets.negbench.media import Files, whole
 from nein.datasets.negbench.records import KINDS, ChoiceTask, Media, RetrievalTask, Task
 from nein.datasets.negbench.registry import AFFIRMED, NANO, RETRIEVAL, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
@@ -112,7 +112,7 @@ def check_pictures(data: DataSet) -> None:
     for group in (group for group in by_name.values() if len(group) > 1):
         paths: dict[Path, str] = {}
         for reference in (reference for reference in group if data.media.exists(reference)):
-            other = paths.setdefault(data.media.path(reference).resolve(), reference)
+            other = paths.setdefault(data.media.path(whole(reference)[0]).resolve(), reference)
             if other != reference:
                 raise UserError(f"{data.title} names one image as '{other}' and as '{reference}'; use one.")
     if not any(data.media.exists(reference) for reference in references):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import unicodedata
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -73,7 +74,7 @@ class Files:
             candidate = find_file(self.root.joinpath(*parts[start:]))
             if is_local(candidate):
                 return candidate
-        named = self._by_name.get(file_name(reference), [])
+        named = self._by_name.get(unicodedata.normalize("NFC", file_name(reference)), [])
         if not named:
             raise ImageError(f"{reference}: there is no file of this name below '{self.root}'")
         if len(named) > 1:
@@ -122,7 +123,7 @@ class Files:
         files: dict[str, list[Path]] = {}
         for folder, _, names in os.walk(self.root):
             for name in names:
-                files.setdefault(name, []).append(Path(folder, name))
+                files.setdefault(unicodedata.normalize("NFC", name), []).append(Path(folder, name))
         return files
 
 
