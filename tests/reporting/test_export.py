@@ -153,7 +153,7 @@ def test_scores_whose_data_have_gone_are_written_as_the_run_noted_them(runs, tmp
 def test_what_cannot_be_exported_is_a_sentence(tmp_path, capsys):
     nothing = outcome(capsys, "export", tmp_path)
     assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
-    atomic.write_json(tmp_path / "manifest.json", {"format": 6, "status": "running", "identity": {}})
+    atomic.write_json(tmp_path / "manifest.json", {"status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
 
