@@ -24,8 +24,8 @@ from nein.config.groups import (
 )  # fmt: skip
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
-from tests.fuzz import LINES
 from tests.helpers.commands import exit_code, outcome
+from tests.test_fuzz import LINES
 
 #: Field -> the group that declares it.
 SHARED = {
