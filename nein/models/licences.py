@@ -11,8 +11,6 @@ LICENCES: dict[str, str] = {
     "vinesmsuic/magicbrush-jul7": "CreativeML OpenRAIL-M",
     "vinesmsuic/magicbrush-ema": "CreativeML OpenRAIL-M",
     "vinesmsuic/magicbrush-paper": "CreativeML OpenRAIL-M",
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": "CreativeML OpenRAIL-M",
-    "stabilityai/stable-diffusion-xl-base-1.0": "CreativeML OpenRAIL++-M",
     "stabilityai/cosxl": "Stability AI non-commercial research, gated",
     "black-forest-labs/FLUX.1-Kontext-dev": "FLUX.1 [dev] non-commercial, gated",
     "black-forest-labs/FLUX.2-dev": "FLUX [dev] non-commercial, gated",
