@@ -159,7 +159,8 @@ def _data() -> Iterator[Entry]:
         reference = f"hub:{name}"
         yield _of(reference, what, reference, tuple(of_data(reference)))
     for row in ROWS.values():
-        tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
+        rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
+        tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
         origin = row.pictures if row.suite == NEGBENCH else row.files_at
         what = f"{row.suite}, {row.title}: {tasks}"
         yield Entry(row.name, what, origin, row.licence, lacking=_by_hand(origin))

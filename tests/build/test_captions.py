@@ -80,6 +80,21 @@ def test_the_core_list_has_the_papers_length_and_words_count_whole_and_idioms_ap
     assert (wide.negative, wide.words["empty"]) == (5, 1)
 
 
+def test_the_papers_words_are_counted_beside_its_printed_rows(tmp_path, capsys):
+    assert len(stats.PAPER) == len(set(stats.PAPER)) == 28
+    (tmp_path / "c.txt").write_text(
+        "A dog isn't here.\nSnow and knots.\nHe can NOT see.\nNobody cannot lack.\n"
+    )
+    assert not commands.exit_code("stats", str(tmp_path / "c.txt"), "--words", "paper", "--examples", "0")
+    lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
+    [own] = [cells for cells in lines if "paper (28)" in cells]
+    assert own[3:5] == ["4", "2"]
+    printed = [cells for cells in lines if cells[1:2] and cells[1].endswith("(printed)")]
+    assert len(printed) == 11
+    off = [cells[1] for cells in printed if f"{100 * int(cells[4]) / int(cells[3]):.2f}" != cells[5]]
+    assert off == ["MagicBrush, val (printed)"]  # 1.14, a misprint
+
+
 @pytest.mark.parametrize(("name", "content", "sentence"), [
     ("x.json", "{", "is not valid JSON"),
     ("x.json", "[]", "is not a COCO file"),

@@ -71,6 +71,22 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
     assert second < first < third
 
 
+def test_the_notebooks_subsets_are_those_of_table_1():
+    """Doc & Chart is the unweighted mean of five subsets, all of which the notebook prints."""
+    by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in paper_numbers.subset_cells()}
+    assert len(by) == 22 * 2 * 14
+    assert round(by["VILA1.5-8B", "original", "A-OKVQA"], 6) == 0.886022
+    assert round(by["Chameleon-30B", "negated", "VizWiz"], 6) == 0.057692
+    docs = ("DocVQA", "ChartQA", "InfoVQA", "TableVQABench", "AI2D")
+    for cell in paper_numbers.cells():
+        if cell["category"] == "DocChart":
+            mean = sum(by[cell["model"], cell["variant"], subset] for subset in docs) / 5
+            assert round(100 * mean, 1) == round(100 * cell["value"], 1)
+    drawn = frames.select(paper_numbers.by_size(), task="subset scaling", subset="GQA")
+    assert len(drawn) == 2 * 19
+    assert len(plots.drawings([sections.SUBSET_SCALING], paper_numbers.by_size())) == 1
+
+
 def test_outcomes_of_pairs_are_counted_and_tested():
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
     rows = scores.score(made(outcomes), ["generated"])

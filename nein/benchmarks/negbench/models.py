@@ -61,9 +61,10 @@ _NEGFULL = "CC12M-NegFull"
 _SOURCES = ("paper_table1", "repo_baseline", "repo_scaling", "repo_finetuned")
 
 
-def _printed(*models: str, data: str = "none") -> dict[str, tuple[str, str]]:
-    """Its name in each of `_SOURCES`, "" where it is not; data: of fine-tuning."""
-    return {source: (model, data) for source, model in zip(_SOURCES, models, strict=False) if model}
+def _printed(*models: str, data: str = "none", drop: str = "") -> dict[str, tuple[str, str]]:
+    """Its name in each of `_SOURCES`, "" where it is not; data: of fine-tuning; drop: in figures 3 and 4c."""
+    names = {**dict(zip(_SOURCES, models, strict=False)), "paper_figures": drop}
+    return {source: (model, data) for source, model in names.items() if model}
 
 
 MODELS: dict[str, Model] = {
@@ -75,7 +76,7 @@ MODELS: dict[str, Model] = {
         ),
         Model(
             "clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "",
-            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base"), False,
+            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base", drop="CLIP-Laion400M"), False,
             # Which of the two epochs the figures are of is not said; the released script has the first.
             (
                 "ViT-B-32/laion400m_e31", "ViT-B-32/laion400m_e32",
@@ -86,11 +87,11 @@ MODELS: dict[str, Model] = {
         # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
         Model(
             "clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "",
-            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base"),
+            _printed("", "CLIP-Laion400M", "CLIP-Laion400M-Base", drop="CLIP-Laion400M"),
         ),
         Model(
             "clip-datacomp", "open_clip:ViT-B-32/datacomp_xl_s13b_b90k", "",
-            _printed("", "CLIP-datacomp"), False,
+            _printed("", "CLIP-datacomp", drop="CLIP-datacomp"), False,
             ("ViT-B-32/datacomp_xl_s13b_b90k", "laion/CLIP-ViT-B-32-DataComp.XL-s13B-b90K"),
         ),
         Model(
@@ -103,8 +104,8 @@ MODELS: dict[str, Model] = {
             _printed("", "", "CLIP-Laion2B-Huge"), False,
             ("ViT-H-14/laion2b_s32b_b79k", "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"),
         ),
-        Model("negclip", None, "negclip.pth", _printed("NegCLIP", "NegCLIP")),
-        Model("conclip", None, "conclip_b32_openclip_version.pt", _printed("", "ConCLIP")),
+        Model("negclip", None, "negclip.pth", _printed("NegCLIP", "NegCLIP", drop="NegCLIP")),
+        Model("conclip", None, "conclip_b32_openclip_version.pt", _printed("", "ConCLIP", drop="ConCLIP")),
         Model(
             "clip-negfull", None, "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt",
             _printed("CLIP", "", "", "CLIP-OpenAI", data=_NEGFULL),
@@ -117,10 +118,10 @@ MODELS: dict[str, Model] = {
         Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
         Model("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
         Model(
-            "biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
-            text=("microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",),
+            "biomedclip", "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224", "",
+            _printed(drop="BioMedCLIP"), text=("microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract",),
         ),
-        Model("conch"),
+        Model("conch", None, "", _printed(drop="CONCH")),
         Model("siglip", "google/siglip-base-patch16-224"),
         Model("siglip2", "google/siglip2-base-patch16-224"),
     )

@@ -22,7 +22,7 @@ from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
-from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
+from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL, TEMPLATED
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
@@ -306,13 +306,18 @@ _METRICS: dict[str, tuple[str, dict[str, Any]]] = {
         for name, type_ in (("MCQ", "all"), ("MCQ-positive", "affirmation"), ("MCQ-negative", "negation"),
                             ("MCQ-hybrid", "hybrid"))
     },
+    "R-drop@5": (RETRIEVAL, {"metric": "gap@5", "direction": TEXT_TO_IMAGE}),  # of figure 3
+    "MCQ-drop": (MCQ, {"metric": "drop", "type": "all"}),  # of figure 4c, from the control
 }  # fmt: skip
 #: Source -> what a table says of it.
 _PRINTED = {
-    "paper_table1": "paper", "repo_baseline": "repository", "repo_scaling": "repository, scaling",
-    "repo_finetuned": "repository",
+    "paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository",
+    "repo_scaling": "repository, scaling", "repo_finetuned": "repository",
 }  # fmt: skip
-_SETS = {"COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt"}
+_SETS = {
+    "COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt", "HardNeg-Syn": "hardneg-syn",
+    "CheXpert": "chexpert",
+}  # fmt: skip
 
 
 class PaperNumber(NamedTuple):
@@ -321,6 +326,15 @@ class PaperNumber(NamedTuple):
     dataset: str
     metric: str  # of `_METRICS`
     value: float  # a share
+
+    @property
+    def variant(self) -> str:
+        """Drops on HardNeg-Syn and CheXpert are of the only wording that was released."""
+        return TEMPLATED if self.dataset in ("hardneg-syn", "chexpert") else REPHRASED
+
+    @property
+    def unit(self) -> str:
+        return "points" if "drop" in self.metric else "%"
 
 
 @lru_cache(maxsize=1)
@@ -351,15 +365,16 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
     printed: list[dict[str, Any]] = []
     otherwise, known = differs(model, quick_gelu), MODELS[model].published if model in MODELS else {}
     groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
-    for group in frames.records(frames.select(groups, variant=REPHRASED)):
+    for group in frames.records(groups):
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
         figures_of: list[tuple[str, dict[str, Any]]] = []  # source, figure
         values: dict[str, float] = {}
         for entry in paper_numbers():
             task, what = _METRICS[entry.metric]
-            mine = known.get(entry.source) == entry.model and (entry.source == "paper_table1") == by_paper
-            if mine and (task, entry.dataset) == (group["task"], group["dataset"]):
-                figures_of.append((entry.source, number(entry.value, unit="%", **what)))
+            mine = known.get(entry.source) == entry.model and entry.source.startswith("paper") == by_paper
+            asked = (group["task"], group["dataset"], group["variant"])
+            if mine and (task, entry.dataset, entry.variant) == asked:
+                figures_of.append((entry.source, number(entry.value, unit=entry.unit, **what)))
                 values[what.get("kind", "")] = entry.value
         if ORIGINAL in values and NEGATED in values:
             apart = number(values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5")
@@ -400,5 +415,5 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     for entry in paper_numbers():
         if entry.source == source and (run is None or (mine, where) == (entry.model, entry.dataset)):
             task, what = _METRICS[entry.metric]
-            facts = {"dataset": entry.dataset, "variant": REPHRASED, "task": task, **what}
-            yield Printed(_named(entry.model), facts, entry.value, "%", whole=task == RETRIEVAL)
+            facts = {"dataset": entry.dataset, "variant": entry.variant, "task": task, **what}
+            yield Printed(_named(entry.model), facts, entry.value, entry.unit, whole=task == RETRIEVAL)

@@ -1,5 +1,9 @@
 """NegVQA's Table 1 as printed, in per cent in `paper_numbers.csv`: 20 models, original and negated questions,
 four categories and the average. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946).
+
+`notebook_numbers.csv` has the right answers of these models, and of two Chameleons, in 14 of 20 subsets,
+which Figure 5 draws without numbers. Source: the output of plot_results.ipynb, github.com/yuhui-zh15/NegVQA
+(0e4218b), whose accuracies are these counts over `SUBSETS`, to all six digits.
 """
 
 from __future__ import annotations
@@ -168,13 +172,27 @@ def _as_printed(figures: pd.DataFrame, **where: str) -> list[dict[str, Any]]:
     return frames.records(frames.select(shares, scoring=tuple(scorings[:1])))
 
 
+def subset_cells() -> Iterator[dict[str, Any]]:
+    """The figures of the notebook by subset, as rows of the frame of figures."""
+    with (Path(__file__).parent / "notebook_numbers.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            what = {"metric": "accuracy", "model": row.pop("model"), "variant": row.pop("questions")}
+            for subset, right in row.items():
+                n = SUBSETS[subset]
+                yield frames.number(int(right) / n, unit="%", n=n, subset=subset, **what)
+
+
 def by_size() -> pd.DataFrame:
-    """The printed figures of the models that the paper draws (task "scaling"), by family and size."""
+    """The printed figures of the models that the paper draws, by family and size (task "scaling"), and those
+    of the notebook by subset (task "subset scaling")."""
     rows = []
-    for printed in cells():
+    for printed in (*cells(), *subset_cells()):
         size = family(printed["model"])
-        if size is not None and printed["model"] != "Molmo-7B-D":  # which the paper's plots leave out
+        drawn = printed["model"] in HUB_IDS and printed["model"] != "Molmo-7B-D"  # as in the paper's plots
+        if size is not None and drawn:
             named = {"task": "scaling", "source": "printed", "family": size[0], "size": f"{size[1]:g}"}
+            if "subset" in printed:
+                named |= {"task": "subset scaling", "line": f"{size[0]}, {printed['variant']}"}
             rows.append({**printed, **named, "low": None, "high": None})
     return frames.frame(rows)
 

@@ -275,14 +275,15 @@ SCALING = plots.plot(
 )
 SUBSET_SCALING = plots.plot(
     "subset_scaling",
-    "Accuracy by subset against size, a line per family and kind of questions: models measured here whose "
-    "names say their size, protocol 'fixed'",
+    "Accuracy by subset against size, a line per family and kind of questions: the authors' notebook (solid, "
+    "14 subsets), and models measured here whose names say their size, protocol 'fixed' (dotted, open)",
     {"task": "subset scaling"},
     plots.curves,
     x="size",
     line="line",
     panel=("subset",),
     axes=("parameters, billions", "accuracy, per cent"),
+    hollow={"source": "here"},
     rule=50,
     log=True,
 )

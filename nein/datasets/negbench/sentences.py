@@ -190,12 +190,13 @@ def evaluation_questions(
 
 
 def questions_as_filed(
-    image: Concepts, seed: int, *, count: int = 1, wording: str = "code", thing: str = "image"
-) -> list[Question]:
+    image: Concepts, seed: int, *, count: int = 1, wording: str = "code", thing: str = "image",
+    single: bool = False,
+) -> list[Question]:  # fmt: skip
     """`count` questions as in the released COCO and VOC files, which the released script does not draw: all
-    objects anew for every question, the hybrid options about the object that the wrong negation denies, of an
-    image with one object a negation or a hybrid."""
-    if not image.positives or not image.negatives:
+    objects anew for every question, the hybrid options about the object that the wrong negation denies.
+    single: ask about an image with one object, too, by a negation or a hybrid, as VOC's file does."""
+    if len(image.positives) < (1 if single else 2) or not image.negatives:
         return []
     rng, questions = stream(seed, image.id, "mcq-filed"), []
     for number in range(count):

@@ -124,7 +124,10 @@ class Job(job.Job):
         )
         how: Any = {"count": config.asked, "wording": config.wording}
         if config.mcq == "files":
-            questions = sentences.questions_as_filed(image, config.seed, thing=config.thing, **how)
+            single = config.source == "voc"
+            questions = sentences.questions_as_filed(
+                image, config.seed, thing=config.thing, single=single, **how
+            )
         else:
             questions = sentences.evaluation_questions(
                 image, config.seed, single=config.medical, **how, **rules
