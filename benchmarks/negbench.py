@@ -26,9 +26,9 @@ from benchmarks.common import report as shown
 from nein.benchmarks.negbench import config, report, run
 from nein.benchmarks.negbench import folder as folders
 from nein.datasets.negbench import drawn, official
-from nein.engine.executors.threads import Threads
 from nein.engine.images import write_png
 from nein.engine.processes import Processes
+from nein.engine.run import Executor
 from nein.metrics.dual import openclip
 from nein.reporting.figures import pick
 
@@ -123,7 +123,7 @@ def plain_run(model: Plain, folder: Path) -> dict[str, float]:
 def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     words = ["--data", str(folder), "--image-root", str(folder), "--model", str(model), "--out", str(out)]
     run.NEGBENCH(
-        config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), Threads("cpu")
+        config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), Executor("cpu")
     )
     (evaluated,) = report.evaluated(folders.find(out))
     found: dict[str, float] = {}

@@ -23,8 +23,8 @@ from nein.benchmarks.nein.reporting import sections
 from nein.benchmarks.nein.reporting.report import finding
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, Benchmark
+from nein.config.launch import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
-from nein.engine import executors
 from nein.engine.errors import UserError, sentence
 from nein.engine.folder import runs_below
 from nein.engine.processes import Processes
@@ -247,7 +247,7 @@ def _run(
             f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
         )
     service.use(config)
-    with contextlib.closing(executors.start(config)) as executor:
+    with contextlib.closing(start(config)) as executor:
         models = {name: make(name, thing, executor.device) for name, thing in objects.items()}
         if config.out is None and models:  # a folder for these models, by their names and a digest
             marks = json_digest({name: thing.fingerprint for name, thing in models.items()})[:8]

@@ -246,13 +246,14 @@ def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: i
 def run(config: ReproduceConfig) -> int | str | None:
     if config.file is not None:
         return check(config.file)
-    from nein.engine import atomic, executors
+    from nein.config.launch import start
+    from nein.engine import atomic
 
     table = config.chosen
     inner = config.inner()
-    with contextlib.closing(executors.start(inner)) as executor:
+    with contextlib.closing(start(inner)) as executor:
         pkgutil.resolve_name(table.work)(inner, executor)
-        if not executor.is_main:
+        if not executor.concludes:
             return None
         runs = registry.get(table.benchmark).runs(inner, executor.device)
         found = reproduction(config, [inner.out_dir / run.folder for run in runs])
@@ -311,14 +312,12 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
 
 
 def _costs(folder: Any, name: str) -> Iterator[Cost]:
-    for stage, by_block in sorted(folder.costs().items()):
-        blocks = by_block.values()
-        peaks = [block.get("peak_memory") or {} for block in blocks]
-        host, device = (max((int(p.get(k) or 0) for p in peaks), default=0) for k in ("host", "device"))
-        seconds = float(sum(block.get("seconds", 0) for block in blocks))
+    for stage, cost in sorted(folder.costs().items()):
+        peak = cost["peak_memory"]
         yield Cost(
-            run=name, stage=stage, blocks=len(blocks), seconds=seconds, host_bytes=host, device_bytes=device
-        )
+            run=name, stage=stage, blocks=cost["blocks"], seconds=cost["seconds"],
+            host_bytes=peak.get("host", 0), device_bytes=peak.get("device", 0),
+        )  # fmt: skip
 
 
 # --- showing and checking --------------------------------------------------------------------------

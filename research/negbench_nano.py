@@ -39,7 +39,7 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL
 from nein.engine import atomic
 from nein.engine.errors import exit_with
-from nein.engine.executors.threads import Threads
+from nein.engine.run import Executor
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.train.clip_finetuning.options import ContrastConfig, spelled
@@ -149,7 +149,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
         device="cpu",
         batch_size=64,
     )
-    run.NEGBENCH(config, Threads(config.device))
+    run.NEGBENCH(config, Executor(config.device))
     parts = []
     for model in models:
         [folder] = files.find(Path(config.out_dir) / model.name)

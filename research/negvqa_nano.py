@@ -25,8 +25,8 @@ from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.negvqa.questions import AVERAGE
 from nein.engine.errors import exit_with
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
+from nein.engine.run import Executor
 from nein.nano import zoo
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
@@ -91,7 +91,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
         blind=0,
         formats=["csv"],
     )
-    NEGVQA(config, Threads("cpu"))
+    NEGVQA(config, Executor("cpu"))
     parts = []
     for model in asked:
         folder = Folder(config.out_dir / run_name(model.named, config))

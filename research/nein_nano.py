@@ -32,8 +32,8 @@ from nein.datasets.nein.samples import Dataset, Sample
 from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import Row
+from nein.engine.run import Executor
 from nein.models import editor_choice
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
@@ -119,7 +119,7 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     dataset = subset(loading.load(world), given.samples)
     choices = editor_choice.resolve_editors(config.editor, "nano", {})
     out = given.out / "evaluation" / world.partition(":")[2]
-    executor = Threads("cpu")
+    executor = Executor("cpu")
 
     def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
         run = RunDir(out / slug / "negative")

@@ -70,7 +70,7 @@ def evaluate(
     """
     from nein.benchmarks.negbench.config import EvalConfig
     from nein.benchmarks.negbench.run import NEGBENCH
-    from nein.engine.executors.threads import Threads
+    from nein.engine.run import Executor
 
     by_alpha = sorted(zip(config.alphas, folders, strict=True))
     settings = EvalConfig(
@@ -84,7 +84,7 @@ def evaluate(
         device="cpu" if config.device == "cpu" else "auto",
         batch_size=64,
     )
-    return NEGBENCH(settings, Threads(settings.device))
+    return NEGBENCH(settings, Executor(settings.device))
 
 
 def train(config: ContrastConfig, session: Session) -> Path:

@@ -22,11 +22,11 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.groups import FORMATS, ScoreOptions, TrackerOptions
 from nein.config.options import Options
 from nein.engine import atomic, environment, images
-from nein.engine.blocks import Blocks, spans
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError, shortlist
-from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
-from nein.engine.stages import Stage, Step, open_blocks
+from nein.engine.run import Executor
+from nein.engine.stages import Stage, Step
 from nein.loading import service
 from nein.loading.spending import sentences
 from nein.reporting import figures as frames
@@ -160,15 +160,20 @@ class Benchmark:
 
     def __call__(self, config: Any, executor: Executor) -> str | int | None:
         """Computes what is missing, then figures and report; returns its text on the main process, or the
-        exit code of `--fail-on-unscored`. Several processes and commands may work on the same folders.
-        Raises UserError, EditorError or MetricError."""
-        trackers = config.trackers if isinstance(config, TrackerOptions) else []
+        exit code of `--fail-on-unscored`. Several processes may work on the same folders. Raises UserError,
+        EditorError or MetricError."""
         if executor.is_main:
-            tracking.check(trackers)
+            tracking.check(config.trackers if isinstance(config, TrackerOptions) else [])
             _check_out(self.name, config.out_dir)
         runs = self.runs(config, executor.device)
         atomic.make_folder(config.out_dir)
         folders = [self.folder(config.out_dir / run.folder) for run in runs]
+        with executor.locked(folders):
+            return self._run(config, executor, runs, folders)
+
+    def _run(
+        self, config: Any, executor: Executor, runs: Sequence[Run], folders: Sequence[Any]
+    ) -> str | int | None:
         if executor.is_main:
             atomic.remove_drafts(config.out_dir, below=False)
             for note in dict.fromkeys(note for run in runs for note in run.notes):
@@ -180,19 +185,18 @@ class Benchmark:
         steps = by_model(runs, folders)
         service.keep(config)
         blocks = executor.compute(steps, functools.partial(planned, self.runs, self.folder, config))
-        if not executor.is_main:
+        if not executor.concludes:
             return None
         for sentence in _computed(config, steps, blocks):
             print(sentence, file=sys.stderr, flush=True)
-        finished, lacking = [], False
+        finished, lacking, out = [], False, config.out_dir
         for run, folder in zip(runs, folders, strict=True):
-            folder.update(**_facts(config, run))  # another command may have begun on it with another --limit
             figures, reasons = _finish(self, run, folder)
             finished.append(Finished(folder, run.name, figures, run))
             lacking |= bool(reasons)
-        if trackers:
+        if isinstance(config, TrackerOptions) and config.trackers:
             figures = frames.concat(entry.figures for entry in finished)
-            tracking.log(trackers, config.out_dir, dataclasses.asdict(config), figures)
+            tracking.log(config.trackers, out, dataclasses.asdict(config), figures)
         text = _report(self, config, finished)
         if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
             return text
@@ -218,24 +222,14 @@ def _open(
     """Begins a run, or goes on with it."""
     facts = _facts(config, run)
     facts |= {"benchmark": benchmark.name, "name": run.name, "invocation": invocation(executor)}
-    complete = _is_complete(folder)
     folder.open(run.identity, facts, overwrite=config.overwrite, anew=anew)
     opened = functools.partial(folder.open_output, overwrite=config.overwrite)
     atomic.parallel_map(lambda output: opened(*output), list(run.outputs.items()))
-    if complete and not any(open_blocks(Step(folder, stage, run.name)) for stage in run.stages):
-        # Another command that shared the work may be writing its report of it by now.
-        folder.update(status=COMPLETE)
 
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
     """What the manifest of a run says of the command at hand."""
-    selected = {
-        output: selection(stage.blocks)
-        for stage in run.stages
-        for output in (stage.depends_on, *stage.outputs)
-        if output and "/" not in output
-    }
-    return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
+    return {**run.facts, "selected": selection(run.stages), "preset": getattr(config, "preset", None)}
 
 
 def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iterator[str]:
@@ -245,10 +239,12 @@ def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iter
     peaks: dict[str, dict[str, Any]] = {}
     for step, count in zip(steps, blocks, strict=True):
         if count and step.stage.model is not None:
-            if (peak := step.folder.notes("peak_memory").get(step.stage.name)) is not None:
-                peaks[step.stage.model.name] = peak
+            peaks[step.stage.model.name] = step.folder.costs()[step.stage.name]["peak_memory"]
     for name, peak in peaks.items():
-        yield f"Peak memory, {name}: {peak['bytes'] / 2**30:.1f} GiB ({peak['what']})."
+        for where, of in (("device", "the model on the device"), ("host", "the process")):
+            if where in peak:
+                yield f"Peak memory, {name}: {peak[where] / 2**30:.1f} GiB ({of})."
+                break
 
 
 def _finish(benchmark: Benchmark, run: Run, folder: Any) -> tuple[pd.DataFrame, Counter[str]]:
@@ -289,18 +285,20 @@ def _report(benchmark: Benchmark, config: Any, finished: Sequence[Finished]) -> 
     return write_report(benchmark, config.out_dir, visible, config, unfinished)
 
 
-def selection(blocks: Blocks) -> dict[str, Any]:
-    """Which records were selected, for the manifest: [[first, end], ...], and the block size."""
-    return {"size": blocks.size, "records": [[span.start, span.stop] for span in spans(blocks.wanted)]}
+def selection(stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:
+    """Output -> which records are selected."""
+    return {
+        output: stage.blocks.selection
+        for stage in stages
+        for output in (stage.depends_on, *stage.outputs)
+        if output
+    }
 
 
 def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
-    """What `selection` wrote of the latest command. Raises UserError for a manifest without it."""
-    atomic.check(manifest, {"selected": {output: {"size": int, "records": [[int, int]]}}}, "'manifest.json'")
-    entry = manifest["selected"][output]
-    ranges = [range(first, end) for first, end in entry["records"]]
-    wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
-    return Blocks(max((part.stop for part in ranges), default=0), entry["size"], wanted)
+    """What the latest command selected. Raises UserError for a manifest without it."""
+    atomic.check(manifest, {"selected": {output: dict}}, "'manifest.json'")
+    return Blocks.read(manifest["selected"][output], "'manifest.json'")
 
 
 def selected(
@@ -400,20 +398,22 @@ def planned(
 
 
 def by_model(runs: Sequence[Run], folders: Sequence[Folder]) -> list[Step]:
-    """Every stage of every run, in an order in which each model is loaded once, models of later stages after
-    those of earlier ones."""
-    steps = [
-        (Step(folder, stage, run.name), position)
+    """Every stage of every run, those of a run in their order: first all that the model at hand can make,
+    then those of the model that the earliest stage needs."""
+    left = [
+        [(position, Step(folder, stage, run.name)) for position, stage in enumerate(run.stages)]
         for run, folder in zip(runs, folders, strict=True)
-        for position, stage in enumerate(run.stages)
     ]
-    names = [step.stage.model.name if step.stage.model is not None else None for step, _ in steps]
-    latest: dict[str | None, int] = {}
-    for name, (_, position) in zip(names, steps, strict=True):
-        latest[name] = max(position, latest.get(name, 0))
-    first = {name: number for number, name in enumerate(latest)}
-    order = sorted(range(len(steps)), key=lambda k: (latest[names[k]], first[names[k]]))
-    return [steps[k][0] for k in order]
+    order: list[Step] = []
+    name = ""
+    while waiting := [stages for stages in left if stages]:
+        names = [stages[0][1].stage.model.name if stages[0][1].stage.model else "" for stages in waiting]
+        at_hand = [stages for stages, needed in zip(waiting, names, strict=True) if needed in (name, "")]
+        if not at_hand:
+            first = min(range(len(waiting)), key=lambda index: waiting[index][0][0])
+            at_hand, name = [waiting[first]], names[first]
+        order += [stages.pop(0)[1] for stages in at_hand]
+    return order
 
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:

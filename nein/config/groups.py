@@ -149,7 +149,7 @@ class SlurmJobs(Options):
 
 @dataclass(kw_only=True)
 class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
-    """Everything about the machine, and which processes share the work (`nein.engine.executors`)."""
+    """Everything about the machine, and which processes share the work (`nein.engine.run`)."""
 
     on: Literal["threads", "ranks", "ray", "debug"] | None = option(
         None,

@@ -8,12 +8,15 @@ import logging
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nein.config import options
 from nein.config.commands import Command
 from nein.config.groups import SlurmJobs
 from nein.engine.errors import UserError, printable
+
+if TYPE_CHECKING:
+    from nein.engine.run import Executor
 
 
 def launch(
@@ -36,7 +39,7 @@ def launch(
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
-    from nein.engine import environment, executors
+    from nein.engine import environment
     from nein.loading import service
 
     environment.look_for_garbage_seldom()
@@ -45,7 +48,7 @@ def launch(
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
-        with contextlib.closing(executors.start(config)) as executor:
+        with contextlib.closing(start(config)) as executor:
             answer = work(config, executor)
     else:
         answer = work(config)
@@ -56,10 +59,26 @@ def launch(
     return answer if isinstance(answer, int) else 0
 
 
+def start(options: Any) -> Executor:
+    """The executor of `--on` (`nein.config.groups.RuntimeOptions`). Raises UserError."""
+    from nein.engine import processes, run
+    from nein.loading.service import setting
+
+    on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
+    if on == "ray":
+        from nein.engine.ray import Ray
+
+        return Ray(options.device, options.address, options.workers, options.gpus_per_worker)
+    if on == "ranks" and not processes.launched():
+        raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
+    ranks = processes.from_environment() if on == "ranks" else None
+    requests = setting("concurrency", getattr(options, "concurrency", None))
+    return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
+
+
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, each the command; `--dry-run` prints the batch script."""
-    from nein.engine import atomic
-    from nein.engine.executors import slurm
+    """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job; `--dry-run` prints it."""
+    from nein.engine import atomic, slurm
     from nein.loading import credentials
 
     own: Any = pkgutil.resolve_name(command.configuration)
@@ -77,10 +96,16 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     values = {item.name: getattr(config, item.name) for item in options.fields(own)}
     atomic.write_text(file, options.dump(own(**{**values, "on": None})))
     given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
-    job = slurm.Whole((*name.split(), "--config", str(file)), given)
-    submitted = slurm.submit([job] * config.array, config, folder)
-    ids = " to ".join(dict.fromkeys(str(submission.job_id) for submission in (submitted[0], submitted[-1])))
-    count = f"{len(submitted)} job{'s' * (len(submitted) > 1)}"
-    print(f"Submitted {count}, {ids}; scripts and logs: {folder}")
+    last = slurm.Whole((*name.split(), "--config", str(file)), given)
+    array = ""
+    if config.array > 1:
+        shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
+        jobs = slurm.submit(shares, config, folder)
+        array = str(jobs[0].job_id).partition("_")[0]
+        print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
+    [job] = slurm.submit([last], config, folder, after=array)
+    when = f", which begins when {array} has ended" if array else ""
+    print(f"Submitted {job.job_id}, which makes what is left and the report{when}.")
+    print(f"Scripts and logs: {folder}")
     print(f"How far they are: nein status {config.out_dir}")
     return 0

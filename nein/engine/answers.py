@@ -6,14 +6,12 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.attempts import Attempts
 from nein.engine.errors import UserError
 
 WAIT = 60.0  # seconds to wait for another process that is writing
@@ -21,7 +19,7 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 class AnswerCache:
     """JSON objects by (space, key) in one SQLite file, which threads and processes may share (a
-    `metrics.base.Store`). On a file system without locks, a file per answer in PATH-files instead.
+    `metrics.base.Store`).
 
     An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
     where the file is damaged or cannot be written.
@@ -31,57 +29,29 @@ class AnswerCache:
         atomic.make_folder(path.parent)
         self.path = path
         self._mutex = threading.Lock()
-        self._claims = Attempts(path.with_name(f"{path.name}-asked"))
-        self._files = path.with_name(f"{path.name}-files")
-        self._locks = _has_locks(path.parent)
         with self._sentences():
             # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
-            address = f"{path.resolve().as_uri()}?mode=ro&nolock=1" if path.exists() else ":memory:"
-            self._db = sqlite3.connect(
-                path if self._locks else address,
-                timeout=wait, isolation_level=None, check_same_thread=False, uri=not self._locks,
-            )  # fmt: skip
-            if self._locks or address == ":memory:":
-                self._db.execute("PRAGMA synchronous = EXTRA")
-                with self._writing():
-                    self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
+            self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA synchronous = EXTRA")
+            with self._writing():
+                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> dict[str, Any] | None:
         address = _address(space, key)
         with self._mutex, self._sentences():
             row = self._db.execute("SELECT value FROM answers WHERE key = ?", (address,)).fetchone()
-            if row is not None:
-                return json.loads(row[0])
-            with contextlib.suppress(FileNotFoundError):  # also of a run that came from elsewhere
-                return json.loads(self._file(address).read_bytes())
-        return None
+            return None if row is None else json.loads(row[0])
 
     def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
         self.put_all({(space, key): value})
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """All of `values`, by (space, key), or after a kill none of them (without locks: some)."""
+        """All of `values`, by (space, key), or after a kill none of them."""
         rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
-        if not self._locks:
-            for address, text in rows:
-                atomic.write_text(self._file(address), text)
-            return
         with self._mutex, self._sentences(), self._writing():
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
-    @contextlib.contextmanager
-    def claimed(self, space: str, key: str) -> Iterator[bool]:
-        """Whether nobody else asks this question at the moment, in any process; nobody will until the end."""
-        name = _address(space, key).hex()
-        mine = self._claims.take(name) is not None
-        try:
-            yield mine
-        finally:
-            if mine:
-                self._claims.leave(name, done=True)
-
     def close(self) -> None:
-        self._claims.close()
         with self._mutex:  # sqlite crashes where a thread is still at work
             self._db.close()
 
@@ -90,9 +60,6 @@ class AnswerCache:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _file(self, address: bytes) -> Path:
-        return self._files / address.hex()[:2] / f"{address.hex()}.json"
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -150,19 +117,6 @@ class BlockStore:
             lambda space: self._cache.put(space, self._scope, self._spaces[space]), sorted(self._changed)
         )
         self._changed.clear()
-
-
-def _has_locks(folder: Path) -> bool:
-    """Whether SQLite can lock files there: tried with one that nobody else knows."""
-    with tempfile.NamedTemporaryFile(prefix=".", suffix=".tmp", dir=folder) as file:
-        db = sqlite3.connect(file.name, timeout=0, isolation_level=None)
-        try:
-            db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-        finally:
-            db.close()
-    return True
 
 
 def _address(space: str, key: str) -> bytes:

@@ -8,9 +8,13 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from nein.engine import atomic
 
 #: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
 SEGMENT = 1000
+SELECTION = {"size": int, "records": [[int, int]]}
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,19 @@ class Blocks:
         """The blocks of the first `limit` records, or of all."""
         return cls(count, size, range(count if limit is None else min(limit, count)))
 
+    @classmethod
+    def read(cls, entry: Any, where: str) -> Blocks:
+        """What `selection` wrote. Raises UserError, which begins with `where`."""
+        atomic.check(entry, SELECTION, where)
+        ranges = [range(first, end) for first, end in entry["records"]]
+        wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
+        return cls(max((part.stop for part in ranges), default=0), entry["size"], wanted)
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
+        return {"size": self.size, "records": [[span.start, span.stop] for span in spans(self.wanted)]}
+
     @property
     def numbers(self) -> Sequence[int]:
         """The blocks that hold a selected record, ascending; a range where the records are one."""
@@ -38,16 +55,12 @@ class Blocks:
             return range(self.wanted[0] // self.size, self.wanted[-1] // self.size + 1)
         return sorted({index // self.size for index in self.wanted})
 
-    @property
-    def segments(self) -> dict[int, Sequence[int]]:
-        """Segment -> its wanted blocks, both ascending."""
+    def share(self, rank: int, size: int) -> Sequence[int]:
+        """The needed blocks of worker `rank` of `size`, ascending."""
         numbers = self.numbers
-        if not isinstance(numbers, range):
-            return {key: list(group) for key, group in itertools.groupby(numbers, lambda n: n // SEGMENT)}
-        return {
-            segment: range(max(numbers.start, segment * SEGMENT), min(numbers.stop, (segment + 1) * SEGMENT))
-            for segment in range(numbers.start // SEGMENT, -(-numbers.stop // SEGMENT))
-        }
+        if size == 1 or not isinstance(numbers, range):
+            return numbers if size == 1 else [number for number in numbers if number % size == rank]
+        return range(numbers.start + (rank - numbers.start) % size, numbers.stop, size)
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""

@@ -80,7 +80,7 @@ def keep_freed_memory() -> bool:
 
 def look_for_garbage_seldom() -> None:
     """Raises the garbage collector's threshold and skips the final collection: a third of the CPU seconds of
-    importing the libraries of models. Models in cycles are collected by `nein.engine.executors.worker`."""
+    importing the libraries of models. Models in cycles are collected by `nein.engine.run`."""
     first, *later = gc.get_threshold()
     gc.set_threshold(max(first, 10_000), *later)
     atexit.unregister(gc.freeze)  # commands may follow each other in one process

@@ -3,9 +3,8 @@
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
       answers.sqlite            answers of models that are never asked twice
-      notes/<process>.log       what processes append side by side: models, invocations
-      costs/<process>.log       what each block took
-      attempts/<stage>-<block>.json    at which blocks workers are, or were when they died
+      models/<kind>.json        fingerprint and description of a model that made rows
+      notes/<process>.json      what a worker took, by stage and by model; written once, at its end
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
       <output>/000/000012.jsonl whose block it is (`head`), then its rows, one JSON object a line; a thousand
                                 blocks to a folder
@@ -16,11 +15,11 @@ processes that make the same block write the same bytes, and no lock is needed.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nein.engine import atomic
-from nein.engine.attempts import attempts, process_name
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
@@ -43,24 +41,29 @@ CONTENTS = "weights or source"
 Row = dict[str, Any]
 
 
-#: Manifests, notes of a kind, and a line of costs, as far as they are read back.
+#: Manifests, models and notes, as far as they are read back.
 _KIND: Mapping[str, Shape] = {"format?": int, "benchmark?": str}
-_EVERY: Mapping[str, Shape] = {**_KIND, "status?": str, "identity": {}}
-_NOTES: Mapping[str, Shape] = {
-    "models": {"fingerprint": str},
-    "steps": {"stage": str, "place": int, "outputs": [str], "blocks": [[int]]},
-    "invocations": {
-        "started": str,
-        "command?": [str],
-        "directory?": str,
-        "environment?": {"device?": (str, None), "device_name?": (str, None)},
-    },
+_EVERY: Mapping[str, Shape] = {
+    **_KIND,
+    "status?": str,
+    "identity": {},
+    "invocations?": [
+        {
+            "started": str,
+            "command?": [str],
+            "directory?": str,
+            "environment?": {"device?": (str, None), "device_name?": (str, None)},
+        }
+    ],
 }
-_NOTE = {"kind": str, "name": str, "at": float, "value": (dict, None)}
-COST = {
-    "block": int, "at": float, "stage": str, "seconds?": float,
-    "peak_memory?": {"host?": float, "device?": float},
-}  # fmt: skip
+_MODEL = {"fingerprint": str}
+_COST = {
+    "blocks": int,
+    "rows": int,
+    "seconds": float,
+    "peak_memory": {"host?": int, "device?": int},
+}
+_NOTE: Shape = {"stages": {}, "usage": {}}
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,7 @@ class Folder:
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
-        `peak_memory` (by stage), `usage` (by model and worker), `spent` (by model, of all runs of its OUT),
-        and `invocations` (in order of time).
+        `usage` (by model and worker), and `spent` (by model, of all runs of its OUT).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
@@ -110,13 +112,13 @@ class Folder:
                 f"{family} --help names the commands for it."
             )
         atomic.check(found, {**_EVERY, **self.facts}, f"'{self.manifest_path}'")
-        notes = self._notes()
-        return {
-            **found,
-            **{kind: notes.get(kind, {}) for kind in ("models", "peak_memory", "usage")},
-            "spent": spending.spent(self.path),
-            "invocations": [*notes.get("invocations", {}).values()],
+        usage = {
+            f"{kind}-{name}": used for name, note in self._notes() for kind, used in note["usage"].items()
         }
+        return {
+            "invocations": [], **found, "models": self.models(), "usage": usage,
+            "spent": spending.spent(self.path),
+        }  # fmt: skip
 
     def open(
         self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool, anew: bool = False
@@ -124,7 +126,7 @@ class Folder:
         """Begins the run, or goes on with it if it is of the same `identity`. For the main process.
 
         facts  Further entries of the manifest, those of the latest command: configuration, data. One called
-               "invocation" is kept beside those of earlier commands.
+               "invocation" is added to those of earlier commands.
 
         Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed,
         with `anew` any; the answers of its models stay, each of which says what it answers.
@@ -140,18 +142,17 @@ class Folder:
                 "choose another --out, or --overwrite to discard what is there."
             )
         if difference or (before and anew):
-            self._nobody_is_at_work()
             for path in self.path.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
                     path.unlink()
         entries = dict(facts)
-        if "invocation" in entries:
-            invocation = entries.pop("invocation")
-            self.note("invocations", f"{invocation['started']}-{os.getpid()}", invocation)
+        calls = [] if difference else before.get("invocations", [])
+        calls += [entries.pop("invocation")] if "invocation" in entries else []
         kind = {"benchmark": self.benchmark} if self.benchmark else {}
         new = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity), **entries}
+        new["invocations"] = calls
         atomic.write_json(self.manifest_path, new)
 
     def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
@@ -174,10 +175,9 @@ class Folder:
                 "choose another --out, or --overwrite to make it again."
             )
         if difference:
-            self._nobody_is_at_work()
             shutil.rmtree(path.parent)
-            for kind in self.notes("models").keys() & identity.keys():
-                self.note("models", kind, None)
+            for kind in identity:
+                (self.path / "models" / f"{kind}.json").unlink(missing_ok=True)
         atomic.write_json(path, dict(identity))
 
     def outputs(self, group: str) -> dict[str, dict[str, Any]]:
@@ -185,71 +185,45 @@ class Folder:
         paths = sorted((self.path / group).glob("*/identity.json"))
         return {path.parent.name: atomic.read_json(path, dict) for path in paths}
 
-    def _nobody_is_at_work(self) -> None:
-        """Raises UserError where a worker would go on writing what another identity decides."""
-        alive = [attempt.where for attempt in attempts(self.path) if attempt.alive]
-        if alive:
+    # --- models and notes ------------------------------------------------------------------
+
+    def models(self) -> dict[str, Row]:
+        """Kind -> fingerprint and description of the models that made rows."""
+        paths = sorted((self.path / "models").glob("*.json"))
+        return {path.stem: atomic.read_json(path, _MODEL) for path in paths}
+
+    def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
+        """Writes down what a loaded model is. Raises UserError for another one under the same name."""
+        path = self.path / "models" / f"{kind}.json"
+        if not path.exists():
+            atomic.write_json(path, {"fingerprint": fingerprint, **description})
+        elif atomic.read_json(path, _MODEL)["fingerprint"] != fingerprint:
             raise UserError(
-                f"Another command is at work on '{self.path}' with other options ({alive[0]}); end it before "
-                "--overwrite, or choose another --out."
+                f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
+                "choose another --out."
             )
 
-    # --- notes -----------------------------------------------------------------------------
+    def note(self, content: Mapping[str, Any]) -> None:
+        """Writes the note of a worker: `stages` (name -> blocks, rows, seconds, peak_memory), `usage`."""
+        name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns():x}"
+        atomic.write_json(self.path / "notes" / f"{name}.json", content)
 
-    def note(self, kind: str, name: str, value: Mapping[str, Any] | None) -> None:
-        """Appends a line to the notes of this process: any process may, at any time. None takes a note back.
+    def costs(self) -> dict[str, Row]:
+        """Stage -> blocks, rows and seconds of all workers, and the largest peak_memory of one."""
+        sums: dict[str, Row] = {}
+        for name, note in self._notes():
+            for stage, cost in note["stages"].items():
+                atomic.check(cost, _COST, f"'{self.path / 'notes' / name}.json'")
+                total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
+                for key in ("blocks", "rows", "seconds"):
+                    total[key] += cost[key]
+                for where, peak in cost["peak_memory"].items():
+                    total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
+        return sums
 
-        Notes are in order of time, also where the clocks of machines differ.
-        """
-        at = max([time.time(), *(note["at"] + 1e-3 for note in self._lines())])
-        self._append("notes", {"kind": kind, "name": name, "at": at, "value": value}, sync=True)
-
-    def notes(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Name -> what was noted last, in order of time."""
-        return self._notes().get(kind, {})
-
-    def note_models(self, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
-        """Writes down what loaded models are: kind -> (fingerprint, description). Raises UserError for
-        another one under the same name."""
-        noted = self.notes("models")
-        for kind, (fingerprint, description) in models.items():
-            if kind not in noted:
-                self.note("models", kind, {"fingerprint": fingerprint, **description})
-            elif noted[kind]["fingerprint"] != fingerprint:
-                raise UserError(
-                    f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
-                    "choose another --out."
-                )
-
-    def _notes(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Kind -> name -> what was noted last, by name."""
-        notes: dict[str, dict[str, Any]] = {}
-        for note in sorted(self._lines(), key=lambda note: note["at"]):
-            notes.setdefault(note["kind"], {})[note["name"]] = note["value"]
-        return {
-            kind: {name: values[name] for name in sorted(values) if values[name] is not None}
-            for kind, values in notes.items()
-        }
-
-    def _lines(self) -> Iterator[Row]:
-        """The lines of all notes."""
-        for path in (self.path / "notes").glob("*.log"):
-            for note in atomic.whole_lines(path, _NOTE):
-                if note["value"] is not None:
-                    atomic.check(note["value"], _NOTES.get(note["kind"], dict), f"'{path}'")
-                yield note
-
-    def _append(self, folder: str, row: Row, *, sync: bool) -> None:
-        path = self.path / folder / f"{process_name()}.log"
-        if not path.exists():
-            atomic.make_folder(path.parent)
-        line = json.dumps(row).encode() + b"\n"
-        with path.open("ab", buffering=0) as file:  # one call of the system, which other threads do not part
-            if (written := file.write(line)) != len(line):  # the disk is full; what comes later is a line
-                file.truncate(file.tell() - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            if sync:
-                os.fsync(file.fileno())
+    def _notes(self) -> Iterator[tuple[str, Row]]:
+        for path in sorted((self.path / "notes").glob("[!.]*.json")):
+            yield path.stem, atomic.read_json(path, _NOTE)
 
     # --- blocks ----------------------------------------------------------------------------
 
@@ -269,22 +243,22 @@ class Folder:
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
-    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
-        """Numbers of the blocks of an output that are there; only of `segments`, where they are named."""
+    def files(
+        self, output: str, segments: Iterable[int] | None = None
+    ) -> Iterator[tuple[int, os.DirEntry[str]]]:
+        """(number, file) of the blocks of an output that are there; of `segments`, where they are named."""
         if segments is None:
             root = self.path / output
             folders = [path for path in root.iterdir() if path.name.isdigit()] if root.is_dir() else []
         else:
             folders = [self.block_path(output, segment * SEGMENT).parent for segment in segments]
-        names = (entry.name for folder in folders if folder.is_dir() for entry in os.scandir(folder))
-        return {int(name[:-6]) for name in names if name.endswith(".jsonl") and name[:-6].isdigit()}
+        for file in (file for folder in folders if folder.is_dir() for file in os.scandir(folder)):
+            if file.name.endswith(".jsonl") and file.name[:-6].isdigit():
+                yield int(file.name[:-6]), file
 
-    def stamp(self, output: str, number: int) -> int | None:
-        """When a block was written, in nanoseconds; None for one that is not there."""
-        try:
-            return self.block_path(output, number).stat().st_mtime_ns
-        except FileNotFoundError:
-            return None
+    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
+        """Numbers of those blocks."""
+        return {number for number, _ in self.files(output, segments)}
 
     def write(
         self, output: str, number: int, rows: Iterable[Mapping[str, Any]], made_of: str | None = None
@@ -328,26 +302,6 @@ class Folder:
                     f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
                 )
             yield from self.read(output, number)
-
-    # --- costs -----------------------------------------------------------------------------
-
-    def cost(self, stage: str, number: int, values: Mapping[str, Any]) -> None:
-        """What a block took (seconds, memory): a line in a file of this process."""
-        self._append("costs", {"stage": stage, "block": number, **values}, sync=False)
-
-    def cost_files(self) -> list[Path]:
-        """One per worker."""
-        return sorted((self.path / "costs").glob("*.log"))
-
-    def costs(self) -> dict[str, dict[int, Row]]:
-        """Stage -> block -> what it took, as last made; a line that a kill has cut short is passed over."""
-        latest: dict[str, dict[int, Row]] = {}
-        for path in self.cost_files():
-            for row in atomic.whole_lines(path, COST):
-                blocks = latest.setdefault(row["stage"], {})
-                if row["block"] not in blocks or row["at"] >= blocks[row["block"]]["at"]:
-                    blocks[row["block"]] = row
-        return latest
 
 
 def head(output: str, number: int, made_of: str | None = None) -> Row:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.attempts import name_of
-from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError
+from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.folder import Folder, Row, head
 from nein.loading.digests import json_digest
 
@@ -125,27 +124,11 @@ Plan = Callable[[str], Sequence[Step]]
 
 @dataclass(frozen=True)
 class Task:
-    """A block of a step to make.
-
-    index    Of the step.
-    missing  The outputs that it lacks; `stamps`: when each was written that is there all the same.
-    """
+    """A block to make. missing: the outputs that it lacks."""
 
     step: Step
-    index: int
     number: int
     missing: tuple[str, ...]
-    stamps: Mapping[str, int | None]
-
-    @property
-    def name(self) -> str:
-        """Of the attempt at it."""
-        return name_of(self.step.stage.name, self.number)
-
-    def made_elsewhere(self) -> bool:
-        """Whether another process has made the block since it was seen to be open."""
-        now = {output: self.step.folder.stamp(output, self.number) for output in self.missing}
-        return all(now[output] is not None and now[output] != self.stamps[output] for output in self.missing)
 
     def put(self, rows: Mapping[str, Rows]) -> None:
         """Writes the missing outputs. What was made of the block before is removed first."""
@@ -156,19 +139,22 @@ class Task:
         atomic.parallel_map(lambda name: folder.write(name, self.number, rows[name], made_of), self.missing)
 
 
-def open_task(step: Step, index: int, number: int, there: Mapping[str, set[int]]) -> Task | None:
-    """What block `number` lacks, or None where it is done.
-
-    there  Output -> the blocks whose files exist.
-    """
-    stamp = step.folder.stamp
-    missing = tuple(
-        name for name in step.stage.outputs if number not in there[name] or not _counts(step, name, number)
-    )
-    if not missing:
-        return None
-    stamps = {name: stamp(name, number) if number in there[name] else None for name in missing}
-    return Task(step, index, number, missing, stamps)
+def open_tasks(
+    step: Step, rank: int = 0, size: int = 1, passed: Callable[[], Any] = lambda: None
+) -> Iterator[Task]:
+    """The wanted blocks of share `rank` of `size` that lack an output, or hold one that does not count; found
+    as they are asked for. passed: called for every other block."""
+    folder, stage = step.folder, step.stage
+    for segment, numbers in itertools.groupby(stage.blocks.share(rank, size), lambda n: n // SEGMENT):
+        there = {output: folder.done(output, [segment]) for output in stage.outputs}
+        for number in numbers:
+            missing = tuple(
+                name for name in stage.outputs if number not in there[name] or not _counts(step, name, number)
+            )
+            if missing:
+                yield Task(step, number, missing)
+            else:
+                passed()
 
 
 def _counts(step: Step, output: str, number: int) -> bool:
@@ -176,19 +162,7 @@ def _counts(step: Step, output: str, number: int) -> bool:
     folder, stage = step.folder, step.stage
     if folder.head(output, number) != head(output, number, stage.made_of(number)):
         return False
-    try:
-        rows = folder.read(output, number) if stage.is_valid or stage.ids else []
-    except UserError:
-        if folder.stamp(output, number) is not None:
-            raise
-        return False  # a block that this one is made of was made again since the files were listed
+    rows = folder.read(output, number) if stage.is_valid or stage.ids else []
     if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
         return False
     return stage.is_valid is None or stage.is_valid(output, number, rows)
-
-
-def open_blocks(step: Step) -> list[Task]:
-    """Every wanted block that lacks an output of the stage, or holds one that does not count."""
-    found = {output: step.folder.done(output) for output in step.stage.outputs}
-    tasks = (open_task(step, 0, number, found) for number in step.stage.blocks.numbers)
-    return [task for task in tasks if task is not None]

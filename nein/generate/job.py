@@ -9,8 +9,8 @@ from typing import Any
 
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import Executor
 from nein.engine.folder import Folder, Row
+from nein.engine.run import Executor
 from nein.engine.shapes import Shape
 from nein.engine.stages import Model, Stage, Step
 from nein.loading import service
@@ -71,7 +71,12 @@ class Job:
         before = self.stages[: self.stages.index(wanted[-1])] if wanted else ()
         self.require(stage for stage in before if stage not in wanted)
         service.keep(self.config)
-        executor.compute(self.steps(executor.device), functools.partial(_steps, make, self.config))
+        steps = self.steps(executor.device)
+        if executor.is_main:
+            self.folder.update(
+                selected={output: s.stage.blocks.selection for s in steps for output in s.stage.outputs}
+            )
+        executor.compute(steps, functools.partial(_steps, make, self.config))
 
     def _stage(self, number: int, device: str) -> Stage:
         name, outputs = self.stages[number], [_output(stage) for stage in self.stages]

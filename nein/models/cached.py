@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -22,7 +21,6 @@ from nein.metrics.base import Store, check_images
 from nein.metrics.choices import ChoiceModel, ChoiceQuestion, Reply, answer_each
 from nein.metrics.judges.base import Answer
 
-CLAIMED = 0.2  # seconds between two looks at a question that another command or thread asks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -46,6 +44,7 @@ class Questions:
         self._mutex = threading.Lock()
         self._room = threading.BoundedSemaphore(max(1, at_once))
         self._silent = 0
+        self._asking: dict[str, tuple[threading.Lock, int]] = {}  # by question, and how many ask it
         self._end: BaseException | None = None
 
     def answer(self, key: str, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -53,16 +52,10 @@ class Questions:
         Raises NoAnswer where `ask` does, SilentError once nobody answers, CancelledError after `stop`."""
         if (kept := self._recall(key)) is not None:
             return kept
-        with self._seat():
-            while True:
-                claim = getattr(self._cache, "claimed", lambda *_: contextlib.nullcontext(True))
-                with claim(self._space, key) as mine:
-                    if (kept := self._recall(key)) is not None:
-                        return kept  # answered while this one waited for its turn
-                    if mine:
-                        return self._asked(key, ask)
-                time.sleep(CLAIMED)
-                self._go_on()
+        with self._seat(), self._only(key):
+            if (kept := self._recall(key)) is not None:
+                return kept  # answered while this one waited for its turn
+            return self._asked(key, ask)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """(item, work(item)) as they come, `at_once` side by side, or one after the other for 0."""
@@ -98,6 +91,21 @@ class Questions:
             yield
         finally:
             self._room.release()
+
+    @contextlib.contextmanager
+    def _only(self, key: str) -> Iterator[None]:
+        """Whoever else asks the same question waits until the answer is kept."""
+        with self._mutex:
+            lock, waiting = self._asking.get(key, (threading.Lock(), 0))
+            self._asking[key] = lock, waiting + 1
+        try:
+            with lock:
+                yield
+        finally:
+            with self._mutex:
+                lock, waiting = self._asking.pop(key)
+                if waiting > 1:
+                    self._asking[key] = lock, waiting - 1
 
     def _go_on(self) -> None:
         if self._end is not None:

@@ -1,35 +1,47 @@
-"""`nein status`: runs as files, whoever works on them."""
+"""`nein status`: how far runs are, read from their files."""
 
 from __future__ import annotations
 
 import datetime
+import itertools
+import time
 from collections.abc import Iterator
+from typing import Any
 
 from nein.config.groups import Runs
-from nein.engine import attempts
-from nein.engine.executors import progress
+from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, runs_at
 from nein.loading.spending import sentences, spent
+
+WINDOW = 600.0  # seconds over which the rate is measured
 
 
 def status(config: Runs) -> str:
     folders = (Folder(folder) for path in config.runs for folder in runs_at([path]))
     costs = dict.fromkeys(line for path in config.runs for line in sentences(spent(path)))
-    return "\n".join([*(line for folder in folders for line in _lines(folder)), *costs]) + "\n"
+    lines = [*(line for folder in folders for line in _lines(folder)), *costs]
+    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
 
 
-def _lines(folder: Folder) -> Iterator[str]:
-    yield f"{folder.path}: {folder.manifest()['status']}"
-    for state in progress.states(folder):
-        text = f"  {state.stage}: {state.done} of {state.wanted} blocks, {state.running} running"
-        if state.open:
-            text += ", nobody is at work" if state.rate is None else f", {60 * state.rate:.3g} a minute"
-        if state.open and state.seconds_left is not None:
-            text += f", {datetime.timedelta(seconds=round(state.seconds_left))} left"
-        yield text
-    workers: dict[str, list[str]] = {}
-    for attempt in attempts.attempts(folder.path):
-        stage, _, number = attempt.name.rpartition("-")
-        does = f"{attempt.where}: {'at' if attempt.alive else 'died at'}"
-        workers.setdefault(does, []).append(f"{stage} {number.lstrip('0') or 0}")
-    yield from (f"  {does} {', '.join(blocks)}" for does, blocks in workers.items())
+def _lines(folder: Folder, now: float | None = None) -> Iterator[str]:
+    manifest, now = folder.manifest(), time.time() if now is None else now
+    yield f"{folder.path}: {manifest['status']}"
+    for stage, outputs in itertools.groupby(
+        manifest.get("selected", {}), lambda name: name.partition("/")[0]
+    ):
+        yield f"  {stage}: {_progress(folder, {name: manifest['selected'][name] for name in outputs}, now)}"
+
+
+def _progress(folder: Folder, selected: dict[str, Any], now: float) -> str:
+    wanted, times = 0, list[float]()
+    for output, entry in selected.items():
+        numbers = Blocks.read(entry, f"'{folder.manifest_path}'").numbers
+        wanted += len(numbers)
+        kept = numbers if isinstance(numbers, range) else frozenset(numbers)
+        times += [file.stat().st_mtime for number, file in folder.files(output) if number in kept]
+    text = f"{len(times)} of {wanted} blocks"
+    recent = [at for at in times if at > now - WINDOW]
+    if (left := wanted - len(times)) and recent:
+        rate = len(recent) / max(now - min(recent), 1.0)
+        text += f", {60 * rate:.3g} a minute, {datetime.timedelta(seconds=round(left / rate))} left"
+    return text

@@ -10,7 +10,7 @@ import pytest
 
 import nein
 from nein.benchmarks import registry
-from nein.engine.executors.threads import Threads
+from nein.engine.run import Executor
 from tests.benchmarks import counting
 from tests.helpers import commands, packages
 
@@ -55,35 +55,6 @@ def test_a_folder_with_runs_of_another_benchmark_is_refused_and_stays(whole, cap
     assert (whole / "table.md").read_bytes() == before
 
 
-def test_a_command_counts_what_it_selected_though_another_has_begun_with_another_limit(whole, tmp_path):
-    class Joined(Threads):
-        def compute(self, steps, plan):
-            made = super().compute(steps, plan)
-            [manifest] = tmp_path.glob("*/manifest.json")
-            facts = json.loads(manifest.read_text())
-            facts["selected"]["answers"]["records"] = [[0, 48]]
-            manifest.write_text(json.dumps(facts))
-            return made
-
-    config = counting.CountingConfig.of(out=tmp_path, device="cpu", limit=8)
-    counting.COUNTING(config, Joined("cpu"))
-    assert {int(row["n"]) for row in figures(tmp_path).values()} == {8}
-
-
-def test_what_is_complete_stays_so_while_a_second_command_finds_nothing_to_do(whole):
-    """The first command may be writing its report of finished runs just then."""
-    seen = []
-
-    class Watching(Threads):
-        def compute(self, steps, plan):
-            seen.extend(json.loads(path.read_text())["status"] for path in whole.glob("*/manifest.json"))
-            return super().compute(steps, plan)
-
-    config = counting.CountingConfig.of(out=whole, device="cpu")
-    counting.COUNTING(config, Watching("cpu"))
-    assert seen == ["complete"]
-
-
 def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     shutil.copytree(whole, out := tmp_path / "out")
     shutil.copytree(whole / "nano-negvqa", out / "half")
@@ -91,7 +62,7 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "running"}))
     benchmark = dataclasses.replace(counting.COUNTING, whole=True, headline=())
     config = counting.CountingConfig.of(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
-    said = benchmark(config, Threads("cpu"))
+    said = benchmark(config, Executor("cpu"))
     assert isinstance(said, str)
     for words in ("nano:negvqa ", "nano:negvqa-negated ", "not complete: out/half."):
         assert words in said

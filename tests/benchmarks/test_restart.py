@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.engine.processes import Processes
+from nein.engine.run import SHARE
 from tests.build.conftest import OBJECTS, write_set
 from tests.engine.test_slurm import cluster
 from tests.helpers import commands, killing
@@ -109,7 +109,7 @@ def line(case, out, *more):
 
 def contents(out):
     """Every file but what says when and where, caches, and pages, which show that."""
-    apart = {"notes", "costs", "cache", "attempts", "slurm"}
+    apart = {"notes", "cache", "slurm"}
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
@@ -154,22 +154,27 @@ def whole(request, tmp_path_factory):
     return Whole(case, out, files, writes)
 
 
-def kill(whole, out, moment, how):
-    killed = killing.run(cli.main, line(whole.case, out), killing.File("*", moment, how))
-    assert killed == killing.KILLED
+def run(whole, out, share="0/1", moment=None):
+    """Exit code of the command, or of a share of it, in a process of its own that dies at a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SHARE, share)
+        return killing.run(cli.main, line(whole.case, out), moment)
 
 
-def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize("shares", [1, 2])
+def test_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole, tmp_path, shares):
+    """At moments spread over the work, as commands or as shares; what is done is not done again."""
     written = {}
-    for moment, how in zip(
-        (2, whole.writes // 5, whole.writes // 4, whole.writes // 3), itertools.cycle(HOW), strict=False
-    ):
-        kill(whole, tmp_path, moment, how)
-        assert statuses(tmp_path) <= {"incomplete"}
+    moments = (2, whole.writes // 5, whole.writes // 4, whole.writes // 3)
+    for index, (moment, how) in enumerate(zip(moments, itertools.cycle(HOW), strict=False)):
+        at = killing.File("*", max(1, moment // shares), how)
+        assert run(whole, tmp_path, f"{index % shares}/{shares}", at) in (killing.KILLED, 0)
         there = blocks(tmp_path)
-        assert written.items() <= there.items()  # nothing that is done is done again
+        assert written.items() <= there.items()
         written = there
-    monkeypatch.setattr(Processes, "workers", lambda self, device: 3)
+    for index in range(shares if shares > 1 else 0):
+        assert run(whole, tmp_path, f"{index}/{shares}") == 0
+    assert statuses(tmp_path) <= {"incomplete"}
     assert commands.exit_code(*line(whole.case, tmp_path)) == 0
     assert contents(tmp_path) == whole.files
     assert written.items() <= blocks(tmp_path).items()
@@ -179,16 +184,9 @@ def test_kills_in_a_row_and_a_last_run_on_other_threads_give_the_same_bytes(whol
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_a_kill_anywhere_gives_the_same_bytes(whole, tmp_path, part):
-    kill(whole, tmp_path, 1 + part * (whole.writes - 1) // 9, HOW[part % 3])
+    at = killing.File("*", 1 + part * (whole.writes - 1) // 9, HOW[part % 3])
+    assert run(whole, tmp_path, moment=at) == killing.KILLED
     assert commands.exit_code(*line(whole.case, tmp_path)) == 0
-    assert contents(tmp_path) == whole.files
-
-
-def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole, tmp_path):
-    both = [killing.start(cli.main, line(whole.case, tmp_path)) for _ in range(2)]
-    for process in both:
-        process.join(300)
-    assert [process.exitcode for process in both] == [0, 0]
     assert contents(tmp_path) == whole.files
 
 
@@ -196,7 +194,8 @@ def test_two_at_once_share_the_blocks_and_give_the_same_bytes(whole, tmp_path):
 def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole, tmp_path):
     for name, port in (("two", 29671), ("mixed", 29672)):
         if name == "mixed":
-            kill(whole, tmp_path / name, whole.writes // 2, "torn")
+            at = killing.File("*", whole.writes // 2, "torn")
+            assert run(whole, tmp_path / name, moment=at) == killing.KILLED
         words = line(whole.case, tmp_path / name)
         done = commands.in_a_process(*words, script=commands.on_two_processes(port), cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]

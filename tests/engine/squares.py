@@ -1,13 +1,10 @@
 """A piece of work of the engine, small enough to see through: squares of numbers."""
 
-import os
-import signal
 import time
 
 from nein.engine.blocks import Blocks
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes
+from nein.engine.run import Executor
 from nein.engine.stages import Model, Stage, Step
 from tests.helpers import killing
 
@@ -22,13 +19,11 @@ class Squarer:
         return {"class": "Squarer"}
 
 
-def squares(folder, *, pause=0.0, deadly=-1, **changed):
-    """`halves` of what `squares` gives: the second output of one stage. The block `deadly` kills."""
+def squares(folder, *, pause=0.0, **changed):
+    """`halves` of what `squares` gives: the second output of one stage."""
     blocks = changed.pop("blocks", Blocks.first(COUNT, SIZE))
 
     def work(model, numbers, missing):
-        if numbers[0] // SIZE == deadly:
-            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(pause)
         rows = {
             "squares": [{"id": n, "value": n * n} for n in numbers],
@@ -37,8 +32,7 @@ def squares(folder, *, pause=0.0, deadly=-1, **changed):
         return {name: rows[name] for name in missing}
 
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {"outputs": ("squares",), "read": blocks.members, "work": work}
-    parts |= {"model": model, **changed}
+    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "model": model, **changed}
     return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
@@ -65,8 +59,10 @@ def results(path):
     }
 
 
-def compute(path, rank=0, size=1, **changed):
-    Threads("cpu", Processes(rank, size)).compute(two_stages(Folder(path), **changed))
+def compute(path, share=(0, 1), **changed):
+    folder, executor = Folder(path), Executor("cpu", share=share)
+    with executor.locked([folder]):
+        executor.compute(two_stages(folder, **changed))
 
 
 def start(path, *of, **changed):

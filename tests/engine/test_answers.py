@@ -1,22 +1,16 @@
-import errno
-import fcntl
-import json
 import multiprocessing
 import os
 import signal
-import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from nein.engine import answers
 from nein.engine.answers import AnswerCache, BlockStore, Unique
 from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
 from nein.models.cached import Questions
-from tests.helpers.commands import exit_code
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path):
@@ -72,65 +66,6 @@ def test_a_kill_in_the_middle_of_writing_leaves_every_earlier_answer(tmp_path):
         assert cache._db.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
 
-class NoLocks(sqlite3.Connection):
-    """As on a file system that knows no locks, in the words of SQLite: whoever does not do without fails."""
-
-    message, locking = "database is locked", False
-
-    def execute(self, sql, *given):
-        if self.locking:
-            raise sqlite3.OperationalError(self.message)
-        return super().execute(sql, *given)
-
-
-@pytest.fixture
-def no_locks(monkeypatch):
-    connect = sqlite3.connect
-
-    def refused(place, *more, **options):
-        made = connect(place, *more, **options, factory=NoLocks)
-        made.locking = "nolock" not in str(place) and str(place) not in ("", ":memory:")
-        return made
-
-    def flock(*_):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(answers.sqlite3, "connect", refused)
-    monkeypatch.setattr(fcntl, "flock", flock)
-    monkeypatch.setattr(fcntl, "lockf", flock)
-
-
-@pytest.mark.parametrize("message", ["database is locked", "disk I/O error", "locking protocol"])
-def test_a_file_system_without_locks_keeps_a_file_per_answer(tmp_path, monkeypatch, message, request):
-    monkeypatch.setattr(NoLocks, "message", message)
-    path, before = tmp_path / "answers.sqlite", tmp_path / "before.sqlite"
-    with AnswerCache(before) as cache:
-        cache.put("model", "question", {"text": "Yes"})
-    request.getfixturevalue("no_locks")
-    with AnswerCache(before) as cache:  # of a disk with locks
-        cache.put("model", "later", {"text": "No"})
-        assert [cache.get("model", key)["text"] for key in ("question", "later")] == ["Yes", "No"]
-    with AnswerCache(path) as one, AnswerCache(path) as other:
-        one.put("model", "question", {"text": "Yes"})
-        assert other.get("model", "question") == {"text": "Yes"}
-        assert other.get("model", "other") is None
-        block = BlockStore(other, "block")
-        block.put("judge", "key", {"answer": "No"})
-        block.flush()
-    assert not path.exists()
-    monkeypatch.undo()
-    with AnswerCache(path) as moved:  # to a disk with locks
-        assert moved.get("model", "question") == {"text": "Yes"}
-        assert BlockStore(moved, "block").get("judge", "key") == {"answer": "No"}
-        moved.put("model", "later", {"text": "No"})
-
-
-def test_a_command_that_asks_models_runs_where_there_are_no_locks(tmp_path, no_locks):
-    words = "eval --editor identity --metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2"
-    assert exit_code(*words.split(), "--device", "cpu", "--out", tmp_path / "out") == 0
-    assert not list(tmp_path.rglob("*.sqlite"))
-
-
 def test_another_program_that_keeps_the_file_is_not_waited_for_without_end(tmp_path):
     with AnswerCache(tmp_path / "a") as holder, AnswerCache(tmp_path / "a", wait=0.1) as cache:
         holder._db.execute("BEGIN EXCLUSIVE")
@@ -156,31 +91,20 @@ def test_a_damaged_file_is_a_sentence(tmp_path):
         AnswerCache(tmp_path)
 
 
-def test_of_several_commands_one_asks_and_what_a_dead_one_was_asking_is_asked(tmp_path):
-    path, asked = tmp_path / "answers.sqlite", []
+def test_threads_that_ask_the_same_question_ask_it_once(tmp_path):
+    asked = []
+    with AnswerCache(tmp_path / "answers.sqlite") as cache:
+        questions = Questions(cache, "model", at_once=4, limit=9)
 
-    def command():
-        with AnswerCache(path) as cache:
-            questions = Questions(cache, "model", at_once=4, limit=9)
+        def ask(key):
+            asked.append(key)
+            time.sleep(0.05)
+            return {"text": key}
 
-            def ask(key):
-                asked.append(key)
-                time.sleep(0.05)
-                return {"text": key}
-
-            keys = [str(number) for number in range(8)]
-            found = dict(questions.each(lambda key: questions.answer(key, lambda: ask(key)), keys))
-            assert found == {key: {"text": key} for key in keys}
-
-    with AnswerCache(path) as cache, cache.claimed("model", "3") as mine:
-        assert mine
-        [file] = (tmp_path / "answers.sqlite-asked").iterdir()
-        file.write_text(json.dumps({**json.loads(file.read_text()), "began": "earlier"}))
-        with ThreadPoolExecutor(3) as pool:
-            for done in [pool.submit(command) for _ in range(3)]:
-                done.result(60)
-    assert sorted(asked) == sorted(set(asked))
-    assert len(asked) == 8
+        keys = [str(number % 3) for number in range(12)]
+        found = dict(questions.each(lambda key: questions.answer(key, lambda: ask(key)), keys))
+    assert found == {key: {"text": key} for key in "012"}
+    assert sorted(asked) == ["0", "1", "2"]
 
 
 def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path):

@@ -1,12 +1,9 @@
 import json
-import resource
 import shutil
-import time
 
 import pytest
 
 from nein.engine import atomic
-from nein.engine import folder as folders
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
@@ -35,7 +32,7 @@ def test_what_is_discarded_leaves_the_answers_of_models(tmp_path):
     with AnswerCache(folder.answers) as cache:
         cache.put("model", "question", {"text": "Yes"})
     opened(tmp_path / "a", overwrite=True, seed=1)
-    assert sorted(path.name for path in folder.path.iterdir()) == ["answers.sqlite", "manifest.json", "notes"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["answers.sqlite", "manifest.json"]
     with AnswerCache(folder.answers) as cache:
         assert cache.get("model", "question") == {"text": "Yes"}
 
@@ -98,12 +95,12 @@ def test_two_half_runs_copied_together_are_one_run_of_which_nothing_is_made_agai
                 (run / row["image"]).unlink()
             for file in run.rglob(f"{block}.jsonl"):
                 file.unlink()
-        shutil.rmtree(run / "costs")
+        shutil.rmtree(run / "notes")
         for name in whole:
             (run / name).unlink()
     shutil.copytree(tmp_path / "two", tmp_path / "one", dirs_exist_ok=True)
     assert exit_code(*line.split(), "--out", tmp_path / "one") == 0
-    assert not (runs[0] / "costs").exists()
+    assert not (runs[0] / "notes").exists()
     assert {name: (runs[0] / name).read_bytes() for name in whole} == whole
 
 
@@ -150,63 +147,34 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "note", "said"),
+    ("file", "content", "said"),
     [
-        ("models", {"name": "x"}, "'fingerprint' is missing"),
-        ("steps", {"stage": "edit", "place": "first"}, "'place' is \"first\", which must be a whole number"),
-        ("invocations", {"started": "now", "command": "eval"}, "which must be a list"),
-        ("invocations", {"started": "now", "environment": 3.5}, "which must be an object"),
-        ("models", [], "which must be an object"),
+        ("models/vqa.json", {"name": "x"}, "'fingerprint' is missing"),
+        ("models/vqa.json", [], "which must be an object"),
+        ("notes/vm-1.json", {"stages": []}, "which must be an object"),
+        (
+            "notes/vm-1.json",
+            {"stages": {"edit": {"blocks": "2"}}, "usage": {}},
+            "which must be a whole number",
+        ),
+        ("manifest.json", {"invocations": [{"started": "now", "command": "eval"}]}, "which must be a list"),
+        ("manifest.json", {"invocations": [{"started": "now", "environment": 3.5}]}, "must be an object"),
+        ("manifest.json", {"identity": None}, "which must be an object"),
     ],
 )
-def test_notes_have_a_shape(tmp_path, kind, note, said):
-    line = {"kind": kind, "name": "one", "at": 1.0, "value": note}
-    atomic.write_lines(tmp_path / "notes" / "vm-1.log", [line])
-    with pytest.raises(UserError, match=f"(?s)vm-1.log.*{said}"):
-        Folder(tmp_path).notes("models")
+def test_what_a_folder_is_read_by_has_a_shape(tmp_path, file, content, said):
+    content = {"identity": {}, "status": "complete", **content} if file == "manifest.json" else content
+    atomic.write_json(tmp_path / file, content)
+    read = Folder(tmp_path).costs if file.startswith("notes") else Folder(tmp_path).models
+    with pytest.raises(UserError, match=f"(?s){file}.*{said}"):
+        (Folder(tmp_path).manifest if file == "manifest.json" else read)()
 
 
-def test_the_latest_note_counts_also_where_the_clocks_of_machines_differ_and_may_be_taken_back(
-    tmp_path, monkeypatch
-):
+def test_costs_are_summed_over_the_notes_of_workers(tmp_path):
     folder = Folder(tmp_path)
-    folder.note("models", "clip", {"fingerprint": "0"})
-    monkeypatch.setattr(folders, "process_name", lambda: "a-machine-behind")
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    folder.note("models", "clip", {"fingerprint": "1"})
-    assert folder.notes("models") == {"clip": {"fingerprint": "1"}}
-    folder.note("models", "clip", None)
-    assert folder.notes("models") == {}
-    assert len(list((tmp_path / "notes").iterdir())) == 2
-
-
-def test_a_note_that_the_disk_has_no_room_for_leaves_no_part_of_a_line(tmp_path):
-    folder = Folder(tmp_path)
-    folder.cost("edit", 1, {"at": 1.0})
-    [file] = folder.cost_files()
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 9, before[1]))
-    try:
-        with pytest.raises(OSError, match="No space left"):
-            folder.cost("edit", 2, {"at": 2.0})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    folder.cost("edit", 3, {"at": 3.0})
-    assert [*folder.costs()["edit"]] == [1, 3]
-
-
-def test_costs_and_manifests_have_a_shape_and_costs_may_end_in_a_torn_line(tmp_path):
-    folder = Folder(tmp_path)
-    folder.cost("edit", 3, {"seconds": 1.0, "at": 2.0})
-    folder.cost("edit", 3, {"seconds": 9.0, "at": 1.0})
-    assert folder.costs()["edit"][3]["seconds"] == 1.0
-    [file] = folder.cost_files()
-    whole = file.read_text()
-    file.write_text(whole + whole[:9])
-    assert list(folder.costs()["edit"]) == [3]
-    file.write_text(whole + '{"block": 4, "stage": "edit"}\n')
-    (tmp_path / "manifest.json").write_text('{"status": "complete"}')
-    with pytest.raises(UserError, match="'identity' is missing"):
-        folder.manifest()
-    with pytest.raises(UserError, match="line 3: 'at' is missing"):
-        folder.costs()
+    for host in (3, 7):
+        cost = {"blocks": 2, "rows": 5, "seconds": 0.5, "peak_memory": {"host": host}}
+        folder.note({"stages": {"edit": cost}, "usage": {"vqa": {"requests": host}}})
+    assert folder.costs() == {"edit": {"blocks": 4, "rows": 10, "seconds": 1.0, "peak_memory": {"host": 7}}}
+    folder.open({}, {}, overwrite=False)
+    assert sorted(used["requests"] for used in folder.manifest()["usage"].values()) == [3, 7]

@@ -1,8 +1,10 @@
 """Ray: the same bytes as threads, whoever dies and whoever joins."""
 
+import dataclasses
 import errno
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from nein.engine import attempts
+from nein.engine import ray as executors
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.executors import ray as executors
-from nein.engine.executors.ray import Ray
 from nein.engine.folder import Folder
-from nein.engine.stages import Step
-from tests.engine.squares import results, squares, two_stages
+from nein.engine.ray import Ray
+from nein.engine.stages import Stage, Step
+from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, two_stages
 from tests.helpers import commands
 
 
@@ -36,11 +38,6 @@ def cluster():
         made.shutdown()
 
 
-@pytest.fixture(autouse=True)
-def often(monkeypatch):
-    monkeypatch.setattr(executors, "TICK", 0.1)
-
-
 def executor(cluster, **changed):
     return Ray("cpu", cluster.address, **changed)
 
@@ -50,9 +47,20 @@ def compute(one, make, given):
 
 
 def steps(given, device):
-    """Of a folder; with a pause in every block, and one that kills."""
+    """Of a folder; with a pause in every block. At the block `deadly` its worker dies, the first time or, of
+    "every", each time."""
     path, pause, deadly = given
-    return two_stages(Folder(Path(path)), pause=pause, deadly=deadly)
+    first, second = two_stages(Folder(Path(path)), pause=pause)
+    work = first.stage.work
+
+    def dying(model, numbers, missing):
+        mark = Path(path) / "died"
+        if deadly == "every" or (numbers[0] // SIZE == deadly and not mark.exists()):
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(model, numbers, missing)
+
+    return [dataclasses.replace(first, stage=dataclasses.replace(first.stage, work=dying)), second]
 
 
 def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(cluster, folder, whole):
@@ -69,15 +77,48 @@ def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_
     one.close()
     assert all(made)  # what the dead node had made and not yet told is in the folder, and in no count
     assert results(folder.path) == whole
-    assert not list(attempts.attempts(folder.path))
+
+
+def test_a_worker_that_dies_is_started_again_and_one_that_always_dies_ends_the_command(
+    cluster, folder, whole, monkeypatch
+):
+    one = executor(cluster, workers=1)
+    compute(one, steps, (str(folder.path), 0.0, 2))
+    assert (folder.path / "died").exists()
+    assert results(folder.path) == whole
+    for path in folder.path.rglob("*.jsonl"):
+        path.unlink()
+    monkeypatch.setattr(executors, "DEATHS", 1)
+    with pytest.raises(UserError, match=r"died 2 times at one share.*give the command again"):
+        compute(one, steps, (str(folder.path), 0.0, "every"))
+    one.close()
+
+
+def test_what_needs_a_stage_as_a_whole_is_made_when_all_shares_of_that_are(cluster, folder):
+    one = executor(cluster)
+    assert compute(one, summed, str(folder.path)) == [BLOCKS, 3]
+    assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
+    one.close()
+
+
+def summed(path, device):
+    folder = Folder(Path(path))
+
+    def total(number):
+        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
+
+    def work(model, inputs, missing):
+        return {"totals": [{"value": inputs}]}
+
+    stage = Stage("total", ("totals",), Blocks.first(3, 1), total, work, depends_on_all=("squares",))
+    return [Step(folder, squares(folder)), Step(folder, stage)]
 
 
 def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, folder):
     one = executor(cluster, workers=1)
-    with pytest.raises(UserError, match="The disk is full"):
+    with pytest.raises(OSError, match="No space left on device"):
         compute(one, full, str(folder.path))
     one.close()
-    assert not list(attempts.attempts(folder.path))
 
 
 def full(path, device):
@@ -93,7 +134,7 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
     line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--workers", "1"]
     env = {name: value for name, value in commands.environment().items() if name != "RAY_ADDRESS"}
     driver = subprocess.Popen(line, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("out/*/attempts/*.json")) and driver.poll() is None:
+    while not list(tmp_path.glob("out/*/answers/*/*.jsonl")) and driver.poll() is None:
         time.sleep(0.05)
     driver.terminate()
     said = driver.communicate(timeout=120)[1]
@@ -111,7 +152,6 @@ def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_
         compute(one, keyed, str(folder.path))
     one.close()
     assert "sk-SECRETKEY123" not in shown
-    assert not list(attempts.attempts(folder.path))
 
 
 def keyed(path, device):

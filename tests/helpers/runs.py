@@ -10,7 +10,7 @@ from nein.benchmarks.nein.evaluate import NEIN
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES
 from nein.engine import atomic
-from nein.engine.executors.threads import Threads
+from nein.engine.run import Executor
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
@@ -45,7 +45,7 @@ def finish(run):
 
 
 def report(out):
-    text = NEIN(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Threads("cpu", debug=True))
+    text = NEIN(EvalConfig.parse(["--out", str(out), "--stages", "report"]), Executor("cpu", debug=True))
     assert isinstance(text, str)
     return text
 

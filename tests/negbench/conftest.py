@@ -14,7 +14,7 @@ from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench import official, records
 from nein.datasets.negbench.media import Drawn
-from nein.engine.executors.threads import Threads
+from nein.engine.run import Executor
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products
 from nein.reporting import figures as frames
@@ -215,7 +215,7 @@ def evaluate(tmp_path, data, pictures, *extra, page=False):
     """Runs the command; (model/data set) -> what the report reads."""
     options = settings(tmp_path, data, pictures, *extra)
     benchmark = run.NEGBENCH if page else FIGURES_ALONE
-    benchmark(options, Threads(options.device))
+    benchmark(options, Executor(options.device))
     return evaluated_in(options.out_dir)
 
 

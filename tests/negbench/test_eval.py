@@ -13,8 +13,8 @@ from nein.benchmarks.negbench.folder import ResultsDir
 from nein.datasets.negbench import loading, official, registry
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
-from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
+from nein.engine.run import Executor
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.helpers.commands import exit_code, outcome
@@ -27,7 +27,7 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
 ):
     names = [f"zeta={clip_folder}", "random", f"alpha={clip_folder}"]
     options = settings(tmp_path, data, pictures, "--model", ",".join(names))
-    text = run.NEGBENCH(options, Threads(options.device))
+    text = run.NEGBENCH(options, Executor(options.device))
     assert text.startswith("Text to image retrieval\n")
     assert [line.split()[0] for line in text.splitlines()[3:6]] == ["zeta", "random", "alpha"]
     found = evaluated_in(options.out_dir)
@@ -68,7 +68,7 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
     assert entry["value"] == pytest.approx(np.mean(credit))
     twice = settings(tmp_path, data, pictures, "--model", f"alpha={clip_folder},alpha=random")
     with pytest.raises(UserError, match="have one name, 'alpha'"):
-        run.NEGBENCH(twice, Threads("cpu"))
+        run.NEGBENCH(twice, Executor("cpu"))
 
 
 def test_features_that_have_vanished_or_are_damaged_are_made_again(tmp_path, data, pictures):

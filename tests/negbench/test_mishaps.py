@@ -4,8 +4,8 @@ from nein import metrics
 from nein.benchmarks.negbench import config, report, run
 from nein.datasets.negbench import loading, official
 from nein.engine.errors import UserError
-from nein.engine.executors.threads import Threads
 from nein.engine.images import decode
+from nein.engine.run import Executor
 from nein.metrics.dual.objects import ControlEncoder
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
@@ -81,7 +81,7 @@ def test_a_mistake_is_one_sentence(tmp_path, data, line, said):
     line = line.replace("DATA", str(data)).replace("EMPTY", str(tmp_path / "empty"))
     words = [*line.split(), "--out", str(tmp_path / "out")]
     with pytest.raises(UserError) as caught:
-        run.NEGBENCH(config.EvalConfig.parse(words), Threads("cpu"))
+        run.NEGBENCH(config.EvalConfig.parse(words), Executor("cpu"))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 

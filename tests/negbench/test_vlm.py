@@ -9,9 +9,9 @@ from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
+from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.metrics.choices import JudgeChoices, Reply
 from nein.models.cached import CachedModel
@@ -31,7 +31,7 @@ def ask(model, folder, task=TASK, **manner):
     )
     blocks = Blocks.first(len(task.questions), 3)
     stage = asking.asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
-    Threads("cpu").compute([Step(run, stage)])
+    Executor("cpu").compute([Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 

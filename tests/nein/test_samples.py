@@ -238,17 +238,17 @@ def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
     assert clean["commit"] == dirty["commit"]
 
 
-def test_a_model_that_another_command_seemed_to_make_needless_is_loaded_when_it_is_needed(tmp_path):
+def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_path):
     asked = []
 
     def load(names):
         asked.append(list(names))
         return {kind: object() for kind in score.model_kinds(asked[-1])}
 
-    scorer = score.Scorer(load, ["l1"], metrics.Settings(), tmp_path)
+    scorer = score.Scorer(load, metrics.Settings(), tmp_path)
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
         scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
-    assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["l1"], ["removal_vqa"], ["clip_i"]])
+    assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])
 
 
 def test_hub_references_are_read_and_without_a_network_a_sentence_says_so(tmp_path, monkeypatch):

@@ -81,11 +81,12 @@ def write_run(
             scores.append({"id": row["NeIn"], "metric": metric, "value": value, "reason": reason,
                            "detail": _detail(metric, value) if good else {}})  # fmt: skip
     runs.write(run, edits, scores, config=setting, data=origin, size=size or len(rows))
-    for kind, description in (models or {}).items():
-        run.note("models", kind, description)
+    for kind, model in (models or {}).items():
+        run.note_model(kind, model["fingerprint"], model)
     call = {"started": "2026-01-01T00:00:00+00:00", "environment": {"device": "cpu", "python": "3"}}
-    run.note("invocations", "first", call)
-    run.cost(EDIT, 0, {"seconds": 4.0, "at": 1.0, "peak_memory": {"host": 2**30}})
+    run.update(invocations=[call])
+    cost = {"blocks": 1, "rows": len(rows), "seconds": 4.0, "peak_memory": {"host": 2**30}}
+    run.note({"stages": {EDIT: cost}, "usage": {}})
     if features:
         runs.write_fid(run, _features(run, rows, features, failed))
         runs.finish(run)

@@ -15,7 +15,6 @@ import torch
 from accelerate.utils import send_to_device
 
 from nein import editors
-from nein.benchmarks import runner
 from nein.benchmarks.nein import figures, score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing
@@ -29,9 +28,9 @@ from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.executors.threads import Threads
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
+from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, Encoder, changed
@@ -67,7 +66,7 @@ def assess(
     dataset: Dataset,
     names: Sequence[str],
     config: EvalConfig,
-    executor: Threads,
+    executor: Executor,
 ) -> dict[str, Any]:
     """Edits and scores `dataset` with the benchmark's stages, resuming what is there; every process calls it.
 
@@ -77,7 +76,7 @@ def assess(
     if executor.is_main:
         identity = {"editor": editor.fingerprint, "track": run.track, "seed": config.seed}
         identity |= {"data": dataset.records_sha256, "batch_size": blocks.size}
-        selected = {EDIT: runner.selection(blocks)}
+        selected = {EDIT: blocks.selection}
         facts = {"config": dataclasses.asdict(config), "data": dataset.facts(blocks), "selected": selected}
         run.open(identity, facts, overwrite=True)
         for name in names:
@@ -89,7 +88,7 @@ def assess(
         editing(
             run, dataset, blocks, Model.one("editor", lambda: editor, kind="editor"), run_seed=config.seed
         ),
-        scoring(run, dataset, blocks, names, scorer_model(config, executor.device, lambda: names)),
+        scoring(run, dataset, blocks, names, scorer_model(config, executor.device)),
     )
     with quiet():
         executor.compute([Step(run, stage, run.label) for stage in stages])
@@ -141,7 +140,7 @@ class Validation:
                 continue
             run_dir = RunDir((out if track == "negative" else out / "swapped") / slug / track)
             # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
-            executor = Threads(str(self._device), self._processes, at_once=1)
+            executor = Executor(str(self._device), self._processes, at_once=1)
             summary = assess(editor, run_dir, dataset, names, self._eval, executor)
             for name, entry in summary.items():
                 if entry["value"] is None:

@@ -15,8 +15,8 @@ from nein import editors
 from nein.benchmarks import paired, registry
 from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of
 from nein.engine.errors import UserError
-from nein.engine.executors import Executor
 from nein.engine.folder import Folder
+from nein.engine.run import Executor
 from nein.loading import spending
 from nein.loading.references import is_served
 from nein.metrics import METRICS
@@ -45,7 +45,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     calls = [[], *([arm] for arm in arms)] if is_served(references.named(config.model)[1]) else [arms]
     for some in calls:
         pkgutil.resolve_name(kind.work)(command(config, some), executor)
-    if not executor.is_main:
+    if not executor.concludes:
         return None
     benchmark, inner = registry.get(kind.benchmark), command(config, arms)
     folders: dict[str, list[Any]] = {}
@@ -103,8 +103,8 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
 def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
     what: dict[str, Any] = {"task": "costs", "model": arm}
-    stages = [blocks for record in folders for stage, blocks in record.costs().items() if stage != "score"]
-    seconds = sum(block["seconds"] for blocks in stages for block in blocks.values())
+    stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
+    seconds = sum(cost["seconds"] for cost in stages)
     yield frames.number(seconds, unit="", metric="seconds", **what)
     reference = references.named(model)[1]
     if not is_served(reference):

@@ -160,7 +160,7 @@ class Encoding:
     @functools.cached_property
     def _fingerprint(self) -> str:
         """Of the model that made what is there."""
-        return str(self.folder.notes("models")["model"]["fingerprint"])
+        return str(self.folder.models()["model"]["fingerprint"])
 
     def _space(self, fingerprint: str) -> str:
         return f"negbench/{self.output.partition('/')[0]}/{fingerprint}"

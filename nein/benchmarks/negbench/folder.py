@@ -206,7 +206,7 @@ class ModelTasks:
             found = self.folder.rows(verdicts(task), self.blocks(task).numbers)
             yield from (row for row in found if row["id"] in names)
         else:
-            model = self.folder.notes("models")["model"]
+            model = self.folder.models()["model"]
             pictures, texts = self.features(task)
             more = {**how, "scale": model["scale"], "bias": model["bias"]}
             if isinstance(task, records.RetrievalTask):

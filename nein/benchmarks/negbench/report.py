@@ -102,8 +102,7 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
     """Models of one name are told apart by their run directories, equal runs by where they lie."""
     all_facts = [
-        {**run.manifest()["summary"], "quick_gelu": run.notes("models")["model"].get("quick_gelu")}
-        for run in runs
+        {**run.manifest()["summary"], "quick_gelu": run.models()["model"].get("quick_gelu")} for run in runs
     ]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):

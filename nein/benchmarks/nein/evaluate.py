@@ -26,7 +26,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import COMPLETE, Folder, runs_at
-from nein.engine.stages import Model, Stage, Step, open_blocks, shared
+from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
 from nein.models import editor_choice
@@ -74,14 +74,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in choices:
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)
-    scored: list[Step] = []
-
-    def lacking() -> list[str]:
-        """The metrics that any block of any run lacks: only their models are loaded."""
-        outputs = {output for step in scored for task in open_blocks(step) for output in task.missing}
-        return [name for name in config.metrics if scores_of(name) in outputs]
-
-    scorer = scorer_model(config, device, lacking)
+    scorer = scorer_model(config, device)
     found = []
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
@@ -93,7 +86,6 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir / choice.slug / track)
             stages = _stages(config, folder, dataset, blocks, choice, editor, scorer)
-            scored += [Step(folder, stage) for stage in stages if stage.model is scorer]
             identity = choice.identity()
             if choice.asks_the_run:
                 judge = config.models.vqa

@@ -40,14 +40,14 @@ QUESTIONS = 7
 
 
 class Scorer:
-    """The models of a command, loaded once for all its editors and tracks, and its caches; threads share it.
-    load: metrics -> their models by kind; those of `names` are loaded at once."""
+    """The models of a command, loaded when a metric first asks for them, and its caches; threads share it.
+    load: metrics -> their models by kind."""
 
     def __init__(
-        self, load: Callable[[Iterable[str]], Mapping[str, Any]], names: Iterable[str],
-        settings: metrics.Settings, cache: Path,
-    ) -> None:  # fmt: skip
-        self.loaded, self._load, self._settings = load(names), load, settings
+        self, load: Callable[[Iterable[str]], Mapping[str, Any]], settings: metrics.Settings, cache: Path
+    ) -> None:
+        self.loaded: dict[str, Any] = {}
+        self._load, self._settings = load, settings
         self._loading = threading.Lock()
         self._features = FeatureCache(cache / "features")
         self._answers = AnswerCache(cache / "answers.sqlite")
@@ -57,7 +57,7 @@ class Scorer:
     ) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
-        with self._loading:  # another command may just have finished this block when models were chosen
+        with self._loading:
             if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
                 self.loaded = {**self._load(lacking), **self.loaded}
         scope = scope_of(item.id for item in items)
@@ -76,13 +76,11 @@ class Scorer:
             getattr(model, "stop", lambda: None)()
 
 
-def scorer_model(config: EvalConfig, device: str, names: Callable[[], Sequence[str]]) -> Model:
-    """The scorer as the engine loads it. `names()`: the metrics that are still to be scored anywhere."""
+def scorer_model(config: EvalConfig, device: str) -> Model:
+    """The scorer as the engine loads it."""
     return Model(
         "scoring",
-        lambda: Scorer(
-            lambda wanted: load_models(wanted, config, device), names(), settings(config), config.cache_dir
-        ),
+        lambda: Scorer(lambda names: load_models(names, config, device), settings(config), config.cache_dir),
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),

@@ -18,8 +18,8 @@ from nein.benchmarks.runner import invocation
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
 from nein.engine import images
-from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
+from nein.engine.run import Executor
 from nein.generate.negbench import dataset, sources
 from nein.generate.negbench.config import DECIDES, BuildConfig
 from nein.generate.negbench.sources import Listing
@@ -40,6 +40,11 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         metrics.check_reference(references.resolve(config.detector))
     if config.source == "pairs" and config.edits:
         editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
+    with executor.locked([folder]):
+        return _build(config, executor, folder)
+
+
+def _build(config: BuildConfig, executor: Executor, folder: Folder) -> str | None:
     if executor.is_main:
         listed = _listed(config, folder)
         facts = {"invocation": invocation(executor)}
@@ -57,7 +62,7 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
     executor.barrier()
     job = _job(config)
     job.compute(_job, executor)
-    if "finish" not in config.stages or not executor.is_main:
+    if "finish" not in config.stages or not executor.concludes:
         return None
     folder.update(status=INCOMPLETE)
     facts = dataset.write(job)

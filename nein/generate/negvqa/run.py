@@ -66,7 +66,7 @@ def build(config: ConversionConfig) -> str:
     if config.negator == "rules":
         answered = by_rules(usable)
     else:
-        from nein.engine import attempts, processes
+        from nein.engine import processes
         from nein.engine.answers import AnswerCache
 
         device = "cpu" if is_served(str(config.llm.model)) else processes.Processes().device(config.device)
@@ -75,7 +75,7 @@ def build(config: ConversionConfig) -> str:
             client = llm.load(config.llm, cache=cache, device=device)
             others = [wrong[item.id] for item in usable]
             answered = by_model(usable, others, client, config.instruction)
-        folder.note("usage", f"llm-{attempts.new_name()}", client.usage())
+        folder.note({"stages": {}, "usage": {"llm": client.usage()}})
     rest = iter(answered)
     negations = [Negation(UNUSABLE, reason=item.problem) if item.problem else next(rest) for item in items]
     return _write(config, folder, items, wrong, negations, negator)

@@ -9,8 +9,8 @@ from nein import metrics
 from nein.benchmarks.runner import invocation
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.engine.executors import Executor
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
+from nein.engine.run import Executor
 from nein.generate.nein import algorithms, dataset, sources
 from nein.generate.nein.config import STAGES, BuildConfig
 from nein.generate.nein.work import MODEL_OF, Job
@@ -48,14 +48,13 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
         **{key: getattr(config.models, key) for key in ("itm", "vqa", "vqa_quantization")},
         "sources": job.sources.sha256, "device": executor.device.partition(":")[0], "image_rule": images.RULE,
     }  # fmt: skip
-    if executor.is_main:
-        facts = {"source": job.sources.origin, "invocation": invocation(executor)}
-        job.folder.open(identity, facts, overwrite=config.overwrite)
-    executor.barrier()
-    job.compute(_job, executor)
-    if "finish" not in config.stages or not executor.is_main:
-        return None
-    return _assemble(job)
+    with executor.locked([job.folder]):
+        if executor.is_main:
+            facts = {"source": job.sources.origin, "invocation": invocation(executor)}
+            job.folder.open(identity, facts, overwrite=config.overwrite)
+        executor.barrier()
+        job.compute(_job, executor)
+        return _assemble(job) if "finish" in config.stages and executor.concludes else None
 
 
 def _job(config: BuildConfig) -> Job:

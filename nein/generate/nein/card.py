@@ -40,7 +40,7 @@ def figures(
         given = job.config.editor if kind == "editor" else getattr(job.config.models, kind)
         return given.rstrip("/").rpartition("/")[2] if given.startswith(("/", "~", ".")) else given
 
-    models = job.folder.notes("models")
+    models = job.folder.models()
     return {
         "samples": {split: len(chosen) for split, chosen in splits.items()},
         "source_images": {split: len({w.index for w in chosen}) for split, chosen in splits.items()},

@@ -5,7 +5,6 @@ Needs no torch, and no pictures but for the samples of a page.
 
 from __future__ import annotations
 
-import functools
 import operator
 import shlex
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import idle
 from nein.benchmarks.nein.reporting import comparisons, judge_tables, people, protocols, sections
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
-from nein.benchmarks.nein.runs import DECLINED, EDIT, NOT_EDITED, REMOVALS, RESHAPED, RunDir
+from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RESHAPED, RunDir
 from nein.benchmarks.runner import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
@@ -232,21 +231,16 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
 def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:
-        samples = functools.cache(lambda number, run=run: len(run.read(EDIT, number)))
         machines = [call.get("environment", {}) for call in reversed(run.about.get("invocations", []))]
         machine: dict[str, Any] = next((system for system in machines if system.get("device")), {})
         costs = run.costs()
         for stage in ("edit", "score"):
-            by_block = costs.get(stage, {})
-            count = sum(map(samples, by_block))
-            if not count:
+            if (cost := costs.get(stage)) is None:
                 continue
-            seconds = sum(float(block.get("seconds", 0)) for block in by_block.values())
-            peaks = [block.get("peak_memory", {}) for block in by_block.values()]
+            count, seconds, peak = cost["rows"], cost["seconds"], cost["peak_memory"]
             values = {
                 "samples": count, "seconds": seconds, "rate": count / seconds if seconds else None,
-                "host_bytes": max(peak.get("host", 0) for peak in peaks),
-                "device_bytes": max(peak.get("device", 0) for peak in peaks),
+                "host_bytes": peak.get("host", 0), "device_bytes": peak.get("device", 0),
             }  # fmt: skip
             what = {"task": "costs", "model": run.name, "variant": run.track, "stage": stage}
             what["device"] = machine.get("device_name") or machine.get("device") or "–"

@@ -18,23 +18,27 @@ from typing import Any
 
 from nein.engine import environment
 from nein.engine.errors import UserError
+from nein.engine.run import SHARE
 
 SIGNAL = "USR1"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A job: the command itself, which joins those that run already.
+    """A job: the command itself.
 
     words  After `nein`. `given`: what was typed, for the manifest.
+    share  "r/n": it makes this share; "": whatever is lacking, and the report.
     """
 
     words: tuple[str, ...]
     given: tuple[str, ...]
+    share: str = ""
 
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
-        process = subprocess.Popen(line, env={**os.environ, environment.GIVEN: json.dumps(self.given)})
+        env = {**os.environ, environment.GIVEN: json.dumps(self.given)}
+        process = subprocess.Popen(line, env={**env, **({SHARE: self.share} if self.share else {})})
         try:
             code = process.wait()
         finally:  # also where submitit ends this job to begin it again
@@ -50,13 +54,19 @@ class Whole:
         return DelayedSubmission(self)
 
 
-def submit(tasks: Sequence[Whole], settings: Any, folder: Path, cluster: str = "slurm") -> list[Any]:
-    """The jobs of an array, one for each task. Raises UserError with what Slurm says if it refuses them."""
+def submit(
+    tasks: Sequence[Whole], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
+) -> list[Any]:
+    """The jobs of an array, one for each task. after: the job that has to end before, however it ends. Raises
+    UserError with what Slurm says if it refuses them."""
     _submitit()
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
         submitter = executor(settings, folder, cluster)
+        if after:
+            more = parameters(settings)["additional_parameters"] | {"dependency": f"afterany:{after}"}
+            submitter.update_parameters(slurm_additional_parameters=more)
         with submitter.batch():
             jobs = [submitter.submit(task) for task in tasks]
         return jobs

@@ -1,0 +1,180 @@
+"""`--on ray`: the shares of a command are tasks of a Ray cluster, which starts them where there is room, also
+on nodes that join, and again where a worker or a node has died.
+
+The folders have to be on a file system that all nodes see.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from nein.engine import environment, processes
+from nein.engine.errors import UserError
+from nein.engine.run import Executor, needs
+from nein.engine.stages import Plan, Step, open_tasks
+
+#: Variables that workers get, and that are written nowhere.
+SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
+#: Where the libraries look for models.
+HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
+PER_WORKER = 4  # shares: more are spread better, and each loads the models
+DEATHS = 3  # of the workers of a share, after which the command ends
+LEAVING = 10.0  # seconds for workers to leave in order
+
+
+def work(
+    plan: Plan, device: str, share: tuple[int, int], part: tuple[int, int], secrets: Mapping[str, str]
+) -> list[int]:
+    """What runs on a node: a share of the steps from part[0] to part[1]. Raises UserError for what this node
+    lacks."""
+    os.environ.update(secrets)
+    environment.look_for_garbage_seldom()
+    executor = Executor(device, share=share, at_once=1)
+    return executor.compute(plan(executor.device)[slice(*part)])
+
+
+class Ray(Executor):
+    """An executor whose blocks are made elsewhere.
+
+    address          Of a running cluster; None: RAY_ADDRESS, or one that is started here.
+    workers          At most so many (default: what there is room for).
+    gpus_per_worker  0.25: four workers to a GPU.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        address: str | None = None,
+        workers: int | None = None,
+        gpus_per_worker: float = 1.0,
+    ) -> None:
+        super().__init__("cpu")
+        self._ray, self._limit, self._gpus = _connect(address), workers or 2**31, gpus_per_worker
+        gpus = self._ray.cluster_resources().get("GPU", 0)
+        if device.startswith("cuda") and not gpus:
+            raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
+        self.device = "cuda" if gpus and device != "cpu" else "cpu"
+        environment.say_device(device, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        nodes = sum(node["Alive"] for node in self._ray.nodes())
+        return {"executor": "ray", "nodes": nodes, "gpus_per_worker": self._gpus}
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+    def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
+        assert plan is not None, "workers elsewhere make the steps again"
+        made: list[int] = []
+        for first, end in _parts(steps):
+            made += self._compute(steps[first:end], plan, (first, end))
+        return made
+
+    def _compute(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
+        """Makes steps none of which needs another one's blocks as a whole."""
+        on_gpu = self.device == "cuda" and any(step.stage.place == "device" for step in steps)
+        most = max((len(step.stage.blocks.numbers) for step in steps), default=0)
+        if not any(next(open_tasks(step), None) for step in steps):
+            return [0] * len(steps)
+        total = self._ray.cluster_resources()
+        room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6) if on_gpu else int(total.get("CPU", 0))
+        size = max(1, min(PER_WORKER * room, most))
+        # An object of the cluster, which no log and no page shows; a runtime environment is in both.
+        secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
+        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
+        # Ray begins a task again whose process or node has died, and not one that raised something.
+        task = self._ray.remote(work).options(max_retries=DEATHS, **options)
+        shared, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
+        waiting = [(rank, size) for rank in range(size)]
+        running: list[Any] = []
+        made = [0] * len(steps)
+        with tqdm(total=size, desc="shares", unit="share", disable=not sys.stderr.isatty()) as bar:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < self._limit:
+                        running.append(task.remote(shared, device, waiting.pop(0), part, secrets))
+                    [done], running = self._ray.wait(running)
+                    made = [sum(pair) for pair in zip(made, self._result(done), strict=True)]
+                    bar.update()
+            except SystemError as error:  # in it Ray wraps what a signal's handler raised
+                raise error.__cause__ or error from None
+            finally:
+                for reference in running:
+                    self._ray.cancel(reference)  # as Ctrl-C does
+                if running:
+                    self._ray.wait(running, num_returns=len(running), timeout=LEAVING)
+        return made
+
+    def _result(self, reference: Any) -> list[int]:
+        """How many blocks a share has made. Raises UserError for a worker that cannot work, and what is a
+        defect."""
+        try:
+            return list(self._ray.get(reference))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            raise UserError(
+                f"Workers of the Ray cluster died {DEATHS + 1} times at one share "
+                f"({str(error).splitlines()[0]}); give the command again to go on."
+            ) from None
+
+
+def _parts(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
+    """[first, end) of steps that can be made share by share: all that others need as a whole come before."""
+    first = 0
+    for end, step in enumerate(steps):
+        if any(needs(step, other) for other in steps[first:end]):
+            yield first, end
+            first = end
+    yield first, len(steps)
+
+
+def _connect(address: str | None) -> Any:
+    """Ray, connected to a cluster or to one that was started here. Telemetry is off unless it was asked for.
+
+    Raises UserError without Ray, and where nobody answers.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do by default one day
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--on ray needs Ray: pip install 'nein[ray]'.") from None
+    address = address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # A worker imports what this process could import, and reads models from where it does.
+    passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *HUB)
+    if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
+        options["runtime_env"] = {"env_vars": variables}
+    if address is None:
+        _init(ray, address="local", num_cpus=processes.cores(), include_dashboard=False, **options)
+        return ray
+    try:
+        host, _, port = address.rpartition(":")
+        if host and port.isdigit() and "//" not in host:
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself asks for minutes
+        _init(ray, address=address, **options)
+    except (OSError, RuntimeError, ValueError):
+        raise UserError(
+            f"No Ray cluster answers at '{address}'; give --address HOST:PORT of `ray start --head`, or "
+            "leave it out (and RAY_ADDRESS) to start one here."
+        ) from None
+    return ray
+
+
+def _init(ray: Any, **options: Any) -> None:
+    """Connects, and leaves SIGTERM to `nein.engine.errors`."""
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(**options)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)

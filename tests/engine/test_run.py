@@ -1,0 +1,364 @@
+"""The engine over a tiny piece of work: what is done, done again, shared, killed and refused."""
+
+import dataclasses
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+from nein.benchmarks.runner import selected
+from nein.engine import run
+from nein.engine.blocks import Blocks
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder
+from nein.engine.processes import read_ahead
+from nein.engine.run import Executor
+from nein.engine.stages import Model, Stage, Step, open_tasks
+from nein.loading.weights import ALIGNMENT, aligned
+from tests.engine import squares
+from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
+from tests.helpers import commands
+
+
+def compute(folder, **changed):
+    return Executor("cpu").compute([Step(folder, squares.squares(folder, **changed))])[0]
+
+
+def test_every_block_is_a_file_of_rows_in_order_and_a_worker_writes_one_note(folder):
+    assert compute(folder) == BLOCKS
+    rows = list(folder.rows("squares", range(BLOCKS)))
+    assert [(row["id"], row["value"]) for row in rows] == [(n, n * n) for n in range(COUNT)]
+    assert folder.manifest()["models"] == {"model": {"fingerprint": "squarer-1", "class": "Squarer"}}
+    cost = folder.costs()["square"]
+    assert (cost["blocks"], cost["rows"]) == (BLOCKS, COUNT)
+    assert cost["peak_memory"]["host"] > 2**20
+    assert len(list((folder.path / "notes").iterdir())) == 1
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_finished_stage_loads_nothing_and_notes_nothing(folder, debug):
+    compute(folder)
+    stage = squares.squares(folder, model=Model("squarer", lambda: pytest.fail("loaded"), lambda made: {}))
+    assert Executor("cpu", debug=debug).compute([Step(folder, stage)]) == [0]
+    assert len(list((folder.path / "notes").iterdir())) == 1
+
+
+def test_debug_does_one_block_after_the_other_in_order_and_gives_the_same(folder, whole):
+    made = []
+
+    def watched(stage):
+        def work(model, inputs, missing):
+            assert threading.current_thread() is threading.main_thread()
+            made.append((missing[0], inputs[0] // SIZE))
+            return stage.work(model, inputs, missing)
+
+        return dataclasses.replace(stage, work=work)
+
+    steps = [Step(folder, watched(step.stage)) for step in two_stages(folder)]
+    assert Executor("cpu", debug=True).compute(steps) == [BLOCKS, BLOCKS]
+    assert made == [(output, number) for output in ("squares", "halves") for number in range(BLOCKS)]
+    assert results(folder.path) == whole
+
+
+def test_a_limit_may_grow_and_an_output_be_added(folder):
+    assert compute(folder, blocks=Blocks.first(COUNT, SIZE, 5)) == 2
+    assert compute(folder) == BLOCKS - 2
+    before = results(folder.path)
+    assert compute(folder, outputs=("squares", "halves")) == BLOCKS
+    after = results(folder.path)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == 2 * BLOCKS
+
+
+def test_a_block_that_does_not_count_any_more_is_made_again(folder):
+    compute(folder)
+    whole = results(folder.path)
+    folder.write("squares", 1, [{"id": 4, "value": None}])
+    assert compute(folder, is_valid=lambda output, number, rows: None not in [r["value"] for r in rows]) == 1
+    assert results(folder.path) == whole
+
+
+@pytest.mark.parametrize("kept", [[], [4, 5, 6], [4, 4, 5, 6, 7], [8, 9, 10, 11]])
+def test_a_block_with_other_records_than_its_own_is_made_again(folder, kept):
+    compute(folder)
+    whole = results(folder.path)
+    folder.write("squares", 1, [{"id": n, "value": n * n} for n in kept])
+    folder.update(selected={"squares": {"size": SIZE, "records": [[0, COUNT]]}})
+    with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
+        list(selected(folder, "squares"))
+    assert compute(folder, ids=Blocks.first(COUNT, SIZE).members) == 1
+    assert results(folder.path) == whole
+    assert [row["id"] for row in selected(folder, "squares")] == [*range(COUNT)]
+
+
+def test_a_damaged_block_is_an_error_with_its_name(folder):
+    compute(folder)
+    step = Step(folder, squares.squares(folder, ids=Blocks.first(COUNT, SIZE).members))
+    path = folder.block_path("squares", 2)
+    path.write_text(path.read_text() + "{")
+    with pytest.raises(UserError, match="000002"):
+        list(open_tasks(step))
+
+
+def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder):
+    def again(vanished):
+        open_again = lambda output, number, rows: rows[0]["id"] != vanished * SIZE  # noqa: E731
+        made = compute(folder, is_valid=open_again, invalidates=("made of them",))
+        return made, compute(
+            folder, name="half", outputs=("made of them/halves",), work=halves, depends_on="squares"
+        )
+
+    def halves(model, numbers, missing):
+        return {"made of them/halves": [{"id": n} for n in numbers]}
+
+    assert again(-1) == (BLOCKS, BLOCKS)
+    assert again(2) == (1, 1)  # the same rows, of which nobody knows when something was made
+    folder.write("squares", 2, [{"id": 2 * SIZE, "value": None}])
+    assert again(2) == (1, 1)
+    folder.block_path("squares", 3).unlink()
+    assert again(-1) == (1, 1)  # nobody knows what they were
+    assert again(-1) == (0, 0)
+
+
+def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
+    compute(folder, blocks=Blocks.first(COUNT, SIZE, 5))
+
+    class Other(Squarer):
+        fingerprint = "squarer-2"
+
+    model = Model("squarer", Other, lambda made: {"model": (made.fingerprint, made.describe())})
+    with pytest.raises(UserError, match="behind 'model' have changed"):
+        compute(folder, model=model)
+    assert folder.done("squares") == {0, 1}
+
+
+def test_a_mistake_in_one_block_ends_the_work_is_told_and_keeps_the_others(folder, monkeypatch):
+    def full(*_):
+        raise UserError("no room for notes")
+
+    def work(model, numbers, missing):
+        if numbers[0] == 8:
+            monkeypatch.setattr(Folder, "note", full)
+            raise UserError("no more")
+        return {"squares": [{"id": n, "value": n * n} for n in numbers]}
+
+    with pytest.raises(UserError, match="no more"):
+        compute(folder, work=work)
+    monkeypatch.undo()
+    assert folder.done("squares") < set(range(BLOCKS))
+    assert compute(folder) >= 1
+    assert folder.done("squares") == set(range(BLOCKS))
+
+
+def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder):
+    told, started = threading.Event(), threading.Barrier(2)
+
+    class Asking(Squarer):
+        def stop(self):
+            told.set()
+
+    def work(model, numbers, missing):
+        if numbers[0] // SIZE > 1 or started.wait(10):
+            raise UserError("refused")
+        assert told.wait(10)
+        return {"squares": []}
+
+    with pytest.raises(UserError, match="refused"):
+        compute(folder, work=work, model=Model.one("asking", Asking, "remote"))
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_model_behind_an_address_works_on_as_many_blocks_as_it_takes_requests(folder, requests):
+    at_work, most, lock = [], [], threading.Lock()
+
+    def work(model, numbers, missing):
+        with lock:
+            at_work.append(numbers)
+            most.append(len(at_work))
+        time.sleep(0.05)
+        with lock:
+            at_work.remove(numbers)
+        return {"squares": []}
+
+    stage = squares.squares(folder, work=work, model=Model.one("asking", Squarer, "remote"))
+    Executor("cpu", requests=requests).compute([Step(folder, stage)])
+    assert max(most) == requests
+
+
+def test_a_gpu_does_not_wait_for_what_can_be_read_meanwhile(folder, monkeypatch):
+    """Reading a block takes twice as long as computing it; `waits` is the share of time without a block."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    read, computed = 0.08, 0.04
+    times = []
+
+    def reading(number):
+        time.sleep(read)
+        return folder, number
+
+    def work(model, inputs, missing):
+        times.append(time.perf_counter())
+        time.sleep(computed)
+        times.append(time.perf_counter())
+        return {"squares": []}
+
+    def waits(ahead):
+        monkeypatch.setattr(run, "AHEAD", ahead)
+        times.clear()
+        stage = squares.squares(folder, read=reading, work=work, blocks=Blocks.first(40, 2))
+        Executor("mps").compute([Step(folder, stage)])
+        for number in range(20):
+            folder.block_path("squares", number).unlink()
+        return 1 - 20 * computed / (times[-1] - times[0])
+
+    assert waits(1) > 0.3  # one thread that reads is too slow
+    assert waits(3) < 0.2
+
+
+def test_a_model_is_loaded_with_its_first_open_block_and_freed_after_its_last(folder):
+    living, order = [], []
+
+    def step(name, output):
+        def load():
+            gc.collect()
+            order.append((name, [other for other, thing in living if thing() is not None]))
+            living.append((name, weakref.ref(thing := Squarer())))
+            return thing
+
+        model = Model(name, load, lambda loaded: {})
+        work = lambda loaded, numbers, missing: {output: []}  # noqa: E731
+        return Step(folder, squares.squares(folder, name=output, outputs=(output,), model=model, work=work))
+
+    steps = [step("a", "a1"), step("a", "a2"), step("b", "b1"), step("c", "c1")]
+    executor = Executor("cpu")
+    assert executor.compute(steps) == [BLOCKS] * 4
+    assert order == [("a", []), ("b", []), ("c", [])]
+    folder.block_path("c1", 0).unlink()
+    assert executor.compute(steps) == [0, 0, 0, 1]
+    assert [name for name, _ in order] == ["a", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("blocks", [Blocks.first(10, 1, 7), Blocks(10, 1, [0, 3, 4, 9]), Blocks.first(0, 1)])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_worker_r_of_n_makes_every_n_th_block(blocks, size):
+    shares = [list(blocks.share(rank, size)) for rank in range(size)]
+    assert shares == [[n for n in blocks.numbers if n % size == rank] for rank in range(size)]
+
+
+def test_the_environment_names_a_share(monkeypatch):
+    assert run.share() == (0, 1)
+    monkeypatch.setenv(run.SHARE, "63/64")
+    assert run.share() == (63, 64)
+    for wrong in ("64/64", "1", "a/b", "-1/2"):
+        monkeypatch.setenv(run.SHARE, wrong)
+        with pytest.raises(UserError, match="must be r/n"):
+            run.share()
+
+
+def test_shares_make_what_they_can_and_the_last_command_what_needs_all_of_it(folder, whole):
+    def total(number):
+        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
+
+    def work(model, inputs, missing):
+        return {"totals": [{"value": inputs}]}
+
+    blocks = Blocks.first(3, 1)
+    stage = Stage("total", ("totals",), blocks, total, work, depends_on_all=("squares",))
+    steps = [Step(folder, squares.squares(folder)), Step(folder, stage), two_stages(folder)[1]]
+    assert Executor("cpu", share=(0, 2)).compute(steps) == [3, 0, 3]
+    assert Executor("cpu", share=(1, 2)).compute(steps) == [3, 1, 3]  # now all are there
+    last = Executor("cpu")
+    assert last.concludes
+    assert last.compute(steps) == [0, 2, 0]
+    assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
+    assert results(folder.path) == whole
+
+
+def test_what_a_dead_share_has_not_made_is_made_when_the_command_is_given_again(folder, whole):
+    doomed, other = start(folder.path, (1, 2), pause=30.0), start(folder.path, (0, 2))
+    other.join(60)
+    assert other.exitcode == 0
+    doomed.kill()
+    doomed.join()
+    assert folder.done("squares") == {0, 2, 4}
+    squares.compute(folder.path)
+    assert results(folder.path) == whole
+
+
+def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_together(folder, tmp_path):
+    first = start(folder.path, pause=30.0, read=lambda number: (tmp_path / "began").touch())
+    while not (tmp_path / "began").exists() and first.is_alive():
+        time.sleep(0.01)
+    for shared in (False, True):
+        with (
+            pytest.raises(UserError, match="Another command is at work on"),
+            run.locked([folder], shared=shared),
+        ):
+            pass
+    first.kill()
+    first.join()
+    with run.locked([folder], shared=True), run.locked([folder], shared=True):
+        with pytest.raises(UserError, match="Another command is at work on"), run.locked([folder]):
+            pass
+    with run.locked([folder]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "ended"),
+    [([signal.SIGINT], 130, True), ([signal.SIGINT] * 2, 130, False), ([signal.SIGTERM], 143, True)],
+)
+def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder, signals, code, ended):
+    script = (
+        "import sys; from pathlib import Path; from nein.engine.errors import exit_with; "
+        "from tests.engine import squares; "
+        "exit_with(lambda: squares.compute(Path(sys.argv[1]), pause=2.0))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder.path)], env=commands.environment(), stderr=subprocess.PIPE
+    )
+    while not list((folder.path / "squares").rglob("*.jsonl")) and process.poll() is None:
+        time.sleep(0.05)  # the first blocks are made, the next are in work
+    time.sleep(0.5)
+    before = len(folder.done("squares"))
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.3)
+    assert process.wait(30) == code
+    assert (len(folder.done("squares")) > before) == ended
+    assert not list(folder.path.rglob(".*.tmp"))
+
+
+def test_reading_ahead_keeps_order_and_raises_in_its_place():
+    assert list(read_ahead(lambda n: n * n, range(6))) == [(n, n * n) for n in range(6)]
+    numbers = read_ahead(lambda n: 1 // (3 - n), range(6))
+    assert [next(numbers)[0] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(numbers)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 4, 5, 10, 99])
+def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
+    blocks = Blocks.first(10, 4, limit)
+    assert list(blocks.numbers) == Blocks(10, 4, list(blocks.wanted)).numbers
+    assert len(blocks.wanted) == min(10, limit or 10)
+    assert list(Blocks(10, 4, (1, 9)).all_members()) == [0, 1, 2, 3, 8, 9]  # whole blocks
+    assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
+    assert Blocks.read(blocks.selection, "").numbers == blocks.numbers
+
+
+def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
+    layer = torch.nn.Linear(3, 2)
+    values = torch.arange(7.0)
+    layer.weight.data = values[1:].view(2, 3)  # as in a mapped file: 4 bytes off
+    assert layer.weight.data_ptr() % ALIGNMENT
+    before = layer.bias.data_ptr()
+    assert aligned(layer) is layer
+    assert layer.weight.data_ptr() % ALIGNMENT == 0
+    assert layer.weight.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
+    assert layer.bias.data_ptr() == before  # what lies right stays
