@@ -1,6 +1,6 @@
-"""A table is a specification over the frame of figures: which figures, by which columns, shown how.
+"""A table is a pivot of the frame of figures, written by pandas.
 
-Rows and columns without a figure do not appear, so one specification serves runs with few metrics and many.
+Rows and columns without a figure do not appear, so that a table serves runs with few metrics and many.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
-import tabulate
 
 from nein.reporting import figures as frames
 from nein.reporting import format
@@ -60,33 +59,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """Those of a row's figures that have the entries `where`, shown by `show`.
+    """Those of a row's figures that have the entries `where`, shown by `show`; with `by` such a column for
+    every entry of that column of the frame: those of `order` first, then as they appear.
 
-    higher_is_better  Which of several models is the best one; None where none is.
+    higher_is_better  Which of several models is the best one; None where none is; a function of the entry.
     link              Column of the frame with the address that the cell leads to on a page.
     """
 
-    title: str
+    title: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
-    higher_is_better: bool | None = None
-    link: str = ""
-
-
-@dataclass(frozen=True)
-class Across:
-    """A `Column` for every entry of the frame's column `by`: those of `order` first, then as they appear;
-    `higher_is_better` may be a function of the entry."""
-
-    by: str
-    where: Mapping[str, Any] = field(default_factory=dict)
-    show: Show = field(default_factory=estimate)
-    names: Names = field(default_factory=dict)
-    order: Sequence[str] = ()
     higher_is_better: bool | Callable[[str], bool | None] | None = None
     link: str = ""
+    by: str = ""
+    names: Names = field(default_factory=dict)
+    order: Sequence[str] = ()
 
-    def columns(self, figures: pd.DataFrame) -> Iterator[Column]:
+    def each(self, figures: pd.DataFrame) -> Iterator[Column]:
+        """One for every entry of `by`."""
+        if not self.by:
+            yield self
+            return
         better = self.higher_is_better
         for entry in frames.values(frames.select(figures, **self.where), self.by, self.order):
             is_better = better(entry) if callable(better) else better
@@ -110,7 +103,7 @@ class Table:
     key: str
     title: str
     rows: Sequence[Row]
-    columns: Sequence[Column | Across]
+    columns: Sequence[Column]
     where: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
@@ -125,8 +118,7 @@ class Table:
         ]
         best: set[tuple[int, int]] = set()
         links: dict[tuple[int, int], str] = {}
-        every = ([part] if isinstance(part, Column) else part.columns(figures) for part in self.columns)
-        for column in itertools.chain.from_iterable(every):
+        for column in itertools.chain.from_iterable(part.each(figures) for part in self.columns):
             chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
             if not any(chosen):
                 continue
@@ -198,9 +190,8 @@ _LATEX = {
 def plain(sheet: Sheet, lines: int) -> str:
     """For a terminal: the title above the table, whose rows take at most so many lines."""
     fit = len(sheet.rows) if len(sheet.rows) <= lines else lines - 1
-    table = tabulate.tabulate(sheet.rows[:fit], sheet.columns, disable_numparse=True)
     more = f"\n... {len(sheet.rows) - fit} rows more" if fit < len(sheet.rows) else ""
-    return f"{sheet.title}\n{table}{more}"
+    return f"{sheet.title}\n{pipes(sheet.rows[:fit], sheet.columns, 'simple')}{more}"
 
 
 def markdown(
@@ -216,31 +207,28 @@ def markdown(
     return "\n\n".join([*parts, *(f"Note: {note}" for note in notes)]) + "\n"
 
 
-def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str]) -> str:
-    """A Markdown table of cells as they are."""
-    return tabulate.tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)
+def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe") -> str:
+    """A table of cells as they are, for Markdown or, "simple", for a terminal."""
+    frame = pd.DataFrame(list(rows), columns=list(heads), dtype=object)
+    return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
 def latex(sheets: Iterable[Sheet], title: str) -> str:
     """One `table` environment each, for \\usepackage{booktabs}; long tables go over pages with longtable."""
     parts = [f"% {_one_line(title)}", r"% Needs \usepackage{booktabs,longtable} and UTF-8."]
     for sheet in sheets:
-        columns = "l" * len(sheet.columns)
-        head = " & ".join(latex_text(cell) for cell in sheet.columns) + r" \\"
-        body = "\n".join(" & ".join(latex_text(cell) for cell in row) + r" \\" for row in sheet.rows)
-        caption = latex_text(f"{sheet.title}. {sheet.note}".strip())
-        label = f"tab:nein-{sheet.key.replace('_', '-')}"
-        if len(sheet.rows) <= 40:
-            parts.append(
-                f"\\begin{{table}}\n\\caption{{{caption}}}\n\\label{{{label}}}\n"
-                f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head}\n\\midrule\n{body}\n\\bottomrule\n"
-                f"\\end{{tabular}}\n\\end{{table}}"
-            )
-        else:
-            parts.append(
-                f"\\begin{{longtable}}{{{columns}}}\n\\caption{{{caption}}}\\label{{{label}}}\\\\\n\\toprule\n"
-                f"{head}\n\\midrule\n\\endhead\n{body}\n\\bottomrule\n\\end{{longtable}}"
-            )
+        frame = pd.DataFrame(sheet.rows, columns=sheet.columns).map(latex_text)
+        parts.append(
+            frame.to_latex(
+                index=False,
+                escape=False,
+                header=[*map(latex_text, sheet.columns)],
+                column_format="l" * len(sheet.columns),
+                longtable=len(sheet.rows) > 40,
+                caption=latex_text(f"{sheet.title}. {sheet.note}".strip()),
+                label=f"tab:nein-{sheet.key.replace('_', '-')}",
+            ).rstrip()
+        )
     return "\n\n".join(parts) + "\n"
 
 

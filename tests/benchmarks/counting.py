@@ -18,7 +18,7 @@ from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import plural
 from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
-from nein.reporting.tables import COUNTS, Across, Row, Table
+from nein.reporting.tables import COUNTS, Column, Row, Table
 
 SENTENCES = {"affirmed": "There are two {things}.", "denied": "There are no two {things}."}
 OPTIONS = ("yes", "no")
@@ -75,8 +75,10 @@ def scores(folder: Folder) -> ScoreTable:
     return ScoreTable.of(selected(folder, "answers"))
 
 
-ACCURACY = Table("accuracy", "Accuracy", (Row("model"),), (Across("variant"), *COUNTS), {"task": "results"})
-GAP = Table("gap", "Negation gap", (Row("model"),), (Across("variant"), *COUNTS), {"task": "gap"})
+ACCURACY = Table(
+    "accuracy", "Accuracy", (Row("model"),), (Column(by="variant"), *COUNTS), {"task": "results"}
+)
+GAP = Table("gap", "Negation gap", (Row("model"),), (Column(by="variant"), *COUNTS), {"task": "gap"})
 PAGE = (Section("accuracy", "Accuracy", (ACCURACY, GAP)),)
 COUNTING = Benchmark(
     "counting", "Counting", CountingConfig, runs, scores, gap=("affirmed", "denied"),

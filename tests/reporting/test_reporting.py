@@ -10,7 +10,7 @@ from nein.engine.errors import UserError
 from nein.reporting import cards, figures, format, plots, report, tables
 from nein.reporting.scores import ScoreTable
 
-VARIANTS = tables.Across("variant", {"metric": "accuracy"})
+VARIANTS = tables.Column(by="variant", where={"metric": "accuracy"})
 TABLES = (tables.Table("accuracy", "Accuracy", (tables.Row("model"),), (VARIANTS, *tables.COUNTS)),)
 
 

@@ -27,7 +27,7 @@ from nein.reporting import figures as frames
 from nein.reporting import format, tables
 from nein.reporting.page import Page, Section
 from nein.reporting.report import headline, places, write
-from nein.reporting.tables import Across, Column, Row, Table
+from nein.reporting.tables import Column, Row, Table
 
 #: A change is none by chance where Holm's p is below this.
 SIGNIFICANT = 0.05
@@ -167,7 +167,9 @@ _GAP = {"variant": "gap"}
 REMEDIES = Table(
     "remedies", "Remedies beside the model as it is", (Row("model", "remedy"),),
     (
-        Across("metric", {**_GAP, "statistic": "difference"}, names=lambda name: f"gap: {_title(name)}"),
+        Column(
+            by="metric", where={**_GAP, "statistic": "difference"}, names=lambda name: f"gap: {_title(name)}"
+        ),
         Column("seconds", {"metric": "seconds"}, tables.value(1)),
         Column("requests", {"metric": "requests"}, tables.value()),
         Column("dollars", {"metric": "dollars"}, tables.value(2)),

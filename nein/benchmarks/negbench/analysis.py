@@ -29,7 +29,7 @@ from nein.reporting import figures as frames
 from nein.reporting import plots, report, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
-from nein.reporting.tables import Across, Row, Table
+from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import indefinite
 
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
@@ -338,7 +338,10 @@ def _shown(figures: Sequence[Figure]) -> str:
 
 
 MEASURED = Table(
-    "measures", "What text encoders separate", (Row("metric", "", _TITLES),), (Across("model", {}, _shown),)
+    "measures",
+    "What text encoders separate",
+    (Row("metric", "", _TITLES),),
+    (Column(by="model", show=_shown),),
 )
 DOTS = plots.plot(
     "measures",

@@ -15,7 +15,7 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import COUNTS, Across, Column, Row, Table
+from nein.reporting.tables import COUNTS, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
 
@@ -136,7 +136,7 @@ HALVES = Table(
     "halves",
     "Without the picture, without the text",
     (*NAME, Row("metric", "shown")),
-    (Across("type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
+    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
     {"metric": (*BASELINES, GAIN)},
     "Text only: the picture is replaced by the mean of all pictures (encoders) or a grey one (others, each "
     "distinct question once). Picture only: the caption is replaced by the mean of all captions, or by one "
@@ -180,7 +180,7 @@ DIFFICULTY = Table(
     "Answered right together, by difficulty",
     (*NAME, Row("type", "together"), Row("axis", "how many")),
     (
-        Across("level", {}, _SHOWN, order=tuple(map(str, range(10)))),
+        Column(by="level", show=_SHOWN, order=tuple(map(str, range(10)))),
         Column("n of each", show=lambda found: ", ".join(dict.fromkeys(str(one["n"]) for one in found))),
     ),
     {"metric": "joint by difficulty"},

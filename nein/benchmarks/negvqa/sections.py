@@ -12,7 +12,7 @@ from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITL
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Across, Column, Row, Table
+from nein.reporting.tables import Column, Row, Table
 
 ORDER = (*CATEGORIES, OTHER, AVERAGE)
 COLORS = {"original": plots.BLUE, "negated": plots.RED}
@@ -36,7 +36,7 @@ _COUNTS = (
     Column("n", {"category": AVERAGE}, tables.count()),
     Column("unscored", {"category": AVERAGE}, tables.count("unscored")),
 )
-_CATEGORIES = Across("category", names=TITLES, order=ORDER)
+_CATEGORIES = Column(by="category", names=TITLES, order=ORDER)
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 
 

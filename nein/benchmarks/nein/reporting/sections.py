@@ -15,7 +15,7 @@ from nein.reporting import figures as frames
 from nein.reporting import format, labels, plots
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Across, Column, Row, Table, count, entry, estimate, p_value, value
+from nein.reporting.tables import Column, Row, Table, count, entry, estimate, p_value, value
 from nein.statistics import two_way
 from nein.wording.families import CELLS
 from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
@@ -53,11 +53,18 @@ def _unscored(figures: Sequence[Figure]) -> str:
     return ", ".join(f"{number} {title}" for number, title in counts if number)
 
 
-def _metrics() -> Across:
+def _metrics() -> Column:
     """A column per metric, also of plug-ins: asked for anew by every report."""
     every = tuple(METRICS)
     better = {name: METRICS[name].higher_is_better for name in every}
-    return Across("metric", {"metric": every}, shown, heading, every, better.get)
+    return Column(
+        by="metric",
+        where={"metric": every},
+        show=shown,
+        names=heading,
+        order=every,
+        higher_is_better=better.get,
+    )
 
 
 def _attempted(figures: Sequence[Figure]) -> str:
@@ -102,7 +109,7 @@ LIMIT = Table(
     "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself is "
     "that of another sample of N images; compare FIDs at equal N.",
 )  # fmt: skip
-_LEVELS = Across("level", {}, shown, order=tuple(map(str, range(10))))
+_LEVELS = Column(by="level", show=shown, order=tuple(map(str, range(10))))
 _NS = Column("n of each", show=lambda figures: ", ".join(dict.fromkeys(str(f["n"]) for f in figures)))
 _FAMILY = Row("group", "family")
 
@@ -184,7 +191,7 @@ BREAKDOWNS = {
 
 def breakdowns() -> list[Table]:
     columns = (
-        Across("metric", {}, estimate(), heading, tuple(METRICS)), Column("samples", show=_attempted)
+        Column(by="metric", names=heading, order=tuple(METRICS)), Column("samples", show=_attempted)
     )  # fmt: skip
     return [
         Table(task, f"By {title}", (*RUN, Row("group", title)), columns, {"task": task})
