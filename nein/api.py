@@ -337,15 +337,13 @@ class EditingResult(Result):
         return table.assign(**{name: 100 * table[name] for name in ("value", "low", "high")})
 
     def samples(self) -> pd.DataFrame:
-        """A row per sample, editor, kind of instruction and metric: `value`, or None with a `reason`."""
+        """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
         import pandas as pd
 
-        rows = [
-            {"editor": run.editor, "track": run.track, **row}
-            for run in map(RunDir, self.runs)
-            for row in run.score_rows()
-        ]
-        return pd.DataFrame(rows)
+        parts = [run.every.frame.assign(editor=run.editor, track=run.track) for run in map(RunDir, self.runs)]
+        return pd.concat(
+            [part.astype({"metric": object, "reason": object}) for part in parts], ignore_index=True
+        )
 
     def grid(self, number: int = 6, **options: Any) -> Image:
         """Samples as rows, editors as columns: the picture of `nein grid`, whose options it takes."""

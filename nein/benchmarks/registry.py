@@ -14,7 +14,7 @@ from nein.engine.errors import UserError, unknown
 from nein.engine.folder import COMPLETE, Folder, runs_at
 
 if TYPE_CHECKING:
-    from nein.benchmarks.runner import Benchmark
+    from nein.benchmarks.runner import Benchmark, Finished
 
 GROUP = "nein.benchmarks"
 OURS = {
@@ -76,6 +76,18 @@ def finished(paths: Sequence[Path]) -> list[Path]:
             f"The run '{open_}' is not complete; give its command again (progress: nein status {open_})."
         )
     return folders
+
+
+def by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
+    """Finished runs, those of a benchmark on the same records together."""
+    from nein.benchmarks.runner import of_folders
+
+    groups: dict[tuple[str, str], list[Path]] = {}
+    for folder in folders:
+        data = Folder(folder).manifest().get("data", {})
+        digest = str(data.get("records_sha256") or data.get("sha256"))
+        groups.setdefault((of_run(folder).name, digest), []).append(folder)
+    return [(get(name), of_folders(get(name), members)) for (name, _), members in groups.items()]
 
 
 def of_runs(paths: Sequence[Path]) -> Benchmark:

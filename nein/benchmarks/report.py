@@ -10,11 +10,12 @@ from typing import Any
 
 from nein.benchmarks import paired, registry, runner
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.benchmarks.runner import Benchmark, Finished
+from nein.benchmarks.runner import SCORES, Benchmark, Finished
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_at
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 
 
 def run(options: ReportConfig) -> str:
@@ -35,7 +36,7 @@ def compare(options: CompareConfig) -> str:
     if len(finished) < 2:
         raise UserError("A comparison needs two runs, and one is there.")
     rows_of = benchmark.compared or benchmark.decides
-    scores = {run.name: rows_of(benchmark.scores(run.folder), run.folder) for run in finished}
+    scores = {run.name: rows_of(ScoreTable.read(run.folder.path / SCORES), run.folder) for run in finished}
     pairs = paired.chosen(list(scores), options.baseline)
     rows = paired.comparisons(scores, pairs, benchmark.gap, options.metrics, options.family)
     if not rows:

@@ -31,7 +31,6 @@ from nein.loading import service
 from nein.loading.spending import sentences
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
-from nein.reporting.interchange import Exported
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
@@ -81,6 +80,28 @@ class Finished:
     def manifest(self) -> dict[str, Any]:
         return self.folder.manifest()
 
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Of the manifest what every benchmark has: `model` (its name), `reference` (a hub id, a folder, an
+        address), `preset`, `data` (a name, or a file), `date` of the latest command, `protocol`, `models` by
+        what they do."""
+        facts, config, data = self.manifest, self.manifest.get("config", {}), self.manifest.get("data", {})
+        identity = facts.get("identity", {})
+        named = [facts.get("reference"), *(identity.get(key) for key in ("checkpoint", "editor", "model"))]
+        dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
+        given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
+        where = [data.get("name"), data.get("world"), data.get("file")]
+        models = {kind: str(model.get("reference", "")) for kind, model in facts.get("models", {}).items()}
+        return {
+            "model": str(facts.get("editor", self.name)),
+            "reference": str(next(filter(None, named), self.name)),
+            "preset": facts.get("preset"),
+            "data": str(next(filter(None, where), given if given.startswith("nano") else Path(given).name)),
+            "date": dates[-1] if dates else "",
+            "protocol": str(facts.get("protocol") or config.get("protocol", "fixed")),
+            "models": models,
+        }
+
 
 class Printed(NamedTuple):
     """A figure that authors print, for `nein reproduce`.
@@ -120,10 +141,10 @@ class Benchmark:
     page      (finished runs, options of the command or of the report) -> what else a report says; None: no
               report is made. The options' `formats` name the files; by default all.
     whole     A command's report is of every finished run in its OUT, its own first.
-    mixed     One page may be of runs on different data.
     compare   `nein compare`, if not `paired.comparisons`.
-    read      Folder of a finished run -> its export, if not its figures and scores.
-    rows      Folder of a run -> its exported scores, if with more than the table has.
+    gaps      Finished runs on the same data -> their negation gaps: rows of `figures.gap` with the columns
+              run (its name), model and measure.
+    exported  Which figures are means of scores, for `nein export`.
     printed   The gaps that its authors print: `model`, `data`, `measure`, `affirmed` and `negated` (shares).
     published   (source, manifest of a run) -> the figures printed of that model and data; without a manifest
               all.
@@ -144,12 +165,11 @@ class Benchmark:
     headline: Sequence[Table] = ()
     page: Callable[[Sequence[Finished], Any], Page | None] | None = None
     whole: bool = False
-    mixed: bool = False
     report_config: type[ReportConfig] = ReportConfig
     compare: Callable[[Sequence[Finished], Any], str] | None = None
     compare_config: type[CompareConfig] = CompareConfig
-    read: Callable[[Path], Exported] | None = None
-    rows: Callable[[Any], Iterable[Row]] | None = None
+    gaps: Callable[[Sequence[Finished]], pd.DataFrame] = lambda finished: gaps_of_metrics(finished)
+    exported: Mapping[str, Any] = field(default_factory=lambda: {"task": "results"})
     printed: Callable[[], Iterator[Mapping[str, Any]]] = lambda: iter(())
     published: Callable[[str, Mapping[str, Any] | None], Iterator[Printed]] = lambda source, run: iter(())
     folder: Callable[[Path], Any] = Folder
@@ -344,6 +364,17 @@ def of_folders(benchmark: Benchmark, folders: Sequence[Path]) -> list[Finished]:
         figures = frames.label(frames.read(path / FIGURES), benchmark=benchmark.name, model=name)
         found[name] = Finished(folder, name, figures)
     return list(found.values())
+
+
+def gaps_of_metrics(finished: Sequence[Finished]) -> pd.DataFrame:
+    """The gap of every metric of every run, from figures of the task "gap"."""
+    rows: list[dict[str, Any]] = []
+    for run in finished:
+        for metric in frames.values(found := frames.select(run.figures, task="gap"), "metric"):
+            affirmed, negated, lost = frames.records(found, metric=metric)
+            what = {"run": run.name, "model": run.name, "measure": metric}
+            rows += frames.gap(affirmed["value"], negated["value"], lost, **what)
+    return frames.frame(rows)
 
 
 def write_report(

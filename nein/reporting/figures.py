@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +63,15 @@ def figure(
 def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
     """A row of a figure without an interval: a count, a printed number."""
     return {**what, "value": value, "n": n, "unit": unit}
+
+
+def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any) -> Iterator[dict[str, Any]]:
+    """Three rows of a negation gap, the one figure that all benchmarks have: statistic "affirmed", "negated"
+    (shares) and "gap" (`lost`, points)."""
+    for statistic, value in (("affirmed", affirmed), ("negated", negated)):
+        yield {**what, "statistic": statistic, "value": value, "n": lost.get("n"), "unit": "%"}
+    numbers = {name: lost.get(name) for name in (*ESTIMATE, "n", "unscored")}
+    yield {**what, **numbers, "statistic": "gap", "unit": "points"}
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **what: Any) -> pd.DataFrame:
@@ -160,6 +169,11 @@ def harmless(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and re.match(f"[{_FORMULA}]", cell) else cell
 
 
+def as_written(cell: str) -> str:
+    """What `harmless` was given."""
+    return re.sub(f"^'(?=[{_FORMULA}])", "", cell)
+
+
 def write(path: Path, figures: pd.DataFrame) -> None:
     atomic.write_text(path, to_csv(figures))
 
@@ -188,5 +202,5 @@ def read_csv(text: str) -> pd.DataFrame:
         if name in NUMBERS:
             cells[name] = pd.to_numeric(cells[name].replace("", None))
         else:
-            cells[name] = cells[name].str.replace(rf"^'(?=[{_FORMULA}])", "", regex=True)
+            cells[name] = cells[name].map(as_written)
     return _tidy(cells)

@@ -5,10 +5,12 @@ The unit alone decides the digits, so that a metric looks the same in every tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import pandas as pd
+
+from nein.reporting import figures as frames
 from nein.reporting.figures import UNITS, Figure
 
 DASH = "–"
@@ -58,45 +60,39 @@ def counts(figures: Sequence[Figure], column: str) -> str:
     return "-".join(f"{end:.10g}" for end in dict.fromkeys((*ends[:1], *ends[-1:])))
 
 
-@dataclass(frozen=True)
-class Gap:
-    """A model with what it reaches without and with the negation, shares, and their difference."""
-
-    model: str
-    affirmed: Figure
-    negated: Figure
-    gap: Figure
-
-
-def widest(gaps: Sequence[Gap], *, what: str, change: str, models: str = "models") -> str | None:
-    """The widest gap of several, in a sentence; None without any. That a model loses most, or least, is said
-    only where its interval overlaps no other's: then they differ significantly at 5 %, however their samples
-    depend on each other.
+def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models") -> str | None:
+    """The widest gap of several (rows of `figures.gap`), in a sentence; None without any. That a model loses
+    most, or least, is said only where its interval overlaps no other's: then they differ significantly at
+    5 %, however their samples depend on each other.
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
     """
-
-    def above(one: Gap, other: Gap) -> bool:
-        low, high = one.gap.get("low"), other.gap.get("high")
-        return low is not None and high is not None and low > high
-
-    measured = sorted((g for g in gaps if g.gap["value"] is not None), key=lambda g: -g.gap["value"])
+    by_model: dict[tuple[str, str], dict[str, Figure]] = {}
+    for row in frames.records(gaps):
+        by_model.setdefault((row["model"], row.get("source", "")), {})[row["statistic"]] = row
+    measured = [rows for rows in by_model.values() if rows["gap"]["value"] is not None]
+    measured.sort(key=lambda rows: -rows["gap"]["value"])
     if not measured:
         return None
     first, last = measured[0], measured[-1]
 
-    def ends(gap: Gap) -> str:
-        return " to ".join(f"{text(figure, interval='none')} %" for figure in (gap.affirmed, gap.negated))
+    def above(one: Mapping[str, Figure], other: Mapping[str, Figure]) -> bool:
+        low, high = one["gap"].get("low"), other["gap"].get("high")
+        return low is not None and high is not None and low > high
 
-    loss = f"{what} goes from {ends(first)} when {change}: a gap of {text(first.gap)} points"
+    def ends(rows: Mapping[str, Figure]) -> str:
+        return " to ".join(f"{text(rows[end], interval='none')} %" for end in ("affirmed", "negated"))
+
+    name, smallest = first["gap"]["model"], last["gap"]["model"]
+    loss = f"{what} goes from {ends(first)} when {change}: a gap of {text(first['gap'])} points"
     if first is last:
-        return f"With {first.model}, {loss}."
+        return f"With {name}, {loss}."
     if not all(above(first, other) for other in measured[1:]):
         return (
-            f"Of {len(measured)} {models}, none is significantly worst. With {first.model}, {loss}; with "
-            f"{last.model}, {text(last.gap)}."
+            f"Of {len(measured)} {models}, none is significantly worst. With {name}, {loss}; with "
+            f"{smallest}, {text(last['gap'])}."
         )
-    sentence = f"Of {len(measured)} {models}, {first.model} loses most: {loss}."
+    sentence = f"Of {len(measured)} {models}, {name} loses most: {loss}."
     if all(above(other, last) for other in measured[:-1]):
-        sentence += f" Smallest gap: {last.model}, {text(last.gap, interval='none')} (from {ends(last)})."
+        sentence += f" Smallest gap: {smallest}, {text(last['gap'], interval='none')} (from {ends(last)})."
     return sentence

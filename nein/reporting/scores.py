@@ -14,6 +14,7 @@ import pandas as pd
 
 from nein import statistics
 from nein.engine import atomic
+from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import Estimate
 
@@ -64,7 +65,7 @@ class ScoreTable:
         """The rows with these entries; a tuple stands for any of its members, None for no entry."""
         chosen = np.ones(len(self), dtype=bool)
         for name, entry in wanted.items():
-            column = self.frame[name]
+            column = self.frame[name] if name in self.frame else pd.Series(np.nan, self.frame.index)
             if entry is None:
                 chosen &= column.isna().to_numpy()
             else:
@@ -163,9 +164,29 @@ class ScoreTable:
         return Pairs(both["value"].to_numpy(), both["value_other"].to_numpy(), clusters)
 
     def write(self, path: Path) -> None:
-        """The table as CSV, for people and spreadsheets: nothing reads it back."""
         frame = self.frame.drop(columns=[name for name in self.frame if self.frame[name].isna().all()])
         for name in frame.columns.drop("value", errors="ignore"):
             frame[name] = frame[name].map(frames.harmless)
         with atomic.writing(path) as file:
             frame.to_csv(file, index=False, lineterminator="\n", mode="wb")
+
+    @classmethod
+    def read(cls, path: Path, columns: Sequence[str] = ()) -> ScoreTable:
+        """The table that `write` wrote; entries are text. columns: empty where the file has none. Raises
+        UserError where the file cannot be read."""
+        try:
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
+            frame["value"] = frame["value"].astype(float) if "value" in frame else math.nan
+            frame = frame.reindex(columns=list(dict.fromkeys([*COLUMNS, *columns, *frame])))
+            text = frame.columns.drop("value")
+            return cls(frame.assign(**{name: _category(frame[name]) for name in text}))
+        except FileNotFoundError:
+            raise UserError(f"'{path}' does not exist; give the command of the run again.") from None
+        except (OSError, ValueError, pd.errors.ParserError) as error:
+            raise UserError(f"'{path}' holds no scores ({error}).") from None
+
+
+def _category(column: pd.Series) -> pd.Series:
+    """Entries in the order of their first appearance, without the "'" of `figures.harmless`."""
+    entries = column.astype(object).where(column.notna(), None).map(frames.as_written, na_action="ignore")
+    return entries.astype(pd.CategoricalDtype([*entries.dropna().unique()]))

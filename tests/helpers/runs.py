@@ -8,7 +8,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.evaluate import NEIN
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.run import Executor
 from nein.reporting import figures as frames
@@ -21,6 +21,7 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
     """A run of these edits in blocks of `size`, and of these scores, each of which names its `metric`."""
     count = len(edits)
     facts = {"config": dict(config or {}), "data": dict(data or {"records_sha256": "x"})}
+    facts |= {"editor": run.editor, "name": run.label}
     facts["selected"] = {EDIT: {"size": size, "records": [[0, count]]}}
     run.open({"seed": 0}, facts, overwrite=False)
     run.update(status=status)
@@ -41,7 +42,9 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
 
 def finish(run):
     run = RunDir(run.path)
-    frames.write(run.path / FIGURES, figures.of_table(run.every, run.corpus(), run.track))
+    scores = run.scored()
+    scores.write(run.path / SCORES)
+    frames.write(run.path / FIGURES, figures.of_table(scores, run.corpus(), run.track))
 
 
 def report(out):

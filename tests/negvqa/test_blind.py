@@ -1,11 +1,13 @@
 import pytest
 
 from nein.benchmarks.baselines import LEVEL
-from nein.benchmarks.negvqa import report, sections
+from nein.benchmarks.negvqa import sections
+from nein.engine import atomic
 from nein.engine.folder import runs_below
 from nein.metrics.choices import Reply
 from nein.models import references
 from nein.reporting import figures as frames
+from tests.helpers.commands import exit_code
 from tests.negvqa.tiny import answers, figure, run, scores, write_questions
 
 
@@ -101,7 +103,8 @@ def test_a_cure_has_baselines_of_its_own_which_are_exported_too(tmp_path):
     assert unsaid[0] == unsaid[1]
     assert {row["metric"] for row in scores(consistent)} - {"accuracy"} == {"text only"}
     assert len(answers(consistent, "blind")) == 12 * 2
-    results = report.exported(plain).results
-    assert {"accuracy", "text only", "picture only"} <= {result.metric for result in results}
-    keys = [result.key for result in results]
+    assert exit_code("export", plain, "--out", tmp_path / "exported") == 0
+    [log] = (tmp_path / "exported").glob("data/*/*/*/*.json")
+    keys = [one["evaluation_result_id"] for one in atomic.read_json(log)["evaluation_results"]]
+    assert {"accuracy", "text only", "picture only"} <= {key.partition("/")[0] for key in keys}
     assert len(keys) == len(set(keys))

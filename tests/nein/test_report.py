@@ -88,7 +88,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     assert read.metrics == ["l1", "l2"]
     run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
-        len(RunDir(run.path).every)
+        RunDir(run.path).scored()
     run.write(EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         len(RunDir(run.path).edits)
@@ -99,7 +99,7 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     with pytest.raises(
         UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"
     ):
-        len(RunDir(run.path).every)
+        RunDir(run.path).scored()
 
 
 def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate, caplog):

@@ -124,14 +124,16 @@ def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
 
 def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
     def gap(name, value, reach):
-        share = {"value": 0.5, "low": None, "high": None, "unit": "%"}
-        ends = {"low": value - reach, "high": value + reach}
-        return format.Gap(name, share, share, {"value": value, "unit": "points", **ends})
+        lost = {"value": value, "low": value - reach, "high": value + reach}
+        return figures.gap(0.5, 0.5, lost, model=name)
 
     def said(*gaps):
-        return format.widest(gaps, what="accuracy", change="x becomes y") or ""
+        rows = figures.frame(row for gap in gaps for row in [*gap])
+        return format.widest(rows, what="accuracy", change="x becomes y") or ""
 
-    one, two, three = gap("one", 0.5, 0.1), gap("two", 0.2, 0.1), gap("three", 0.1, 0.1)
+    one, two, three = (
+        [*gap(name, value, 0.1)] for name, value in (("one", 0.5), ("two", 0.2), ("three", 0.1))
+    )
     assert said(three, one, two).startswith(
         "Of 3 models, one loses most: accuracy goes from 50.0 % to 50.0 %"
     )

@@ -10,28 +10,19 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
-
-import pandas as pd
+from typing import ClassVar
 
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import judged, scores
 from nein.benchmarks.negbench.asking import Distinct
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding
-from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runner import FIGURES
 from nein.datasets.negbench import loading, records
 from nein.datasets.negbench.loading import DataSet
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
 from nein.engine.shapes import Shape
-from nein.metrics.letters import LETTERS
-from nein.reporting import figures as frames
-from nein.reporting import interchange
-from nein.reporting.interchange import Exported, Result, Sample, public
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -215,11 +206,6 @@ class ModelTasks:
                 more |= {"features": self.config.features, "seed": self.config.seed}
                 yield from scores.choice_rows(task, pictures, texts, **more)
 
-    def every_row(self) -> Iterator[Row]:
-        for task in self.tasks:
-            what = {"task": task.name.partition("/")[2], "variant": task.variant}
-            yield from ({"id": row["id"], **what, **row} for row in self.rows(task))
-
     def table(self) -> ScoreTable:
         return scores.table(row for task in self.tasks for row in scores.of_task(task, self.rows(task)))
 
@@ -233,97 +219,3 @@ def model_tasks_of(folder: Folder) -> ModelTasks:
 
 def verdicts(task: records.Task) -> str:
     return f"{VERDICTS}/{task_name(task)}"
-
-
-_SEEN = "what the judge sees in the picture found"
-_SHARES = ("accuracy", "recall", "satisfied", *BASELINES)
-
-
-def read(path: Path) -> Exported:
-    manifest = public(Folder(path, "answers").manifest())
-    summary, config = manifest.get("summary", {}), manifest.get("config", {})
-    figures = frames.read(path / FIGURES)
-    results = []
-    for row in frames.records(figures):
-        if row["value"] is not None and row["metric"].partition("@")[0] in _SHARES:
-            words = [row.get(name) for name in ("kind", "direction", "type", "template")]
-            suffix = "".join(f", {str(word).replace('_', ' ')}" for word in words if word)
-            title = f"{row['metric'].capitalize()}, {row['task']} ({row['variant']}){suffix}"
-            results.append(interchange.share(_key(row), row, title))
-    data = {key: manifest["data"].get(key) for key in ("name", "records_sha256")}
-    return Exported(
-        "negbench", f"NegBench {summary.get('title', '')}", str(manifest["name"]), str(data["name"]),
-        str(manifest["identity"]["model"]), data, None, str(config.get("preset")),
-        str(summary.get("protocol")),
-        [*results, *_gaps(figures)],
-        lambda: _samples(path), manifest, path,
-    )  # fmt: skip
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    parts = (
-        row.get(name, "") for name in ("task", "variant", "metric", "kind", "direction", "type", "template")
-    )
-    return "/".join(str(part) for part in parts if part)
-
-
-def _gaps(figures: pd.DataFrame) -> Iterator[Result]:
-    """What is lost in retrieval and in multiple choice, by the wording of the captions."""
-    parts = {
-        "recall@5": ("gap@5", "kind", (records.ORIGINAL, records.NEGATED), {"direction": TEXT_TO_IMAGE}),
-        "choices": ("gap", "type", (records.AFFIRMATION, records.NEGATION), {}),
-    }
-    tasks = figures.reindex(columns=["task", "variant"]).drop_duplicates()
-    for task, variant in tasks.itertuples(index=False):
-        for name, (metric, column, ends, where) in parts.items():
-            of_task = frames.select(figures, task=task, variant=variant, **where)
-            own = {"metric": "accuracy" if name == "choices" else name}
-            affirmed, denied = (frames.pick(of_task, **own, **{column: end}) for end in ends)
-            gap = frames.pick(of_task, metric=metric)
-            if affirmed and denied and gap and gap["value"] is not None:
-                yield interchange.gap(f"{name}, {task} ({variant})", affirmed, denied, gap)
-
-
-def _samples(path: Path) -> Iterator[Sample]:
-    folder = ResultsDir(path)
-    run = ModelTasks.of_folder(folder, sets_of([folder]))
-    if run is None:  # its data have gone, which is said
-        return
-    for task in run.tasks:
-        of_task = {"task": task.name.rpartition("/")[2], "variant": task.variant}
-        texts: dict[Any, Any] = {}  # id of a question -> its options; (kind, id of a caption) -> the caption
-        if isinstance(task, records.ChoiceTask):
-            texts = {query.id: tuple(option.text for option in query.options) for query in task.questions}
-        else:
-            for item in (*task.original, *task.negated):
-                texts |= {(item.kind, f"{item.id}#{k}"): text for k, text in enumerate(item.captions)}
-        for row in run.rows(task):
-            yield from _of_row(row, of_task, texts)
-
-
-def _of_row(row: Mapping[str, Any], task: dict[str, str], texts: Mapping[Any, Any]) -> Iterator[Sample]:
-    if "correct" in row:
-        shares = row.get("shares") or []
-        best = ", ".join(LETTERS[n] for n, share in enumerate(shares) if share == max(shares) and share > 0)
-        about = {"source": row["source"], "type": row.get("type"), "scores": row.get("scores")}
-        yield Sample(
-            _key({**task, "metric": "accuracy", "type": "all"}), row["id"],
-            "Which of the captions describes the picture?", best, best, "highest score", row.get("credit"),
-            row["reason"], (LETTERS[row["correct"]],), texts.get(row["id"]), about,
-        )  # fmt: skip
-        return
-    if "absent" in row:
-        text, answer, method = texts.get((records.NEGATED, row["id"].partition("/")[0])), row["image"], _SEEN
-        values = {f"satisfied@{k}": row["absent"] for k in KS if row["rank"] < k}
-        where, end, facts = {"kind": row["kind"]}, row["rank"], ["source", "thing", "gallery"]
-    else:
-        text, answer = texts.get((row["kind"], row["id"])), "" if row["rank"] is None else str(row["rank"])
-        values, method = {f"recall@{k}": row[f"recall@{k}"] for k in KS}, "rank of the first right one"
-        where, end = {name: row[name] for name in ("kind", "direction")}, row["direction"]
-        facts = ["source", "item", "tied", "score"]
-    for metric, value in values.items():
-        yield Sample(
-            _key({**task, "metric": metric, **where}), f"{row['id']}.{row['kind']}.{end}",
-            str(text or row["id"]), answer, answer, method, value, row["reason"],
-            facts={name: row[name] for name in facts},
-        )  # fmt: skip

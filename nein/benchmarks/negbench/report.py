@@ -21,7 +21,7 @@ from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES, Finished, Printed
-from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Question
+from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL, TEMPLATED
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
@@ -31,7 +31,7 @@ from nein.reporting import figures as frames
 from nein.reporting import page as pages
 from nein.reporting.cards import Cell
 from nein.reporting.figures import number
-from nein.reporting.format import Gap, widest
+from nein.reporting.format import widest
 from nein.reporting.page import Page, Part
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ HOW = (
 )
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
+GROUP = ["model", "data", "task", "variant"]
 RIGHT = cards.Measure("right", "choice")
 COLUMNS = ("caption", "made as", "chosen", "score")
 
@@ -133,16 +134,43 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
     return frames.concat(parts)
 
 
+def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
+    """As of `Benchmark.gaps`: what is lost in retrieval and in multiple choice, by wording."""
+    parts = [_gaps(run.figures, 5).assign(run=run.name, model=run.name) for run in finished]
+    return frames.concat(parts)
+
+
+def _gaps(figures: pd.DataFrame, k: int) -> pd.DataFrame:
+    """Of every model, data set, task and wording, in recall at k and in choices."""
+    measures = {
+        f"recall@{k}": (f"recall@{k}", "kind", (ORIGINAL, NEGATED), f"gap@{k}", {"direction": TEXT_TO_IMAGE}),
+        "choices": ("accuracy", "type", (AFFIRMATION, NEGATION), "gap", {}),
+    }
+    rows: list[dict[str, Any]] = []
+    figures = frames.select(figures, source="")
+    for _, part in figures.reindex(columns=GROUP, fill_value="").groupby(GROUP, sort=False):
+        of_group = figures.loc[part.index]
+        for name, (metric, column, ends, lost, where) in measures.items():
+            affirmed, denied = (
+                frames.pick(of_group, metric=metric, **where, **{column: end}) for end in ends
+            )
+            gap = frames.pick(of_group, metric=lost, **where)
+            if affirmed and denied and gap and gap["value"] is not None:
+                what = {key: gap.get(key, "") for key in GROUP}
+                measure = f"{name}, {gap['task']} ({gap['variant']})"
+                rows += frames.gap(affirmed["value"], denied["value"], gap, **what, measure=measure)
+    return frames.frame(rows)
+
+
 def finding(frame: pd.DataFrame) -> list[str]:
     """The widest negation gap of text-to-image retrieval in a sentence; without any, who chooses best."""
-    recall, gap = f"recall@{KS[0]}", f"gap@{KS[0]}"
-    retrieved = frames.select(frame, direction=TEXT_TO_IMAGE, metric=(recall, gap), source="")
-    runs: dict[str, dict[str, dict[str, Any]]] = {}
-    for figure in frames.records(retrieved):
-        runs.setdefault(_run(figure), {})[figure["kind"]] = figure
-    gaps = [Gap(name, by[ORIGINAL], by[NEGATED], by[""]) for name, by in runs.items() if len(by) == 3]
-    what = f"text-to-image {recall.replace('@', ' at ')}"
-    sentence = widest(gaps, what=what, change="a caption says what is absent", models="models and data sets")
+    rows = [row for row in frames.records(_gaps(frame, KS[0])) if row["measure"].startswith("recall")]
+    sentence = widest(
+        frames.frame({**row, "model": _run(row)} for row in rows),
+        what=f"text-to-image recall at {KS[0]}",
+        change="a caption says what is absent",
+        models="models and data sets",
+    )
     if sentence:
         return [sentence]
     chosen = frames.select(frame, metric="accuracy", source="")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nein.benchmarks import runner
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import asking, estimates, judged, models, report, sections
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.asking import MODEL, PICTURE, picture
@@ -18,7 +19,7 @@ from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.benchmarks.negbench.folder import ModelTasks, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import DETAILS, RECALLS, TEXT_TO_IMAGE
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
@@ -244,6 +245,7 @@ def compared(table: ScoreTable, folder: Folder) -> ScoreTable:
     """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each task
     and wording."""
     chosen = table.where(metric=("accuracy", "recall@1")).frame
+    chosen = chosen.reindex(columns=list(dict.fromkeys([*chosen, *DETAILS])))
     chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
     task, wording, metric, kind, type_ = (
         chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
@@ -271,10 +273,11 @@ NEGBENCH = Benchmark(
     page=report.page,
     whole=True,
     report_config=ReportConfig,
-    read=files.read,
-    rows=lambda folder: files.model_tasks_of(folder).every_row(),
+    gaps=report.negation_gaps,
+    exported={
+        "metric": ("accuracy", *BASELINES, *RECALLS, *(f"satisfied@{k}" for k in KS)),
+    },
     printed=report.gaps,
     published=report.published,
     folder=ResultsDir,
-    mixed=True,
 )

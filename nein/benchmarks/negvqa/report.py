@@ -1,4 +1,4 @@
-"""What a report of finished runs says besides its tables and plots; what other programs are given."""
+"""What a report of finished runs says besides its tables and plots."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import functools
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.scores import ANSWERS, AnswersDir
+from nein.benchmarks.negvqa.scores import ANSWERS
 from nein.benchmarks.runner import Finished, selected
-from nein.datasets import hub
 from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, interchange
+from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
-from nein.reporting.format import Gap, widest
-from nein.reporting.interchange import Exported, Sample, public
+from nein.reporting.format import widest
 from nein.reporting.page import Page
 
 SIDE = 256
@@ -47,6 +42,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
                 f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
             )
     figures = frames.concat(run.figures for run in finished)
+    finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
     chief = frames.select(figures, headline="yes").drop_duplicates("model")
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
     items = _items(first, options) if options.samples else None
@@ -68,7 +64,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     protocols = {manifest["protocol"] for manifest in manifests.values()}
     as_published = [sections.accuracy("paper", "clustered")] if protocols == {"paper"} else []
     return Page(
-        "NegVQA", _subtitle(manifests), _notes(manifests), finding(figures),
+        "NegVQA", _subtitle(manifests), _notes(manifests), [finding] if finding else [],
         [cards.browser(samples, title="Answers")] if options.samples else [],
         figures=[
             *beside, *([paper_numbers.by_size()] if comparable else []), paper_numbers.table_1(comparable),
@@ -79,16 +75,16 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     )  # fmt: skip
 
 
-def finding(figures: pd.DataFrame) -> list[str]:
-    """The widest negation gap in a sentence, over all categories, by the scoring that counts for a model."""
+def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
+    """As of `Benchmark.gaps`: over all categories, by the scoring that counts for a model."""
+    rows: list[dict[str, Any]] = []
     where = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
-    gaps = []
-    for model in frames.values(figures, "model"):
-        by = {f["metric"]: f for f in frames.records(frames.select(figures, model=model, **where))}
-        if {"original", "negated", "gap"} <= by.keys():
-            gaps.append(Gap(model, by["original"], by["negated"], by["gap"]))
-    sentence = widest(gaps, what="accuracy", change="a question becomes its negation")
-    return [sentence] if sentence else []
+    for run in finished:
+        by = {row["metric"]: row for row in frames.records(run.figures, **where)}
+        if by.get("gap", {}).get("value") is not None:
+            what = {"run": run.name, "model": run.name, "measure": f"accuracy ({by['gap']['scoring']})"}
+            rows += frames.gap(by["original"]["value"], by["negated"]["value"], by["gap"], **what)
+    return frames.frame(rows)
 
 
 def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
@@ -221,7 +217,7 @@ class Reply(NamedTuple):
 
 def _reply(row: Line, scorings: Sequence[str]) -> Reply:
     """Read under the protocol "fixed"; by the first scoring it is right or wrong."""
-    verdicts = [scores.read(row, scoring, "fixed", "fixed") for scoring in scorings]
+    verdicts = [scores.read(row, scoring, "fixed") for scoring in scorings]
     letters = [verdict["letter"] or verdict["reason"] for verdict in verdicts]
     read = ", ".join(map(" ".join, zip(scorings, letters, strict=True)))
     text, value = row["error"] or row["text"] or "", verdicts[0]["value"]
@@ -235,51 +231,3 @@ def _card(both: Sequence[Reply]) -> cards.CardReply:
 
 def _outcome(both: Sequence[Reply]) -> str:
     return OUTCOMES.get(tuple(half.value for half in both), "unscored")
-
-
-def exported(path: Path) -> Exported:
-    """The run in a folder OUT/<model>."""
-    manifest = public(Folder(path, "answers").manifest())
-    data = manifest.get("data", {})
-    figures = frames.read(path / "figures.csv")
-    rows = frames.records(frames.select(figures, task="accuracy", metric="accuracy", interval="clustered"))
-    rows += frames.records(frames.select(figures, task="blind", metric=BASELINES))
-    results = [
-        interchange.share(_key(row), row, f"{row['metric'].capitalize()}, {row['variant']} questions, "
-                          f"{row['scoring']}, {row['category']}")
-        for row in rows if row["value"] is not None
-    ]  # fmt: skip
-    gaps = frames.select(figures, task="gap", category=AVERAGE, protocol="fixed", headline="yes")
-    by = {row["metric"]: row for row in frames.records(gaps)}
-    if by.get("gap", {}).get("value") is not None:
-        measure = f"accuracy ({by['gap']['scoring']})"
-        results.append(interchange.gap(measure, by["original"], by["negated"], by["gap"]))
-    keys = ("kind", "questions", "sha256", "split", "revision")
-    reference = hub.reference(str(data.get("source") or ""))
-    # OWNER/NAME of the hub, "nano:WORLD", or a file.
-    name = data.get("name") or data.get("world") or data.get("file") or data.get("kind")
-    return Exported(
-        "negvqa", "NegVQA", path.name, "", str(manifest["reference"]),
-        {"name": str(name), **{key: data.get(key) for key in keys}},
-        data.get("name") or (reference.name if reference else None), str(manifest.get("preset")),
-        str(manifest.get("protocol")), results, lambda: _samples(path), manifest, path,
-    )  # fmt: skip
-
-
-def _key(row: dict[str, Any]) -> str:
-    baseline = row["metric"] if row["metric"] in BASELINES else ""
-    parts = (row["variant"], row["scoring"], row["protocol"], row["category"], baseline)
-    return "/".join(filter(None, parts))
-
-
-def _samples(path: Path) -> Iterator[Sample]:
-    for row in scores.of_folder(AnswersDir(path)):
-        if row["metric"] in BASELINES:
-            continue
-        exchange = row["asked"]
-        facts = {"subset": row["subset"], "source": row["source"], "variant": row["variant"]}
-        yield Sample(
-            _key(row), f"{row['id']}.{row['variant']}", exchange["question"], exchange["text"] or "",
-            row["letter"] or "", f"{row['scoring']}, {row['protocol']}", row["value"], row["reason"] or "",
-            (exchange["answer"],), tuple(exchange["options"]), facts,
-        )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from nein import metrics
 from nein.benchmarks import runner
-from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
@@ -361,6 +361,9 @@ NEGVQA = Benchmark(
     lambda folder: scores.table(scores.of_folder(folder)),
     estimates=lambda table, folder: scores.figures(table, folder.manifest()["identity"].get("asking")),
     decides=decides, gap=VARIANTS, sections=sections.SECTIONS, page=report.describe,
-    report_config=ReportConfig, read=report.exported, printed=paper_numbers.gaps,
+    report_config=ReportConfig, gaps=report.negation_gaps, printed=paper_numbers.gaps,
+    exported={
+        "task": ("accuracy", "blind"), "interval": ("clustered", ""), "metric": ("accuracy", *BASELINES),
+    },
     published=paper_numbers.published, folder=AnswersDir,
 )  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from nein.benchmarks import runner
@@ -25,7 +24,7 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError, shortlist
-from nein.engine.folder import COMPLETE, Folder, runs_at
+from nein.engine.folder import Folder, runs_at
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
@@ -33,9 +32,6 @@ from nein.models import editor_choice
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import contents, resolve
 from nein.models.references import identity as identity_of
-from nein.reporting import figures as frames
-from nein.reporting import interchange
-from nein.reporting.interchange import Exported, Result, public
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -179,7 +175,7 @@ def scores(run: RunDir) -> ScoreTable:
     whole = {name: figures.of_whole(name, run) for name in names if METRICS[name].kind == "corpus"}
     if whole:
         atomic.write_json(run.path / "corpus.json", whole)
-    return run.every
+    return run.scored()
 
 
 def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
@@ -188,70 +184,10 @@ def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
     return table.where(metric=lacking.index[0]) if len(lacking) else table
 
 
-def exported(path: Path) -> Exported:
-    """The run in a folder OUT/<editor>/<track>."""
-    run = RunDir(path)
-    manifest = public(run.about)
-    config, identity, data = manifest.get("config", {}), manifest["identity"], manifest.get("data", {})
-    rows = frames.records(frames.read(path / runner.FIGURES), task="results", metric=tuple(METRICS))
-    questions: dict[str, str] = {}  # metric -> what its judge was asked, {object} for what it was asked about
-    for row in run.score_rows():
-        question, what = row["detail"].get("question"), row["detail"].get("object")
-        if row["metric"] not in questions and question:
-            questions[row["metric"]] = question.replace(what, "{object}") if what else question
-    results = [_result(row, run.track, config, questions) for row in rows if row["value"] is not None]
-    results += _gaps(run)
-    keys = ("kind", "split", "records_sha256", "n", "selected", "revision")
-    control = path.with_name("remove")
-    given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
-    name = str(data.get("name") or (given if given.startswith("nano") else Path(given).name))
-    return Exported(
-        "nein", "NeIn", run.editor, run.track, str(identity.get("checkpoint") or identity.get("editor")),
-        {"name": name, **{key: data.get(key) for key in keys}},
-        data.get("name"), str(config.get("preset")),
-        str(config.get("protocol")), results, lambda: _samples(run), manifest, path,
-        [control] if control.is_dir() else (),
-    )  # fmt: skip
-
-
-def _result(row: dict[str, Any], track: str, config: dict[str, Any], questions: dict[str, str]) -> Result:
-    metric = METRICS[row["metric"]]
-    models = config.get("models", {})
-    judged = "vqa" in metric.models and models.get("vqa") and metric.name in questions
-    judge = (models["vqa"], questions[metric.name]) if judged else None
-    return Result(
-        f"{track}/{metric.name}", metric.name, metric.title, row, metric.better, metric.range,
-        100.0 if metric.unit == "per cent" else 1.0, metric.kind == "proportion", judge,
-    )  # fmt: skip
-
-
-def _gaps(denied: RunDir) -> Iterator[Result]:
-    """Of the negative track, where its control is finished too."""
-    control = RunDir(denied.path.with_name("remove"))
-    if denied.track != "negative" or control.about.get("status") != COMPLETE:
-        return
-    both = figures.gaps([denied, control])
-    for metric in frames.values(frames.select(both, task="gap"), "metric"):
-        rows = frames.records(both, task="gap", metric=metric)
-        by = {row["statistic"]: row for row in rows}
-        yield interchange.gap(METRICS[metric].title, by["remove"], by["negative"], by["gap"])
-
-
-def _samples(run: RunDir) -> Iterator[interchange.Sample]:
-    for row in run.score_rows():
-        edit, detail = run.edits[run.index[row["id"]]], row["detail"]
-        answer = detail.get("answer", "" if row["value"] is None else str(row["value"]))
-        facts = {key: edit.get(key) for key in ("object", "source_id", "seed", "sha256", "template")}
-        yield interchange.Sample(
-            f"{run.track}/{row['metric']}", row["id"], edit.get("instruction", ""), edit["image"] or "",
-            str(answer), row["metric"], row["value"], row["reason"], facts=facts,
-        )  # fmt: skip
-
-
 NEIN = Benchmark(
     "nein", "NeIn", EvalConfig, runs, scores, command="eval",
     estimates=lambda table, run: figures.of_table(table, run.corpus(), run.track), decides=decides,
     page=report.page, whole=True, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
-    read=exported, rows=RunDir.score_rows, printed=paper_numbers.gaps, published=paper_numbers.published,
+    gaps=figures.negation_gaps, printed=paper_numbers.gaps, published=paper_numbers.published,
     folder=RunDir,
 )  # fmt: skip

@@ -29,8 +29,17 @@ import safetensors
 
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.nein.runs import REFUSED, REMOVALS, SCORES, TEMPLATES, RunDir, scores_of, without_stays
-from nein.benchmarks.runner import selected
+from nein.benchmarks.nein.runs import (
+    REFUSED,
+    REMOVALS,
+    SCORES,
+    TEMPLATES,
+    RunDir,
+    in_order,
+    scores_of,
+    without_stays,
+)
+from nein.benchmarks.runner import Finished, selected
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.loading.digests import json_digest
@@ -159,6 +168,25 @@ def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
                 rows += [
                     {**row, "model": name} for row in gap(affirmed.of(metric), negated.of(metric), metric)
                 ]
+    return frames.frame(rows)
+
+
+def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
+    """As of `Benchmark.gaps`, by the name of the run with negative instructions."""
+    found = headline(gaps(in_order([entry.folder for entry in finished])))
+    names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
+    return found.assign(run=found["model"].map(names)) if len(found) else found
+
+
+def headline(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `gaps` as those of `figures.gap`."""
+    rows: list[dict[str, Any]] = []
+    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in frames.records(found, task="gap"):
+        groups.setdefault((row["model"], row["metric"]), {})[row["statistic"]] = row
+    for (model, metric), by in groups.items():
+        what = {"model": model, "measure": METRICS[metric].title}
+        rows += frames.gap(by["remove"]["value"], by["negative"]["value"], by["gap"], **what)
     return frames.frame(rows)
 
 

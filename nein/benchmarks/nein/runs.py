@@ -187,8 +187,13 @@ class RunDir(Folder):
 
     @cached_property
     def every(self) -> ScoreTable:
-        """All scores, also those of Removal that say nothing, because the object need not go. Raises
-        UserError for a score without an edit or out of its range."""
+        """All scores of a finished run, also those of Removal that say nothing, because the object need not
+        go; of another one none."""
+        path = self.path / "scores.csv"
+        return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.of((), DETAILS)
+
+    def scored(self) -> ScoreTable:
+        """`every`, from the blocks. Raises UserError for a score without an edit or out of its range."""
 
         def rows() -> Iterator[Row]:
             for row in self.score_rows():

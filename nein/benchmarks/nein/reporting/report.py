@@ -26,7 +26,7 @@ from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import page as pages
 from nein.reporting.figures import number
-from nein.reporting.format import Gap, widest
+from nein.reporting.format import widest
 from nein.reporting.page import Page
 from nein.statistics import two_way
 
@@ -98,16 +98,11 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
-    gap_rows = frames.select(frame, task="gap")
-    for metric in frames.values(gap_rows, "metric", tuple(REMOVALS)):
-        rows = [
-            {f["statistic"]: f for f in frames.records(gap_rows, model=editor, metric=metric)}
-            for editor in frames.values(gap_rows, "model")
-        ]
-        gaps = [Gap(by["gap"]["model"], by["remove"], by["negative"], by["gap"]) for by in rows if by]
+    gaps = figures.headline(frame)
+    for metric, judge in REMOVALS.items():
         sentence = widest(
-            gaps,
-            what=f"Removal (judged by {REMOVALS[metric]})",
+            frames.select(gaps, measure=METRICS[metric].title),
+            what=f"Removal (judged by {judge})",
             change='"Remove the X." becomes a sentence that says X is absent',
             models="editors",
         )
