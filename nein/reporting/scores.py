@@ -164,7 +164,11 @@ class ScoreTable:
         return Pairs(both["value"].to_numpy(), both["value_other"].to_numpy(), clusters)
 
     def write(self, path: Path) -> None:
-        frame = self.frame.drop(columns=[name for name in self.frame if self.frame[name].isna().all()])
+        frame = self.frame.drop(
+            columns=[
+                name for name in self.frame if name not in ("id", "value") and self.frame[name].isna().all()
+            ]
+        )
         for name in frame.columns.drop("value", errors="ignore"):
             frame[name] = frame[name].map(frames.harmless)
         with atomic.writing(path) as file:

@@ -236,4 +236,4 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
         columns.append("no picture")
         cells.append(Cell(None, result.error or "", color=RED))
     sheet = draw(columns, [Row(f"{result.id}: {instruction}", result.note, cells)], size=CELL, smooth=False)
-    atomic.write_bytes(path, sheet.encoded())
+    atomic.write_bytes(path, sheet)

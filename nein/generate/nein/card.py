@@ -122,7 +122,7 @@ def picture(job: Job, ways: Sequence[Way]) -> bytes:
         cells = [cell for way in group[:EXAMPLES] for cell in _pair(job, way)]
         cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
         rows.append(Row(f"{verdict}: {len(group)}", "", cells))
-    return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE).encoded()
+    return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
 
 
 def write(job: Job, facts: Mapping[str, Any], ways: Sequence[Way], front: str | None) -> None:

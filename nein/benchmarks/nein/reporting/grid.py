@@ -55,9 +55,9 @@ def grid(options: GridConfig) -> str:
         if name not in names and all(name != sample.id for sample in chosen):
             raise unknown("column or sample", name, [*names, *(sample.id for sample in chosen)])
     marked = [index for index, name in enumerate(names) if name in options.highlight]
-    picture = draw([column.caption for column in visible], rows, options.size, marked=marked)
     out = options.out or options.runs[0] / "grid.png"
-    atomic.write_bytes(out, picture.encoded(out.suffix[1:]))
+    captions = [column.caption for column in visible]
+    atomic.write_bytes(out, draw(captions, rows, options.size, marked=marked, kind=out.suffix[1:]))
     return f"{out}\n"
 
 
