@@ -226,10 +226,8 @@ def evaluated_in(out):
 
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
-    made = {}
-    for row in run.NEGBENCH.rows(files.ResultsDir(tmp_path / "out" / model / dataset)):
-        made.setdefault(f"{row['task']}.{row['variant']}", []).append(json.dumps(row))
-    return made
+    asked = files.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
+    return {files.task_name(task): [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
 
 
 def measured(rows):

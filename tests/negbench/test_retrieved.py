@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from nein.benchmarks import report
-from nein.benchmarks.negbench import config, judged, run
+from nein.benchmarks.negbench import config, judged
 from nein.benchmarks.negbench.encode import Encoded
-from nein.benchmarks.negbench.folder import ResultsDir
+from nein.benchmarks.negbench.folder import ResultsDir, model_tasks_of
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.judge_tables import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
@@ -146,7 +146,8 @@ def simpleneg(tmp_path, *words):
     file = tmp_path / "files/simpleneg.json"
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
     (out,) = (tmp_path / "out").glob("*/simpleneg")
-    return list(run.NEGBENCH.rows(ResultsDir(out)))
+    asked = model_tasks_of(ResultsDir(out))
+    return [row for task in asked.tasks for row in asked.rows(task)]
 
 
 def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):
