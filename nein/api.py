@@ -81,9 +81,8 @@ def evaluate(
         options["concurrency"] = concurrency  # of judges behind an address
         options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
     editors, objects = _named(editor)
-    with references.offering(objects):
-        given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
-        config = EvalConfig.of(preset=preset, editor=editors, **given, **options)
+    given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
+    config = EvalConfig.of(preset=preset, editor=editors, **given, **options)
     machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
@@ -252,12 +251,15 @@ def _run(
         if config.out is None and models:  # a folder for these models, by their names and a digest
             marks = json_digest({name: thing.fingerprint for name, thing in models.items()})[:8]
             config.out = f"{config.out_dir}-{'-'.join([*models][:3])}-{marks}"
-        with references.offering(models):
-            try:
-                benchmark(config, executor)
-            except UnicodeEncodeError as error:  # half a character, in the answer of a function
-                raise UserError(sentence(error) or str(error)) from None
-            return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
+        for option in ("editor", "model") if models else ():
+            words = getattr(config, option, [])
+            loaded = [references.Offered(word, models[word]) if word in models else word for word in words]
+            setattr(config, option, loaded)
+        try:
+            benchmark(config, executor)
+        except UnicodeEncodeError as error:  # half a character, in the answer of a function
+            raise UserError(sentence(error) or str(error)) from None
+        return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
 
 
 @dataclass(frozen=True)
@@ -403,7 +405,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
             safe = f"my-{safe}" if safe in ("all", "none") else safe  # words that a list of names reserves
             endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
             free = next(f"{safe}{end}" for end in endings if f"{safe}{end}" not in objects)
-            names.append(free)
+            names.append(references.Offered(free, thing))
             objects[free] = thing
     if not names:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")

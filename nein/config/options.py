@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import functools
 import inspect
+import json
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +123,9 @@ def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any
 def names(value: Any) -> Names:
     # ["a", "b"] from "a,b" or from a list; "none" and "" are the empty list.
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
-    words = [str(item).strip() for item in items if str(item).strip()]
+    # A stripped string stays the object that it is: it may carry a model.
+    words = [item if isinstance(item, str) and item == item.strip() else str(item).strip() for item in items]
+    words = [word for word in words if word]
     return [] if words == ["none"] else words
 
 
@@ -279,7 +282,8 @@ def _expected(hint: Any, value: str) -> str:
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
     values = {item.key: getattr(config, item.name) for item in fields(type(config))}
-    return yaml.safe_dump(_written(values), sort_keys=False, allow_unicode=True)
+    plain = json.loads(json.dumps(_written(values)))  # strings that are nothing more
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def preset_file(preset: str, start: str) -> Path:

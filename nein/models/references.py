@@ -12,8 +12,7 @@ import hashlib
 import importlib.util
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,25 @@ log = logging.getLogger(__name__)
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_OFFERED: dict[str, Any] = {}
 
 
-@contextmanager
-def offering(objects: Mapping[str, Any]) -> Iterator[None]:
-    """Within it, the names are references to these objects: editors and models of a caller in Python."""
-    before = dict(_OFFERED)
-    _OFFERED.update(objects)
-    try:
-        yield
-    finally:
-        _OFFERED.clear()
-        _OFFERED.update(before)
+class Offered(str):
+    """A reference to an object of a caller in Python, an editor or a model: its name, which carries it."""
+
+    held: Any
+
+    def __new__(cls, name: str, held: Any) -> Offered:
+        reference = super().__new__(cls, name)
+        reference.held = held
+        return reference
+
+    def __deepcopy__(self, memo: Any) -> Offered:  # dataclasses.asdict would copy the model
+        return self
 
 
 def offered(reference: str) -> Any | None:
-    """The object in memory that a reference names, or None."""
-    return _OFFERED.get(reference)
+    """The object in memory that a reference carries, or None."""
+    return getattr(reference, "held", None)
 
 
 def named(asked: str) -> tuple[str | None, str]:

@@ -211,9 +211,9 @@ def settings(tmp_path, data, pictures, *extra):
 FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, page=lambda runs, options: None, whole=False)
 
 
-def evaluate(tmp_path, data, pictures, *extra, page=False):
-    """Runs the command; (model/data set) -> what the report reads."""
-    options = settings(tmp_path, data, pictures, *extra)
+def evaluate(tmp_path, data, pictures, *extra, page=False, **models):
+    """Runs the command; (model/data set) -> what the report reads. models: option -> references."""
+    options = dataclasses.replace(settings(tmp_path, data, pictures, *extra), **models)
     benchmark = run.NEGBENCH if page else FIGURES_ALONE
     benchmark(options, Executor(options.device))
     return evaluated_in(options.out_dir)

@@ -100,8 +100,8 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
         return "Yes." if dull else "No."
 
     model, options = Speaker(rule), ("--model", "none", "--vlm", "colour")
-    with references.offering({"colour": model}):
-        found = evaluate(tmp_path, write_beaf(tmp_path / "data"), None, *options)
+    vlm = [references.Offered("colour", model)]
+    found = evaluate(tmp_path, write_beaf(tmp_path / "data"), None, *options, vlm=vlm)
     where = {"variant": "published", "type": "all"}
     names = ("accuracy", "text only", "picture only", "gain over text")
     full, unseen, alone, gain = (
@@ -122,8 +122,8 @@ def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_p
     # What is asked makes no difference to it.
     assert (alone["n"], alone["value"]) == (full["n"], full["value"])
     grey.clear()
-    with references.offering({"colour": model}):
-        found = evaluate(tmp_path / "none", write_beaf(tmp_path / "data"), None, *options, "--blind", "0")
+    options += ("--blind", "0")
+    found = evaluate(tmp_path / "none", write_beaf(tmp_path / "data"), None, *options, vlm=vlm)
     assert grey == []
     assert frames.pick(found["colour/beaf"].figures, metric="text only") is None
 

@@ -1,14 +1,14 @@
 import pytest
 
+import nein
 from nein.benchmarks.baselines import LEVEL
 from nein.benchmarks.negvqa import sections
 from nein.engine import atomic
 from nein.engine.folder import runs_below
 from nein.metrics.choices import Reply
-from nein.models import references
 from nein.reporting import figures as frames
 from tests.helpers.commands import exit_code
-from tests.negvqa.tiny import answers, figure, run, scores, write_questions
+from tests.negvqa.tiny import answers, figure, scores, write_questions
 
 
 class Model:
@@ -33,11 +33,9 @@ class Model:
         return replies
 
 
-def evaluated(tmp_path, model, *more):
-    data = write_questions(tmp_path / "data")
-    with references.offering({"model": model}):
-        asked = ("--model", "model", "--data", data, "--out", tmp_path / "out", "--batch-size", 4)
-        assert run(*asked, "--device", "cpu", "--formats", "csv,md", *more) == 0
+def evaluated(tmp_path, model, **more):
+    more |= {"data": write_questions(tmp_path / "data"), "out": tmp_path / "out", "batch_size": 4}
+    nein.negvqa({"model": model}, device="cpu", formats=["csv", "md"], **more)
     return runs_below(tmp_path / "out")[0]
 
 
@@ -80,7 +78,7 @@ def test_without_the_question_one_answer_counts_for_it_and_for_its_negation(tmp_
 
 def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tmp_path):
     model = Model(lambda seen, question, texts: 0)
-    folder = evaluated(tmp_path, model, "--blind", 5)
+    folder = evaluated(tmp_path, model, blind=5)
     assert share(folder, "text only", "original")["n"] == 8  # two whole blocks of three
     assert {row["id"] for row in answers(folder, "blind")} >= {"10", "17"}
     assert "--blind" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
@@ -88,7 +86,7 @@ def test_baselines_are_asked_of_as_many_questions_as_wanted_all_over_the_data(tm
 
 def test_a_cure_has_baselines_of_its_own_which_are_exported_too(tmp_path):
     model = Model(lambda seen, question, texts: 0)
-    evaluated(tmp_path, model, "--mend", "flip,consistent")
+    evaluated(tmp_path, model, mend=["flip", "consistent"])
     plain, flipped, consistent = (tmp_path / "out" / f"model{arm}" for arm in ("", "+flip", "+consistent"))
     # Always the first option, which is right of these questions: of a denial the other one is, and taken.
     values = {
