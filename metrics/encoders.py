@@ -93,6 +93,9 @@ class ClipEncoder(PixelEncoder, TwoTowers):
         x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
         return pooled(self.model.get_image_features(pixel_values=x))  # N D
 
+    def overlong(self, texts: Sequence[str]) -> list[bool]:
+        return loading.overlong(self.tokenizer, texts, self._text_limit)
+
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
         return self.tokenizer(

@@ -57,6 +57,9 @@ class HubDual(TwoTowers):
 
         return in_batches(run, images, self.batch_size, self.width)
 
+    def overlong(self, texts: Sequence[str]) -> list[bool]:
+        return loading.overlong(self.tokenizer, texts, self._limit)
+
     def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Ids, and what else the text tower takes, cut at the model's limit."""
         tokens = self.tokenizer(

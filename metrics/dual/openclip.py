@@ -90,6 +90,16 @@ class OpenClipDual(TwoTowers):
 
         return in_batches(run, inputs, self.batch_size, self.width)
 
+    def overlong(self, texts: Sequence[str]) -> list[bool]:
+        """Of which sentences the model reads only the beginning: one place more would not be padding."""
+        length = self.tokenizer(["."]).shape[1]
+        try:
+            padding = self.tokenizer(["."], context_length=length + 1)[0, -1]
+        except TypeError:  # a tokenizer of its own
+            return [False] * len(texts)
+        more = self.tokenizer(list(texts), context_length=length + 1)[:, -1]
+        return [bool(token != padding) for token in more]
+
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
 

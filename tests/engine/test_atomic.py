@@ -1,5 +1,7 @@
 import json
+import multiprocessing
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -8,6 +10,21 @@ import pytest
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from tests.helpers import killing
+
+
+def test_drafts_of_killed_writers_are_removed_and_those_at_work_stay(tmp_path):
+    def killed():
+        with atomic.writing(tmp_path / "deep" / "rows.jsonl"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=killed)
+    process.start()
+    process.join()
+    with atomic.writing(tmp_path / "mine.txt") as file:
+        assert len(list(tmp_path.rglob(".*.tmp"))) == 2
+        atomic.remove_drafts(tmp_path)
+        file.write(b"whole")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.txt"]
 
 
 def test_an_output_that_is_a_folder_is_a_sentence_and_keeps_the_others_from_nothing(tmp_path):

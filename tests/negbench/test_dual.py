@@ -130,6 +130,13 @@ def test_a_model_scores_as_its_own_forward_does(name, kind, request):
     folder = request.getfixturevalue(name)
     model = metrics.load_dual(str(folder))
     assert model.describe()["class"] == kind
+    # Words that a sentence has behind the first one that is cut change nothing, those before do.
+    growing = [" ".join(["a"] * count) for count in range(1, 90)]
+    change = np.abs(np.diff(model.encode_text(growing), axis=0)).max(axis=1)
+    first = model.overlong(growing).index(True)
+    assert model.overlong(growing) == [number >= first for number in range(89)]
+    assert (change[first:] < 1e-6).all()
+    assert change[first - 2] > 1e-6
     own = (transformers_forward if kind.endswith("Model") else open_clip_forward)(folder, TEXTS)
     images, texts = model.encode(PICTURES), model.encode_text(TEXTS)
     assert images.dtype == texts.dtype == np.float32

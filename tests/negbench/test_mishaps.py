@@ -1,4 +1,7 @@
+import shutil
+
 import pytest
+from PIL import ExifTags, Image
 
 from nein import metrics
 from nein.benchmarks.negbench import config, report, run
@@ -20,6 +23,23 @@ def test_the_last_model_is_looked_at_and_its_run_opened_before_the_first_is_run(
     with pytest.raises(UserError, match="made with protocol fixed, not paper"):
         evaluate(tmp_path, data, pictures, "--model", "random,constant", "--protocol", "paper", *line)
     assert not (tmp_path / "out" / "random" / "coco" / "scores.csv").exists()
+
+
+def test_captions_that_are_cut_and_turned_images_are_counted_in_a_note(
+    tmp_path, data, pictures, open_clip_folder
+):
+    shutil.copytree(pictures, tmp_path / "pictures")
+    path = tmp_path / "pictures" / "deep" / "003.png"
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.open(path).save(path, exif=exif)
+    file = data / "images" / "COCO_val_retrieval.csv"
+    file.write_text(file.read_text().replace("A car", "A long " * 90 + "car"))
+    line = ("--model", str(open_clip_folder), "--datasets", "coco", "--tasks", "retrieval")
+    found = evaluate(tmp_path, data, tmp_path / "pictures", *line)
+    said = report.notes(list(found.values()))
+    assert any(": 2 of 32 captions are longer than what the model reads" in note for note in said), said
+    assert any(": 1 of 8 images have an EXIF orientation" in note for note in said)
 
 
 def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pictures, monkeypatch):

@@ -100,6 +100,11 @@ class Encoding:
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
 
+    def cut(self) -> int:
+        """How many of the wanted sentences are longer than what the model reads."""
+        rows = self.folder.rows(self.output, self.blocks.numbers)
+        return sum(bool(row.get("cut")) for row in rows if row["name"] in self.wanted)
+
     def keys(self) -> dict[str, str]:
         """Name -> key, of what has a feature, in the blocks that are there."""
         done = sorted(self.folder.done(self.output).intersection(self.blocks.numbers))
@@ -118,6 +123,9 @@ class Encoding:
 
     def _work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
         rows = [row for row, _ in inputs]
+        if self.media is None and hasattr(model, "overlong"):
+            for row, cut in zip(rows, isolated(model.overlong, [row["name"] for row in rows]), strict=True):
+                row |= {"cut": True} if cut is True else {}
         cached = features.FeatureCache(self.cache).get(self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in cached for row, _ in todo):

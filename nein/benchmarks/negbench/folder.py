@@ -33,7 +33,7 @@ _SUMMARY = {
     "features": (str, None), "limit": (int, None), "row": (str, None),
 }  # fmt: skip
 _WHY = {"reason": str, "failed": str}  # failed: see `asking.asking`
-_ENCODED = {"name": str, "key": str, "reason": str}
+_ENCODED = {"name": str, "key": str, "reason": str, "cut?": bool}
 _ANSWER = {"id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), **_WHY}
 _SCORED = {"id": str, "scores": ([float], None), **_WHY}
 _JUDGED = {
@@ -49,7 +49,11 @@ class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
     benchmark = "negbench"
-    facts: ClassVar[Mapping[str, Shape]] = {"summary?": _SUMMARY, "data?": {"records_sha256": str}}
+    facts: ClassVar[Mapping[str, Shape]] = {
+        "summary?": _SUMMARY,
+        "data?": {"records_sha256": str},
+        "counts?": {f"{what}?": {"count": int, "of": int} for what in ("cut", "turned")},
+    }
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "results", BLOCKS)
@@ -150,6 +154,16 @@ class ModelTasks:
         output, how = f"{SENTENCES}/{task_name(task)}", (self.config.batch_size, self.config.cache_dir)
         return Encoding(self.folder, output, names, wanted, *how)
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What a reader should know of captions and images -> how many, of how many."""
+        references = list(dict.fromkeys(name for task in self.tasks for name in task.references))
+        found = {"turned": {"count": self.data.media.turned(references), "of": len(references)}}
+        if self.kind == "dual":
+            sentences = [self.sentences(task) for task in self.tasks]
+            cut, total = sum(part.cut() for part in sentences), sum(len(part.wanted) for part in sentences)
+            found["cut"] = {"count": cut, "of": total}
+        return found
+
     def features(self, task: records.Task) -> tuple[Encoded, Encoded]:
         """Of the pictures and of the sentences of a task."""
         pictures = self.pictures().read(set(task.references), self.config.pooling)
@@ -180,6 +194,11 @@ class ModelTasks:
             yield f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, distinct
 
     # rows
+
+    def scored(self, folder: Folder) -> ScoreTable:
+        """The table of scores; the manifest gets the counts."""
+        folder.update(counts=self.counts())
+        return self.table()
 
     def rows(self, task: records.Task) -> Iterator[Row]:
         """Of a task (`scores`), from the blocks."""

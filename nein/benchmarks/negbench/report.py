@@ -191,6 +191,13 @@ def _run(figure: Mapping[str, Any]) -> str:
     return f"{figure['model']} ({figure['data']}, {figure['variant']})"
 
 
+#: Of `ModelTasks.counts`, as a note says it.
+_COUNTED = {
+    "cut": "{count:,} of {of:,} captions are longer than what the model reads; their ends were not read.",
+    "turned": "{count:,} of {of:,} images have an EXIF orientation, which is ignored.",
+}
+
+
 def notes(runs: Sequence[Evaluated]) -> list[str]:
     all_facts, lines = [run.facts for run in runs], []
     for key, what in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
@@ -216,6 +223,9 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
             "comparable with it."
         )
     for run in runs:
+        for what, counted in run.folder.manifest().get("counts", {}).items():
+            if counted["count"] and what in _COUNTED:
+                lines.append(f"{run.name}, {run.facts['title']}: {_COUNTED[what].format(**counted)}")
         for figure in frames.records(run.figures):
             total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
             if total and figure["unscored"] and (reasons := frames.reasons(figure)):

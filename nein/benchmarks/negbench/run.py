@@ -123,9 +123,7 @@ def _run(
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
     stages = tuple(make(suite, choice, device, load))
-    return ModelRun(
-        name, choice.name, identity, stages, facts, outputs, scores=lambda folder: suite.table(), asked=suite
-    )
+    return ModelRun(name, choice.name, identity, stages, facts, outputs, scores=suite.scored, asked=suite)
 
 
 def _encoding(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:

@@ -7,6 +7,7 @@ intervals; of one with fewer frames all. PyAV (FFmpeg) decodes them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import unicodedata
@@ -20,7 +21,7 @@ from PIL import Image
 from nein.datasets.negbench.official import file_name
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.engine.images import ImageError, decode, find_file
+from nein.engine.images import ImageError, decode, find_file, orientation
 from nein.loading.references import is_local
 
 Box = tuple[float, float, float, float]
@@ -108,6 +109,15 @@ class Files:
                 paths.append(self.beside / "missing")
         return atomic.sizes(paths)
 
+    def turned(self, references: Iterable[str]) -> int:
+        """How many images have an EXIF orientation, which is not followed."""
+        count = 0
+        for reference in references:
+            with contextlib.suppress(ImageError):
+                path = self.path(whole(reference)[0])
+                count += path.suffix.lower() not in VIDEO_SUFFIXES and orientation(path) != 1
+        return count
+
     def frames(self, reference: str) -> list[np.ndarray]:
         """One picture or region, or the frames of a video. Raises ImageError."""
         reference, box = whole(reference)
@@ -136,6 +146,9 @@ class Drawn:
     def sizes(self, references: Iterable[str]) -> list[int | None]:
         """Nothing: what is drawn does not change."""
         return []
+
+    def turned(self, references: Iterable[str]) -> int:
+        return 0
 
     def frames(self, reference: str) -> list[np.ndarray]:
         pictures = self._draw(reference)

@@ -93,6 +93,9 @@ class Media(Protocol):
     def sizes(self, references: Iterable[str]) -> list[int | None]:
         """What changes where files behind the references are replaced: `atomic.sizes`."""
 
+    def turned(self, references: Iterable[str]) -> int:
+        """How many images have an EXIF orientation."""
+
 
 @dataclass(frozen=True)
 class RetrievalTask:
