@@ -78,13 +78,15 @@ def test_target_features_are_computed_once_for_all_editors(make_data, evaluate, 
 def test_features_that_are_damaged_or_of_another_block_are_refused_and_made_again(
     make_data, evaluate, colours, tmp_path
 ):
-    line = ["--editor", "identity", *options(make_data(3, 3), tmp_path / "out")]
+    line = ["--editor", "identity,solid", *options(make_data(3, 3), tmp_path / "out")]
     assert evaluate(*line).code == 0
     one, other, *_ = sorted((tmp_path / "out/identity").rglob("*.safetensors"))
+    elsewhere = tmp_path / "out/solid" / one.relative_to(tmp_path / "out/identity")
     before, corpus = one.read_bytes(), fid(tmp_path / "out")
     with safetensors.safe_open(one, "numpy") as file:  # keys of metadata have another order in every process
         assert [*file.metadata()] == ["about"]
-    for spoiled, said in ((before[:50], "is damaged"), (other.read_bytes(), "belongs to another block")):
+    foreign = [(file.read_bytes(), "is of other images") for file in (other, elsewhere)]
+    for spoiled, said in ((before[:50], "is damaged"), *foreign):
         one.write_bytes(spoiled)
         refused = evaluate(*line)
         assert refused.code == 2

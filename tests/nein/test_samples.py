@@ -15,12 +15,13 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
-from nein.engine import environment
+from nein.engine import environment, images
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.models.editor_choice import ExternalEdits
 from nein.wording import families
 from tests.helpers.hub import Repository
+from tests.reporting import made
 
 
 def rewrite(root, change):
@@ -176,6 +177,19 @@ def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(make_data, tmp_path, m
     asked = len(hub.requests)
     assert loading.load("hub:owner/name@abc", **named).samples == found.samples
     assert len(hub.requests) == asked  # the second time it is read from the cache
+
+
+def test_a_folder_of_the_hubs_layout_is_laid_out_again_when_it_changes(make_data, tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder, found = tmp_path / "published", []
+    (folder / "data").mkdir(parents=True)
+    for side in (24, 40):
+        rows = with_pictures(made.write_data(tmp_path / str(side), made.records(2, 1), side), "source_image",
+                             "sample_image")  # fmt: skip
+        datasets.Dataset.from_list(rows).to_parquet(folder / "data" / "val-00000-of-00001.parquet")
+        found.append(loading.load(f"hub:{folder}", cache=tmp_path / "laid out").samples[0])
+    assert [images.decode(sample.sample_path).shape for sample in found] == [(24, 32, 3), (40, 48, 3)]
 
 
 def test_an_object_is_a_whole_word_and_another_sentence_has_no_template():

@@ -356,6 +356,7 @@ def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarr
             about = json.loads((file.metadata() or {})["about"])
     except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
-    if (about.get("block"), about.get("track")) != (number, run.track):
-        raise UserError(f"'{path}' belongs to another block; remove it and give the same command again.")
+    whose = about.get("block"), about.get("track"), about.get("images")
+    if whose != (number, run.track, run.pixels(number, about.get("ids", ()))):
+        raise UserError(f"'{path}' is of other images; remove it and give the same command again.")
     return tensors, about

@@ -23,6 +23,7 @@ from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row, runs_at
 from nein.engine.shapes import Shape
+from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
 from nein.reporting.scores import ScoreTable
@@ -128,6 +129,11 @@ class RunDir(Folder):
 
     def feature_path(self, metric: str, block: int) -> Path:
         return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
+
+    def pixels(self, number: int, ids: Sequence[str]) -> str:
+        """12 digits over the edited images of samples of a block."""
+        edited = {row["id"]: row.get("sha256") for row in self.read(EDIT, number)}
+        return json_digest({"images": [edited.get(name) for name in ids]})[:12]
 
     @cached_property
     def about(self) -> dict[str, Any]:

@@ -237,8 +237,9 @@ def _write_features(
         name: np.asarray([features[side] for _, features in rows], np.float32).reshape(len(rows), width)
         for side, name in enumerate(("edited", "target"))
     }
+    ids = [item.id for item, _ in rows]
     about = {
-        "block": number, "track": run.track, "ids": [item.id for item, _ in rows],
+        "block": number, "track": run.track, "ids": ids, "images": run.pixels(number, ids),
         "target_keys": [item.target_key for item, _ in rows],
         "edited_sha256": hashlib.sha256(tensors["edited"].tobytes()).hexdigest(),
     }  # fmt: skip

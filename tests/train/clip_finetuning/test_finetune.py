@@ -182,6 +182,9 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_
             tune(out=tmp_path / f"stop-{trainable}", trainable=trainable, **given)
         run = tune(out=tmp_path / f"skip-{trainable}", trainable=trainable, unreadable="skip", **given)
         assert logged(run, "skipped")[-1] == 1
+    write_png(broken, drawn.picture(items[0].image))
+    with pytest.raises(UserError, match="holds a run with images"):
+        tune(out=run, trainable="text", unreadable="skip", **given)
 
 
 def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune, whole, tmp_path):

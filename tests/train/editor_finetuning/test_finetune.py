@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
+from PIL import Image
 from safetensors.torch import load_file
 
 from nein import editors
@@ -343,6 +344,14 @@ def test_another_configuration_in_the_same_folder_is_refused(again, tune):
         tune(learning_rate=0.5)
     tune(learning_rate=0.5, steps=1, overwrite=True)
     assert len(logged(again)) == 1
+
+
+def test_other_images_under_their_names_are_refused(tune, data):
+    tune(data=data, steps=1)
+    file = min((data / "nein_train").iterdir())
+    Image.new("RGB", (64, 64)).save(file)
+    with pytest.raises(UserError, match="holds a run with images"):
+        tune(data=data, steps=1)
 
 
 def test_a_damaged_checkpoint_is_named(again, tune):
