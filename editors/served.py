@@ -17,7 +17,7 @@ import numpy as np
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.presets import split_address
 from nein.editors.remote import RemoteEditor
-from nein.loading.service import WITHHELD, NoAnswer, Service, png, setting
+from nein.loading.service import AT_ONCE, WITHHELD, NoAnswer, Service, png
 
 #: Fields of a request that are no user's: what is edited, and how the reply comes.
 OURS = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
@@ -67,7 +67,7 @@ class ServedEditor(RemoteEditor):
 
     size     WIDTHxHEIGHT, "auto", or a rule of `SIZES`; None: the rule of the model.
     seed     A number, "sample" (modulo 2**31) or "none"; None: "none" for hosted services, which have none.
-    concurrency, timeout, retries   Of `nein.loading.service.Service`.
+    concurrency, timeout, retries, spending   Of `nein.loading.service.Service`.
     options  Further fields of the request.
 
     Raises EditorError where nobody answers, or the model is not served there.
@@ -75,14 +75,14 @@ class ServedEditor(RemoteEditor):
 
     def __init__(
         self, reference: str, *, size: str | None = None, seed: int | str | None = None,
-        concurrency: int | None = None, timeout: float | None = None, retries: int | None = None,
+        concurrency: int = AT_ONCE, timeout: float = 300.0, retries: int = 5, spending: Any = None,
         **options: Any,
     ) -> None:  # fmt: skip
         if taken := sorted({*OURS} & options.keys()):
             raise EditorError(f"the option {taken[0]!r} is decided by the benchmark; leave it out")
         url, self.model = split_address(reference)
-        seconds = setting("timeout", timeout, 300.0)  # a picture takes longer than an answer
-        self._service = Service(url, self.model, concurrency=concurrency, timeout=seconds, retries=retries)
+        sending: dict[str, Any] = {"concurrency": concurrency, "timeout": timeout, "retries": retries}
+        self._service = Service(url, self.model, **sending, spending=spending)
         super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
         hosted = bool(self._service.hosted)
         if size is None:

@@ -8,14 +8,18 @@ import inspect
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from nein.loading.errors import choose, isolated, out_of_memory, reason
-from nein.metrics.base import Images, MetricError, check_images, fingerprint
+from nein.loading.references import is_served
+from nein.loading.service import NoAnswer
+from nein.metrics.base import Described, Images, MetricError, alike, check_images, fingerprint
+from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words, in_turns
+from nein.metrics.chat.endpoint import connect
 from nein.metrics.judges.base import TEMPLATES, Answer, check_finite
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -43,7 +47,7 @@ class Reply:
     logprobs  Per option, the natural logarithm of the probability that the answer begins with its letter;
               None for a letter that the server did not list, None altogether where there are none.
     each      What was said about each option by itself ("Yes", "No"), where the model was asked so.
-    error     Why there is no answer; silent: whether other questions can be expected to fail alike.
+    error     Why there is no answer.
     version   Of the model that answered, where a server says so.
     """
 
@@ -51,7 +55,6 @@ class Reply:
     logprobs: tuple[float | None, ...] | None = None
     each: tuple[str, ...] | None = None
     error: str = ""
-    silent: bool = False
     version: str = ""
 
     def __post_init__(self) -> None:
@@ -102,12 +105,93 @@ def answer_each(
     def failed(error: BaseException) -> Reply:
         if isinstance(error, MetricError):
             raise error
-        return Reply(error=reason(error), silent=bool(getattr(error, "silent", False)))
+        return Reply(error=str(error) if isinstance(error, NoAnswer) else reason(error))
 
     replies = iter(
         isolated(answer, [(i, question) for i, row in enumerate(asked) for question in row], failed)
     )
     return [[next(replies) for _ in row] for row in asked]
+
+
+class ChatChoices(Described):
+    """A chat model: greedy answers, and the letters' log-probabilities, of the first token; of a served model
+    those among its 20 likeliest. A question without an answer is a reply with the error."""
+
+    scorings = SCORINGS
+
+    def __init__(self, chat: Chat, *, max_new_tokens: int = 16) -> None:
+        self.chat, self.max_new_tokens = chat, max_new_tokens
+
+    @property
+    def concurrent(self) -> int:
+        return self.chat.concurrent
+
+    def describe(self) -> dict[str, Any]:
+        decoding = f"greedy, at most {self.max_new_tokens} tokens"
+        picture = "where the prompt has it" if self.chat.keeps_order else "before the words"
+        own = {"kind": "choice", "decoding": decoding, "picture": picture}
+        if not self.concurrent:
+            own |= {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
+        return {**self.chat.describe(), **own}
+
+    def usage(self) -> dict[str, Any]:
+        return self.chat.usage()
+
+    def stop(self) -> None:
+        self.chat.stop()
+
+    def answer(
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
+    ) -> list[list[Reply]]:
+        check_images(images, asked, "questions")
+        tokens = self.max_new_tokens if "generated" in scorings else 1
+        sampling = Sampling(tokens, top=_LETTERS if "logprob" in scorings else None)
+        replies: dict[tuple[int, int], Reply] = {}
+        for cells in self._batches(images, asked):
+            messages = [self._message(images[i], asked[i][k].prompt) for i, k in cells]
+            for (i, k), completion in zip(cells, self.chat.complete(messages, sampling), strict=True):
+                replies[i, k] = _reply_of(completion, asked[i][k].options, scorings)
+        return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
+
+    def _batches(
+        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]]
+    ) -> Iterable[list[tuple[int, int]]]:
+        """(image, question) of messages that go together: of a served model all, of one that is here those
+        about as many images of one size as it takes at once, first questions first."""
+        if self.concurrent:
+            yield in_turns(asked)
+            return
+        for group in alike(range(len(images)), lambda index: images[index].shape, self.chat.batch_size):
+            for turn in range(max((len(asked[i]) for i in group), default=0)):
+                yield [(i, turn) for i in group if turn < len(asked[i])]
+
+    def _message(self, image: np.ndarray, prompt: Prompt) -> Message:
+        if prompt.before and self.chat.keeps_order:
+            return Message((prompt.before, image, prompt.after))
+        return Message((image, prompt.text))
+
+
+_LETTERS = Words(tuple(LETTERS), logs=True)
+
+
+def _reply_of(said: Completion, options: int, scorings: Sequence[str]) -> Reply:
+    generated, likely = "generated" in scorings, said.probabilities
+    # A limit that ended within thoughts is no matter where only the first token is read.
+    if said.error is not None and (generated or getattr(said.error, "kind", "") != THINKING):
+        served = isinstance(said.error, NoAnswer)
+        return Reply(error=str(said.error) if served else reason(said.error))
+    logprobs = None if likely is None else tuple(likely[letter] for letter in LETTERS[:options])
+    return Reply(said.text if generated else None, logprobs, version=said.version)
+
+
+def load(path_or_id: str, *, batch_size: int = 8, max_new_tokens: int = 16, **how: Any) -> ChatChoices:
+    """See `metrics.load_choices`."""
+    if is_served(path_or_id):
+        return ChatChoices(connect(path_or_id, **how), max_new_tokens=max_new_tokens)
+    from nein.metrics.chat.local import BARE, LocalChat, load_chat
+
+    chat = LocalChat(*load_chat(path_or_id, bare=BARE, **how), batch_size=batch_size)
+    return ChatChoices(chat, max_new_tokens=max_new_tokens)
 
 
 class JudgeChoices:

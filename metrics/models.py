@@ -7,13 +7,15 @@ from __future__ import annotations
 import inspect
 import json
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nein.loading.errors import choose
 from nein.loading.references import Need, is_local, is_served, located, parse_reference
-from nein.metrics import backends, judges
+from nein.metrics import judges
 from nein.metrics.base import MetricError
+from nein.metrics.chat import endpoint
 
 ENCODERS: dict[str, str] = {
     "clip": "nein.metrics.encoders:load_clip",
@@ -24,7 +26,7 @@ ENCODERS: dict[str, str] = {
 
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vlm:load"},
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vqa:load"},
     "ovd": {
         "owlv2": "nein.metrics.judges.detectors:load_owlv2",
         # The published checkpoint is that of the model of videos, with this one in it.
@@ -36,9 +38,6 @@ JUDGES: dict[str, dict[str, str]] = {
 
 #: Options of a judge's class that another one of the kind does without.
 _OF_ONE = ("quantization", "pad", "backend")
-
-#: Models of multiple choice: whether they are served -> loader.
-CHOICES = {True: "nein.metrics.judges.endpoint:load_choices", False: "nein.metrics.judges.vlm:load_choices"}
 
 #: Models with an encoder for pictures and one for sentences: prefix of a reference -> loader. Other
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
@@ -68,7 +67,7 @@ ORIGINS: dict[str, str] = {
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
     "attribute": "nein.metrics.judges:load_plugin",
-    "served": "nein.metrics.judges.endpoint:load",
+    "served": "nein.metrics.judges.vqa:load",
 }
 
 
@@ -78,7 +77,7 @@ def check_reference(path_or_id: str) -> None:
     if parse_reference(path_or_id).is_code:
         judges.offered(path_or_id)
     else:
-        backends.check(path_or_id)
+        endpoint.check(path_or_id)
 
 
 def load_encoder(
@@ -143,10 +142,10 @@ def load_choices(
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL".
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
-                of `metrics.backends.endpoint.Endpoint`.
+                of `metrics.chat.endpoint.Endpoint`.
     """
     path_or_id = located(path_or_id)
-    load = pkgutil.resolve_name(CHOICES[is_served(path_or_id)])
+    load = pkgutil.resolve_name("nein.metrics.choices:load")
     return load(path_or_id, device=device, dtype=dtype, **options)
 
 
@@ -164,24 +163,27 @@ def check_reward(reference: str) -> None:
     """Checks a reference and loads nothing. Raises MetricError, one sentence."""
     kind, model = split_reward(reference)
     places = REWARDS[kind]
-    (pkgutil.resolve_name(places[1]) if places else backends.check)(located(model))
+    (pkgutil.resolve_name(places[1]) if places else endpoint.check)(located(model))
 
 
 def load_reward(
-    reference: str, *, device: str = "cpu", dtype: str = "float32",
+    reference: str, *, device: str = "cpu", dtype: str = "float32", sending: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Any:  # fmt: skip
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two pictures.
+    sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
     options    editscore: `protocol`, `passes`, `reduction`, `temperature`.
     """
     kind, model = split_reward(reference)
     places = REWARDS[kind]
     how = {"device": device, "dtype": dtype, **options}
     if places is None:
+        how |= (sending or {}) if is_served(model) else {}
         return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
+    how |= {"sending": sending} if kind == "editscore" else {}
     return pkgutil.resolve_name(places[0])(located(model), **how)
 
 

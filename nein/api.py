@@ -28,7 +28,6 @@ from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_op
 from nein.engine.errors import UserError, sentence
 from nein.engine.folder import runs_below
 from nein.engine.processes import Processes
-from nein.loading import service
 from nein.loading.digests import json_digest, source_digest
 from nein.metrics.choices import FunctionChoices
 from nein.metrics.dual import objects as two_towers
@@ -245,7 +244,6 @@ def _run(
         raise UserError(
             f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
         )
-    service.use(config)
     with contextlib.closing(start(config)) as executor:
         models = {name: make(name, thing, executor.device) for name, thing in objects.items()}
         if config.out is None and models:  # a folder for these models, by their names and a digest

@@ -182,7 +182,6 @@ def hub(monkeypatch, tmp_path):
 def server(monkeypatch):
     """An OpenAI-compatible endpoint on the loopback address; it is asked again without much ado."""
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr("nein.loading.service._command", {})  # of the command before
     found = Server()
     yield found
     found.close()

@@ -6,7 +6,8 @@ from nein import cli
 from nein.editors import EditorError, get_editor
 from nein.loading import credentials
 from nein.metrics import MetricError
-from nein.metrics.backends.endpoint import Endpoint, split_endpoint
+from nein.metrics.chat import Message, Sampling
+from nein.metrics.chat.endpoint import Endpoint, split_endpoint
 from tests.loopback import say
 
 USER, PASSWORD, TOKEN = "secretuser", "secretpass", "secrettoken"
@@ -74,9 +75,10 @@ def test_a_server_that_quotes_key_or_header_gives_nothing_away(server):
     key = "sk-SECRETKEY123"
     found = Endpoint(server.url, "eye-7b", key=key, retries=0)
     server.rule = lambda body, count: (400, {"error": f"{key}, Basic YTpi, Bearer other-key-9"}, {})
-    with pytest.raises(RuntimeError, match="HTTP 400") as failed:
-        found.chat("Hello?")
+    [failed] = found.complete([Message(("Hello?",))], Sampling(9))
+    assert "HTTP 400" in str(failed.error)
     for word in (key, "YTpi", "other-key-9"):
-        assert word not in str(failed.value)
+        assert word not in str(failed.error)
     server.rule = lambda body, count: (200, say(f"B, said {key}. A basic answer."), {})
-    assert found.chat("Hello?").text == "B, said .... A basic answer."
+    [said] = found.complete([Message(("Hello?",))], Sampling(9))
+    assert said.text == "B, said .... A basic answer."

@@ -17,10 +17,9 @@ from transformers import DynamicCache
 
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
-from nein.metrics.base import Images, MetricError, Texts, alike, chunks
-from nein.metrics.judges import vlm
+from nein.metrics.base import Described, Images, MetricError, Texts, alike, chunks
+from nein.metrics.chat.local import LocalChat, yes_no_tokens
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
-from nein.metrics.judges.vlm import yes_no_tokens
 from nein.metrics.loading import Source, exact, load_model
 
 #: Questions asked together, per picture of a batch.
@@ -44,7 +43,7 @@ class _Job(NamedTuple):
     suffixes: dict[str, tuple[int, ...]]
 
 
-class LlavaNextJudge(vlm.VisionChat):
+class LlavaNextJudge(LocalChat, Described):
     """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
 
     batch_size  Pictures whose beginnings are run together; twice as many questions are.
@@ -54,7 +53,8 @@ class LlavaNextJudge(vlm.VisionChat):
         self, model: Any, processor: Any, source: Source, *, template: str = "llava-mistral",
         quantization: str = "none", max_new_tokens: int = 10, batch_size: int = 8,
     ) -> None:  # fmt: skip
-        super().__init__(model, processor, source, max_new_tokens=max_new_tokens)
+        super().__init__(model, processor, source)
+        self.max_new_tokens = max_new_tokens
         self.template = choose("prompt template", template, TEMPLATES)
         self.quantization, self.batch_size = quantization, batch_size
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
@@ -64,11 +64,13 @@ class LlavaNextJudge(vlm.VisionChat):
         self._cache = "cache" if "cache" in named else "past_key_values"
         self._image_id = int(model.config.image_token_id)
         self._image_word = processor.tokenizer.convert_ids_to_tokens(self._image_id)
-        self._yes, self._no = yes_no_tokens(processor.tokenizer)
+        self._yes, self._no = yes_no_tokens(processor.tokenizer).values()
 
     def describe(self) -> dict[str, Any]:
         return {
-            **self.facts("vqa"),
+            **super().describe(),
+            "kind": "vqa",
+            "decoding": f"greedy, at most {self.max_new_tokens} tokens",
             "preprocess": type(self.processor.image_processor).__name__,
             "template": self.template,
             "quantization": self.quantization,

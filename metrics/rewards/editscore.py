@@ -11,21 +11,16 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from nein.loading.digests import folder_digest
-from nein.loading.errors import MODEL_ERRORS, UnavailableError, choose, out_of_memory, reason
+from nein.loading.errors import choose, reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import NoAnswer
-from nein.metrics import backends
-from nein.metrics.backends.endpoint import Endpoint, picture, words
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
-from nein.metrics.judges import vlm
+from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
 from nein.metrics.loading import Source
 from nein.metrics.rewards import RewardJudge, check_edits, constants
 
@@ -53,60 +48,6 @@ OWN = {
 }
 
 
-class LocalSpeaker(vlm.VisionChat):
-    """A model of transformers that answers in words, one question at a time, so that no padding can change an
-    answer; `each` works through items as `say` may be called."""
-
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts, max_new_tokens=TOKENS)
-        self._drawing = threading.Lock()  # the generator for drawing is global
-
-    def describe(self) -> dict[str, Any]:
-        return {key: value for key, value in self.facts("editscore").items() if key != "decoding"}
-
-    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
-        from PIL import Image
-
-        parts = [{"type": "image", "image": Image.fromarray(picture)} for picture in pictures]
-        inputs = self.turns([_content(parts, text)])
-        drawing: dict[str, Any] = {}
-        if temperature > 0:
-            drawing = {"do_sample": True, "temperature": temperature, "top_p": TOP_P, "top_k": TOP_K}
-        devices = [self.model.device] if self.model.device.type == "cuda" else []
-        with self._drawing, torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
-            [ids], _ = self.generate(inputs, self.max_new_tokens, **drawing)
-        return self.text(ids)
-
-    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-        return ((item, work(item)) for item in items)
-
-
-class ServedSpeaker:
-    """A model behind an endpoint. A server without seeds draws as it likes."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self.concurrent = endpoint.concurrency
-        self.each, self.usage, self.stop = endpoint.each, endpoint.usage, endpoint.stop
-
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "editscore", "reference": self.endpoint.address, **self.endpoint.facts()}
-
-    def say(self, pictures: Images, text: str, seed: int, temperature: float) -> str:
-        """Raises NoAnswer."""
-        content = _content([picture(image, self.endpoint.detail) for image in pictures], text)
-        drawing = {"temperature": temperature, "top_p": TOP_P} if temperature > 0 else {"temperature": 0}
-        completion = self.endpoint.chat(content, [{"seed": seed}], max_tokens=TOKENS, **drawing)
-        return completion.answered().text
-
-
-def _content(shown: Sequence[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """The parts of a turn: every picture behind its label, as in the released code, and the text."""
-    labelled = [part for k, image in enumerate(shown, 1) for part in (words(f"<img{k}>: "), image)]
-    return [*labelled, words(text)]
-
-
 class EditScore(RewardJudge):
     """Scores from 0 to 10; the best edit has all of it.
 
@@ -120,7 +61,7 @@ class EditScore(RewardJudge):
     """
 
     def __init__(
-        self, speaker: Any, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
+        self, chat: Chat, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
         reduction: Literal["average_last", "average_first"] = "average_last",
         temperature: float = TEMPERATURE, texts: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
@@ -128,13 +69,14 @@ class EditScore(RewardJudge):
         choose("reduction", reduction, ("average_last", "average_first"))
         if passes < 1 or temperature < 0:
             raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
-        super().__init__(speaker)
+        super().__init__(chat)
+        self.chat = chat
         self.protocol, self.passes = protocol, passes
         self.reduction, self.temperature, self.texts = reduction, temperature, texts or OWN
 
     def describe(self) -> dict[str, Any]:
         return {
-            **self.model.describe(),
+            **self.chat.describe(),
             "kind": "editscore",
             "protocol": self.protocol,
             "passes": self.passes,
@@ -148,36 +90,34 @@ class EditScore(RewardJudge):
         """See `metrics.rewards.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
         check_edits([sources, edits], instructions)
         items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]
-
-        def ask(item: tuple[int, int, str]) -> str | BaseException:
-            i, k, part = item
+        messages = []
+        for i, k, part in items:
             alone = part == "PQ" and self.protocol == "fixed"
-            pictures = [edits[i]] if alone else [sources[i], edits[i]]
+            shown = [edits[i]] if alone else [sources[i], edits[i]]
             text = self.texts[part].replace("<instruction>", instructions[i])
-            try:
-                return self.model.say(pictures, text, SEED + k, self.temperature)
-            except (NoAnswer, *MODEL_ERRORS) as error:
-                if out_of_memory(error) or isinstance(error, UnavailableError):
-                    raise
-                return error
-
-        answers = dict(self.model.each(ask, items))
+            # Every picture behind its label, as in the released code.
+            labelled = [entry for n, image in enumerate(shown, 1) for entry in (f"<img{n}>: ", image)]
+            messages.append(Message((*labelled, text), SEED + k))
+        sampling = Sampling(TOKENS)
+        if self.temperature > 0:
+            sampling = Sampling(TOKENS, self.temperature, TOP_P, TOP_K)
+        answers = dict(zip(items, self.chat.complete(messages, sampling), strict=True))
         return [
             self._one([(answers[i, k, "SC"], answers[i, k, "PQ"]) for k in range(self.passes)])
             for i in range(len(edits))
         ]
 
-    def _one(self, answers: Sequence[Sequence[str | BaseException]]) -> Score:
+    def _one(self, answers: Sequence[Sequence[Completion]]) -> Score:
         passes: list[list[float]] = []
         numbers: list[list[list[float]]] = []
         for pair in answers:
             for entry in pair:
-                if isinstance(entry, BaseException):
-                    return Score(None, reason(entry), again=isinstance(entry, NoAnswer))
-            found: list[Any] = [read_numbers(str(text), self.protocol) for text in pair]
+                if entry.error is not None:
+                    return Score(None, reason(entry.error), again=isinstance(entry.error, NoAnswer))
+            found: list[Any] = [read_numbers(entry.text, self.protocol) for entry in pair]
             for read in found:
                 if isinstance(read, str):
-                    return Score(None, read, {"answers": list(pair)})
+                    return Score(None, read, {"answers": [entry.text for entry in pair]})
             numbers.append(found)
             # SC and PQ, from 0 to 10
             parts = [min(row, default=RANGE / 2) / (RANGE / 10) for row in found]
@@ -242,27 +182,32 @@ def _paper(answer: str) -> list[float]:
 
 def check(reference: str) -> None:
     if not expanded(Path(reference, ADAPTER)).is_file():
-        backends.check(reference)
+        endpoint.check(reference)
 
 
-def load(path_or_id: str, *, device: str, dtype: str, **options: Any) -> EditScore:
+def load(
+    path_or_id: str, *, device: str, dtype: str, sending: Mapping[str, Any] | None = None, **options: Any
+) -> EditScore:  # fmt: skip
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base. The authors' questions in the folder are asked. Raises MetricError."""
+    its base; sending: options of an endpoint. The authors' questions in the folder are asked. Raises
+    MetricError."""
     check(path_or_id)
     if is_served(path_or_id):
-        return EditScore(ServedSpeaker(backends.connect(path_or_id)), **options)
+        return EditScore(endpoint.connect(path_or_id, **(sending or {})), **options)
+    from nein.metrics.chat.local import LocalChat, load_chat
+
     folder = expanded(path_or_id)
     if (folder / ADAPTER).is_file():
         parts = _with_adapter(folder, device, dtype)
     else:
-        parts = vlm.load_chat(path_or_id, device=device, dtype=dtype)
+        parts = load_chat(path_or_id, device=device, dtype=dtype)
     if (folder / "vie_prompts.py").is_file():
         rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
         names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
         context, about, sc, pq = constants(folder, names, AUTHORS).values()
         sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
         options["texts"] = {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
-    return EditScore(LocalSpeaker(*parts), **options)
+    return EditScore(LocalChat(*parts), **options)
 
 
 def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Source]:
@@ -273,7 +218,9 @@ def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Sour
     base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise MetricError(f"'{folder / ADAPTER}' names no base ('base_model_name_or_path'); write it there.")
-    model, processor, source = vlm.load_chat(str(base), device=device, dtype=dtype)
+    from nein.metrics.chat.local import load_chat
+
+    model, processor, source = load_chat(str(base), device=device, dtype=dtype)
     try:
         merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:

@@ -23,8 +23,9 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
+    from nein.engine.answers import spent_in
     from nein.loading import spending
-    from nein.loading.service import setting
+    from nein.loading.service import AT_ONCE
     from nein.models.references import named
 
     found = next(
@@ -40,8 +41,7 @@ def lines(config: Any) -> Iterator[str]:
                 done[reference] += each * records_done
                 left[reference] += each * (len(stage.blocks.wanted) - records_done)
                 edits |= {reference} if stage.name == EDIT else set()
-    ledger = spending.Ledger(config.out_dir)
-    spent = ledger.models()
+    spent = spent_in(config.out_dir)
     for reference, count in left.items():
         address, model = split_address(named(reference)[1])
         so_far = spent.get(model)
@@ -50,14 +50,14 @@ def lines(config: Any) -> Iterator[str]:
             requests = so_far["requests"]
             count = round(count * requests / done[reference])
             basis = f"as the {requests:,} so far"
-            dollars = None if so_far["dollars"] is None else so_far["dollars"] / requests
-            seconds = ledger.seconds[model] / requests
+            dollars = None if so_far["dollars"] is None else float(so_far["dollars"]) / requests
+            seconds = so_far["seconds"] / requests
         else:
             amount = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
             basis = f"by a table: {amount} a request"
             cost = spending.price(model, usage, address)
             dollars = None if cost is None else float(cost)
-        at_once = setting("concurrency", config.concurrency)
+        at_once = config.concurrency or AT_ONCE
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
         costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
         yield f"{model}: about {count:,} requests, {costs}, {time} at {at_once} at a time ({basis})"

@@ -27,7 +27,6 @@ from nein.engine.errors import UNSCORED, UserError, shortlist
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
-from nein.loading import service
 from nein.loading.spending import sentences
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
@@ -203,7 +202,6 @@ class Benchmark:
                 _open(self, config, executor, run, folder, anew)
         executor.barrier()  # no process reads a folder that another is about to refuse or to remove
         steps = by_model(runs, folders)
-        service.keep(config)
         blocks = executor.compute(steps, functools.partial(planned, self.runs, self.folder, config))
         if not executor.concludes:
             return None
@@ -423,7 +421,6 @@ def planned(
     runs: Callable[[Any, str], Sequence[Run]], folder: Callable[[Path], Folder], config: Any, device: str
 ) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
-    service.keep(config)
     found = runs(config, device)
     return by_model(found, [folder(config.out_dir / run.folder) for run in found])
 

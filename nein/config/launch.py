@@ -40,11 +40,9 @@ def launch(
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
     from nein.engine import environment
-    from nein.loading import service
 
     environment.look_for_garbage_seldom()
     environment.keep_freed_memory()
-    service.use(config)
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
@@ -62,7 +60,7 @@ def launch(
 def start(options: Any) -> Executor:
     """The executor of `--on` (`nein.config.groups.RuntimeOptions`). Raises UserError."""
     from nein.engine import processes, run
-    from nein.loading.service import setting
+    from nein.loading.service import AT_ONCE
 
     on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
     if on == "ray":
@@ -72,7 +70,7 @@ def start(options: Any) -> Executor:
     if on == "ranks" and not processes.launched():
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
     ranks = processes.from_environment() if on == "ranks" else None
-    requests = setting("concurrency", getattr(options, "concurrency", None))
+    requests = getattr(options, "concurrency", None) or AT_ONCE
     return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
 
 

@@ -1,4 +1,5 @@
-"""Answers of models on disk: what was asked once is never asked again, by this command or a later one."""
+"""Answers of models on disk, and what they cost: what was asked once is never asked again, by this command or
+a later one."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 class AnswerCache:
     """JSON objects by (space, key) in one SQLite file, which threads and processes may share (a
-    `metrics.base.Store`).
+    `metrics.base.Store`), and what requests have cost by model.
 
     An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
-    where the file is damaged or cannot be written.
+    where the file is damaged or cannot be written, also on a file system without locks.
     """
 
     def __init__(self, path: Path, *, wait: float = WAIT) -> None:
@@ -35,11 +37,13 @@ class AnswerCache:
             self._db.execute("PRAGMA synchronous = EXTRA")
             with self._writing():
                 self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
+                self._db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> dict[str, Any] | None:
-        address = _address(space, key)
         with self._mutex, self._sentences():
-            row = self._db.execute("SELECT value FROM answers WHERE key = ?", (address,)).fetchone()
+            row = self._db.execute(
+                "SELECT value FROM answers WHERE key = ?", (_address(space, key),)
+            ).fetchone()
             return None if row is None else json.loads(row[0])
 
     def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
@@ -50,6 +54,24 @@ class AnswerCache:
         rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._mutex, self._sentences(), self._writing():
             self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+
+    def pay(self, model: str, dollars: Decimal | None, **counts: float) -> None:
+        """Adds a request to what a model has taken. dollars: None for an unknown price."""
+        with self._mutex, self._sentences(), self._writing():
+            row = self._db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
+            entry = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
+            for name, count in {"requests": 1, **counts}.items():
+                entry[name] = entry.get(name, 0) + count
+            if dollars is not None:
+                entry["dollars"] = str(dollars + Decimal(entry["dollars"] or 0))
+                entry["dearest"] = str(max(dollars, Decimal(entry["dearest"] or 0)))
+            self._db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
+
+    def spent(self) -> dict[str, dict[str, Any]]:
+        """Model -> requests, tokens, seconds in all; `dollars` in all and of the `dearest` request, as texts
+        of decimals, None without a price."""
+        with self._mutex, self._sentences():
+            return _spent(self._db)
 
     def close(self) -> None:
         with self._mutex:  # sqlite crashes where a thread is still at work
@@ -80,7 +102,7 @@ class AnswerCache:
         except sqlite3.OperationalError as error:
             raise UserError(
                 f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full or "
-                "read-only, or another program holds the file; choose a folder on another disk."
+                "read-only, knows no locks, or another program holds the file; choose a folder elsewhere."
             ) from None
         except (sqlite3.DatabaseError, ValueError, RecursionError) as error:
             raise UserError(
@@ -117,6 +139,26 @@ class BlockStore:
             lambda space: self._cache.put(space, self._scope, self._spaces[space]), sorted(self._changed)
         )
         self._changed.clear()
+
+
+def spent(folder: Path) -> dict[str, dict[str, Any]]:
+    """`AnswerCache.spent` of the OUT that a folder is or lies in; {} where nothing was asked."""
+    places = (folder, *folder.absolute().parents[:3])
+    return next(filter(None, map(spent_in, places)), {})
+
+
+def spent_in(out: Path) -> dict[str, dict[str, Any]]:
+    """The same of OUT alone."""
+    for path in (out / "answers.sqlite", out / "cache" / "answers.sqlite"):
+        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie where nothing can be written
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
+            return _spent(db)
+    return {}
+
+
+def _spent(db: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+    rows = db.execute("SELECT model, value FROM spent ORDER BY rowid")
+    return {model: json.loads(value) for model, value in rows}
 
 
 def _address(space: str, key: str) -> bytes:

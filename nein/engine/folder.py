@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nein.engine import atomic
+from nein.engine.answers import spent
 from nein.engine.blocks import SEGMENT
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
-from nein.loading import spending
 
 FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"
@@ -117,7 +117,7 @@ class Folder:
         }
         return {
             "invocations": [], **found, "models": self.models(), "usage": usage,
-            "spent": spending.spent(self.path),
+            "spent": spent(self.path),
         }  # fmt: skip
 
     def open(

@@ -13,7 +13,6 @@ from nein.engine.folder import Folder, Row
 from nein.engine.run import Executor
 from nein.engine.shapes import Shape
 from nein.engine.stages import Model, Stage, Step
-from nein.loading import service
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,6 @@ class Job:
         wanted = [stage for stage in self.stages if stage in self.config.stages]
         before = self.stages[: self.stages.index(wanted[-1])] if wanted else ()
         self.require(stage for stage in before if stage not in wanted)
-        service.keep(self.config)
         steps = self.steps(executor.device)
         if executor.is_main:
             self.folder.update(
@@ -93,7 +91,6 @@ class Job:
 
 
 def _steps(make: Callable[[Any], Job], config: Any, device: str) -> list[Step]:
-    service.keep(config)
     return make(config).steps(device)
 
 

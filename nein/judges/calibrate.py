@@ -30,8 +30,8 @@ from nein.engine.processes import Processes
 from nein.judges import asking
 from nein.judges.asking import read_config
 from nein.judges.config import SETS, CalibrateConfig
-from nein.loading import spending
 from nein.models import judges
+from nein.models.cached import Services
 from nein.models.judges import Word
 from nein.reporting import figures as frames
 from nein.statistics import calibration
@@ -50,7 +50,7 @@ def run(options: CalibrateConfig) -> None:
     directory, config = read_config(options.run, options.named)
     out = options.out or directory.out / "calibration"
     atomic.make_folder(out)
-    spending.keep(out, options.budget)
+    services = Services.of(options, config.cache_dir / "answers.sqlite")
     dataset, annotations = read_material(options, directory)
     cases = gather(dataset, annotations, options)
     for name, (present, absent) in known.counts(cases).items():
@@ -58,7 +58,7 @@ def run(options: CalibrateConfig) -> None:
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
     for kind in options.judges:
-        judge = score.load_models([f"removal_{kind}"], config, device)[kind]
+        judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
         file = calibrate(kind, judge, cases, config, out, options.batch_size)
         result = atomic.read_json(file)
         rates = result["rates"]["fixed"]

@@ -46,14 +46,16 @@ def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
     from nein.engine.processes import Processes
     from nein.models import editor_choice, judges
+    from nein.models.cached import Services
 
     how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
+    services = Services.of(options, None)
     if options.judge:
-        subject = judges.load(options.judge, options.subject, cache=None, **how)
+        subject = judges.load(options.judge, options.subject, services=services, **how)
         outcomes = check_judge(options.judge, subject, options.number)
     else:
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
-        subject = choice.load(batch_size=4, **how)
+        subject = choice.load(batch_size=4, services=lambda: services, **how)
         outcomes = check_editor(subject, options.number)
     failed = 0
     for name, passed, reason in outcomes:

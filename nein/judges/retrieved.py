@@ -22,7 +22,7 @@ from nein.judges.asking import read_config
 from nein.judges.calibrate import ask_all
 from nein.judges.config import RetrievedConfig
 from nein.judges.known import Case
-from nein.loading import spending
+from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
 from nein.statistics.calibration import Rates
@@ -46,8 +46,8 @@ def run(options: RetrievedConfig) -> str:
     directory, settings = read_config(options.judged_by)
     calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
-    spending.keep(options.run, options.budget)
-    judge = score.load_models([f"removal_{options.kind}"], settings, device)[options.kind]
+    services = Services.of(options, settings.cache_dir / "answers.sqlite")
+    judge = score.load_models([f"removal_{options.kind}"], settings, device, services)[options.kind]
     how = JudgeOptions(settings.article, settings.threshold)
     for known in calibrations:
         asked_so = how.of(options.kind).items() <= known.manifest.items()

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from nein.loading import credentials, spending
+from nein.loading import credentials
 from nein.loading.errors import UserError, choose
+from nein.loading.spending import tokens
 
 clock = time.monotonic
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
@@ -47,9 +48,7 @@ QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
 #: Seconds that a server may ask to wait (Retry-After); the package openai itself waits up to 120.
 LONGEST_WAIT = 900.0
 
-#: How a service is asked where nobody says it.
-USUAL = {"concurrency": 8, "timeout": 120.0, "retries": 5}
-_command: dict[str, Any] = {}
+AT_ONCE = 8  # requests in flight, where nobody says how many
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -82,24 +81,6 @@ class NoAnswer(RuntimeError):
     def transient(self) -> bool:
         """Whether the same request may be answered another time."""
         return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
-
-
-def use(options: object) -> None:
-    """From now on this process asks services as these options say, where they have the names of `USUAL`."""
-    _command.update({name: getattr(options, name, None) for name in USUAL})
-
-
-def keep(options: Any) -> None:
-    """The same in every process that works for a command, in whose OUT requests and their cost are kept."""
-    use(options)
-    if out := getattr(options, "out_dir", None):
-        spending.keep(out, getattr(options, "budget", None))
-
-
-def setting(name: str, given: Any = None, usual: Any = None) -> Any:
-    """One of `USUAL`: as given, else as the command says, else as usual."""
-    value = given if given is not None else _command.get(name)
-    return value if value is not None else usual if usual is not None else USUAL[name]
 
 
 class Pace:
@@ -168,22 +149,19 @@ class Service:
     """One model at an address; threads may share one. Raises UserError for values out of range.
 
     key          By default of the environment (`KEYS`).
-    concurrency, timeout, retries: if None, what the command says (`use`), else `USUAL`.
     concurrency  Requests in flight at a time; fewer while the server says that they are too many (`Pace`).
     timeout      Seconds to wait for one answer.
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
                  or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
                  `LONGEST_WAIT`); no other request of this service is sent meanwhile.
+    spending     What counts what requests cost: `request(model, address)`, around each, is given its tokens
+                 (`nein.models.cached.Spending`); None: nothing does.
     """
 
     def __init__(
-        self, url: str, model: str, *, key: str | None = None, concurrency: int | None = None,
-        timeout: float | None = None, retries: int | None = None,
+        self, url: str, model: str, *, key: str | None = None, concurrency: int = AT_ONCE,
+        timeout: float = 120.0, retries: int = 5, spending: Any = None,
     ) -> None:  # fmt: skip
-        concurrency, timeout, retries = (
-            setting(name, given)
-            for name, given in (("concurrency", concurrency), ("timeout", timeout), ("retries", retries))
-        )
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise UserError(
                 f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
@@ -197,6 +175,7 @@ class Service:
         self._key = key or os.environ.get(KEYS.get(self.hosted, "OPENAI_API_KEY"), "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
+        self._spending = spending
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
         # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
@@ -264,9 +243,10 @@ class Service:
             "files": [("image", ("image.png", image, "image/png"))],
             "options": {"headers": {"Content-Type": "multipart/form-data"}},
         }  # fmt: skip
-        with spending.ledger().request(self.model, self.address) as paid:
+        counted = self._spending.request(self.model, self.address) if self._spending is not None else None
+        with counted or contextlib.nullcontext({}) as paid:
             content = self._reply(lambda client: client.post(path, cast_to=str, body=body, **form))
-            paid |= spending.tokens(content.get("usage") if isinstance(content, dict) else None)
+            paid |= tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)
         return content
 

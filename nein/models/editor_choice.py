@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from nein.engine.folder import CONTENTS
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
+from nein.models.cached import Services
 from nein.models.references import resolve, slug
 
 log = logging.getLogger(__name__)
@@ -69,16 +70,21 @@ class EditorChoice:
         at_once = self.options.get("concurrency") or getattr(self.made, "concurrency", 1)
         return "remote" if is_served(self.row) or at_once != 1 else "device"
 
-    def load(self, *, device: str, dtype: str, batch_size: int) -> editors.Editor:
-        """The editor, without its remedy, with its weights in memory. Raises EditorError."""
+    def load(
+        self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None
+    ) -> editors.Editor:  # fmt: skip
+        """The editor, without its remedy, with its weights in memory. Raises EditorError. services: how one
+        behind an address is asked."""
         if self.made is not None:
             return self.made
         where: dict[str, Any] = {}
+        if services is not None and is_served(self.row):
+            where = dict(services().options)
         if self.checkpoint is not None:
             where = {"checkpoint": resolve(self.checkpoint), "revision": self.revision}
         return editors.get_editor(
-            self.row, device=device, dtype=dtype, batch_size=batch_size, **where,
-            **{**self.options, **self._further()},
+            self.row, device=device, dtype=dtype, batch_size=batch_size,
+            **{**where, **self.options, **self._further()},
         )  # fmt: skip
 
     def check_references(self) -> None:

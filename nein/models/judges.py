@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nein.engine.answers import AnswerCache
 from nein.loading.references import is_served
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
-from nein.models.cached import CachedJudge
+from nein.models.cached import Services
 from nein.models.references import resolve
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
@@ -51,15 +49,17 @@ def check(reference: str) -> None:
     metrics.check_reference(resolve(reference))
 
 
-def load(kind: str, reference: str, *, cache: Path | None, device: str, dtype: str, **options: Any) -> Any:
-    """A judge of `metrics.JUDGES`; `cache` keeps an endpoint's answers. Raises UserError or MetricError."""
+def load(
+    kind: str, reference: str, *, services: Services | None, device: str, dtype: str, **options: Any
+) -> Any:  # fmt: skip
+    """A judge of `metrics.JUDGES`; services: of an endpoint. Raises UserError or MetricError."""
     from nein import metrics
 
     where = resolve(reference)
-    judge = metrics.load_judge(kind, where, device=device, dtype=dtype, **options)
-    if cache is None or not is_served(where):
-        return judge
-    return CachedJudge(judge, AnswerCache(cache / "answers.sqlite"))
+    if services is None or not is_served(where):
+        return metrics.load_judge(kind, where, device=device, dtype=dtype, **options)
+    options = {**services.options, **options}
+    return services.keep(metrics.load_judge(kind, where, device=device, dtype=dtype, **options))
 
 
 def ask(

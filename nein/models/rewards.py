@@ -12,12 +12,11 @@ from nein import metrics
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import isolated
-from nein.loading.references import is_served
-from nein.metrics.base import Score, Store, parse_yes_no
+from nein.metrics.base import Score, parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.metrics.rewards import RewardJudge as RewardJudge
 from nein.metrics.rewards import check_edits
-from nein.models.cached import CachedModel, CachedSpeaker
+from nein.models.cached import Services
 from nein.wording import denials
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
@@ -93,22 +92,15 @@ def check(reference: str) -> None:
 
 
 def load(
-    reference: str, *, cache: Store | None, device: str, dtype: str, removal: Callable[[], RewardJudge]
+    reference: str, *, services: Services, device: str, dtype: str, removal: Callable[[], RewardJudge]
 ) -> RewardJudge:
     """The judge of that reference, loaded.
 
-    cache    Keeps the answers of a judge behind an endpoint.
-    removal  Makes `RemovalReward` of the run's judge.
+    services  Of a judge behind an endpoint.
+    removal   Makes `RemovalReward` of the run's judge.
     """
     if reference == REMOVAL:
         return removal()
-    from nein.metrics.rewards.editscore import EditScore
-    from nein.metrics.rewards.pairwise import Pairwise
-
-    judge = metrics.load_reward(reference, device=device, dtype=dtype)
-    if cache is not None and is_served(metrics.split_reward(reference)[1]):
-        if isinstance(judge, Pairwise):
-            return Pairwise(CachedModel(judge.model, cache))
-        if isinstance(judge, EditScore):
-            judge.model = CachedSpeaker(judge.model, cache)
-    return judge
+    judge = metrics.load_reward(reference, device=device, dtype=dtype, sending=services.options)
+    services.keep(judge.model)  # pairwise comparison by a model of multiple choice
+    return services.keep(judge)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from nein.config.groups import Runs
+from nein.engine.answers import spent
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, runs_at
-from nein.loading.spending import sentences, spent
+from nein.loading.spending import sentences
 
 WINDOW = 600.0  # seconds over which the rate is measured
 

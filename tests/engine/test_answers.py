@@ -1,7 +1,6 @@
 import multiprocessing
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from nein.engine.answers import AnswerCache, BlockStore, Unique
 from nein.engine.errors import UserError
 from nein.engine.features import FeatureCache, scope_of
-from nein.models.cached import Questions
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path):
@@ -89,22 +87,6 @@ def test_a_damaged_file_is_a_sentence(tmp_path):
             cache.get("model", "question")
     with pytest.raises(UserError, match="cannot be read or written"):
         AnswerCache(tmp_path)
-
-
-def test_threads_that_ask_the_same_question_ask_it_once(tmp_path):
-    asked = []
-    with AnswerCache(tmp_path / "answers.sqlite") as cache:
-        questions = Questions(cache, "model", at_once=4, limit=9)
-
-        def ask(key):
-            asked.append(key)
-            time.sleep(0.05)
-            return {"text": key}
-
-        keys = [str(number % 3) for number in range(12)]
-        found = dict(questions.each(lambda key: questions.answer(key, lambda: ask(key)), keys))
-    assert found == {key: {"text": key} for key in "012"}
-    assert sorted(asked) == ["0", "1", "2"]
 
 
 def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp_path):

@@ -10,6 +10,8 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.generate.negvqa import run as negvqa
 from nein.generate.negvqa.sources import Choice
+from nein.metrics.chat.endpoint import Endpoint
+from nein.models.cached import CachedChat
 from nein.models.llm import client as llm
 from nein.models.remedies import editors as remedies
 from tests.loopback import HANG_UP, Reply, say
@@ -34,9 +36,8 @@ def measured(outcomes):
 
 def client(server, folder=None, **options):
     sending = {key: options.pop(key) for key in ("concurrency", "timeout", "retries") if key in options}
-    backend = llm.EndpointModel(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
-    cache = AnswerCache(folder / "answers.sqlite") if folder else None
-    return llm.Client(backend, cache=cache, **options)
+    chat = Endpoint(server.url, options.pop("model", "mind-7b"), **{"retries": 1, **sending})
+    return llm.Client(CachedChat(chat, AnswerCache(folder / "answers.sqlite")) if folder else chat, **options)
 
 
 WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "ffffff"]
@@ -160,10 +161,10 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server
     server.rule = lambda body, count: measure(body, count) if count <= 5 else (HANG_UP, None, {})
     many = [llm.Request(f"word {number}") for number in range(500)]
     first = client(server, tmp_path, retries=0, concurrency=4)
-    with pytest.raises(UserError, match=r"20 questions in a row without an answer.*kept"):
+    with pytest.raises(UserError, match=r"12 questions in a row without an answer.*kept"):
         first.complete(many, Length)
     # Of four in flight, three may fail before the last answer is counted; three come after the last failure.
-    assert len(server.requests) <= 5 + llm.HOPELESS + 2 * (4 - 1)
+    assert len(server.requests) <= 5 + 12 + 2 * (4 - 1)
     server.rule = measure
     answered = [asked(body) for body in server.requests[:5]]
     before = len(server.requests) + 4  # requests that were still under way
@@ -175,7 +176,7 @@ def test_a_dead_server_ends_the_work_with_a_sentence_and_answers_are_kept(server
 
 def by_generate(server, **options):
     item = Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)
-    asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", **options), cache=None)
+    asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", **options), services=None)
     [made] = negvqa.by_model([item], ["dog"], asked)
     return made.question or made.kind
 

@@ -2,8 +2,10 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from nein.engine.answers import AnswerCache
 from nein.metrics import MetricError
+from nein.metrics.chat import Message, Sampling
+from nein.metrics.chat.local import load_text
+from nein.models.cached import Services
 from nein.models.llm import client as llm
 
 
@@ -11,8 +13,8 @@ class Number(BaseModel):
     x: int
 
 
-def load(folder, cache=None, **options):
-    return llm.load(llm.LlmOptions(str(folder), max_tokens=12, **options), cache=cache)
+def load(folder, services=None, **options):
+    return llm.load(llm.LlmOptions(str(folder), max_tokens=12, **options), services=services)
 
 
 def test_a_model_that_says_an_object_is_understood(chain_model):
@@ -45,16 +47,16 @@ def test_greedy_answers_are_those_of_generate(random_model):
     model = AutoModelForCausalLM.from_pretrained(random_model)
     ids = words("[user] OneAnswer:", add_special_tokens=False, return_tensors="pt")
     expected = model.generate(**ids, do_sample=False, max_new_tokens=12)[0, ids["input_ids"].shape[1] :]
-    found = llm.backend(llm.LlmOptions(str(random_model)), "cpu").answer(
-        "One", schema=Number, temperature=0, max_tokens=12, seed=0
+    [found] = load_text(str(random_model), device="cpu", dtype="float32").complete(
+        [Message(("One",))], Sampling(12)
     )
     assert found.text == words.decode(expected, skip_special_tokens=True).strip()
 
 
 def test_answers_are_kept_for_these_weights_only(random_model, chain_model, tmp_path):
-    cache = AnswerCache(tmp_path / "answers.sqlite")
-    load(chain_model, cache).complete([llm.Request("One")], Number)
-    assert load(random_model, cache).complete([llm.Request("One")], Number)[0].value is None
+    services = Services.of(object(), tmp_path / "answers.sqlite")
+    load(chain_model, services).complete([llm.Request("One")], Number)
+    assert load(random_model, services).complete([llm.Request("One")], Number)[0].value is None
 
 
 def test_a_prompt_that_is_too_long_is_a_counted_failure(chain_model):

@@ -15,6 +15,7 @@ from nein import metrics
 from nein.loading.service import NoAnswer
 from nein.metrics import rewards
 from nein.metrics.base import MetricError
+from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.metrics.choices import Reply
 from nein.metrics.rewards import editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
@@ -29,18 +30,20 @@ def told(*numbers):
     return json.dumps({"reasoning": "so", "score": list(numbers)})
 
 
-class Speaking:
+class Speaking(Chat):
     def __init__(self, rule):
         self.rule = rule
 
     def describe(self):
         return {"model": "speaking"}
 
-    def say(self, pictures, text, seed, temperature):
-        return self.rule(len(pictures), text, seed)
-
-    def each(self, work, items):
-        return ((item, work(item)) for item in items)
+    def stream(self, messages, sampling):
+        for index, message in enumerate(messages):
+            try:
+                text = self.rule(len(message.images), message.parts[-1], message.seed)
+                yield index, Completion(text)
+            except NoAnswer as error:
+                yield index, Completion(error=error)
 
 
 def scored(rule, **options):
@@ -117,7 +120,12 @@ def qwen(tmp_path_factory):
 def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qwen):
     judge = metrics.load_reward(f"editscore:{qwen}")
     asked = ((42, 0.7), (42, 0.7), (43, 0.7), (42, 0.0), (1, 0.0))
-    a, again, b, greedy, same = (judge.model.say([SOURCE, FIRST], "Numbers?", *how) for how in asked)
+
+    def say(seed, temperature):
+        message = Message(("<img1>: ", SOURCE, "<img2>: ", FIRST, "Numbers?"), seed)
+        return judge.chat.complete([message], Sampling(64, temperature, 0.9, 20))[0].text
+
+    a, again, b, greedy, same = (say(*how) for how in asked)
     assert a == again != b
     assert greedy == same
     [one] = judge.score([SOURCE], [FIRST], [TOLD])

@@ -5,11 +5,11 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import loading
-from nein.metrics.backends import check_options
-from nein.metrics.choices import ChoiceQuestion, prompt
+from nein.metrics.chat.endpoint import check_options
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
-from nein.metrics.judges.vlm import ChatJudge, TransformersChoices
+from nein.metrics.judges.vqa import ChatJudge
 from tests.metrics import tiny
 
 QUESTIONS = [
@@ -39,12 +39,12 @@ def test_any_image_text_model_answers_as_generate_does(chat):
     for picture, row in zip(pictures, found, strict=True):
         for question, answer in zip(QUESTIONS, row, strict=False):
             turn = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
-            prompt = chat.processor.apply_chat_template(turn, add_generation_prompt=True)
-            inputs = chat.processor(images=Image.fromarray(picture), text=prompt, return_tensors="pt")
+            prompt = chat.chat.processor.apply_chat_template(turn, add_generation_prompt=True)
+            inputs = chat.chat.processor(images=Image.fromarray(picture), text=prompt, return_tensors="pt")
             with torch.no_grad():
-                ids = chat.model.generate(**inputs, max_new_tokens=10, do_sample=False)
-                logits = chat.model(**inputs).logits[0, -1].softmax(-1)
-            words, new = chat.processor.tokenizer, ids[0, inputs["input_ids"].shape[1] :]
+                ids = chat.chat.model.generate(**inputs, max_new_tokens=10, do_sample=False)
+                logits = chat.chat.model(**inputs).logits[0, -1].softmax(-1)
+            words, new = chat.chat.processor.tokenizer, ids[0, inputs["input_ids"].shape[1] :]
             assert answer.text == words.decode(new, skip_special_tokens=True).strip()
             yes = {words(w, add_special_tokens=False)["input_ids"][0] for w in ("yes", "Yes")}
             assert answer.p_yes is not None
@@ -54,17 +54,16 @@ def test_any_image_text_model_answers_as_generate_does(chat):
 
 
 def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
-    model = TransformersChoices(chat.model, chat.processor, chat.source)
+    model = ChatChoices(chat.chat)
     asked = [[ChoiceQuestion(prompt("paper", "What?", ["cat", "dog"]))]]
     picture = [tiny.picture(0)]
     for text, answer in (("<think>No.</think> Yes", "Yes"), ("No.</thinking>Yes", "Yes"), ("Yes", "Yes")):
-        for one in (chat, model):
-            monkeypatch.setattr(one, "text", lambda ids, text=text: text)
+        monkeypatch.setattr(chat.chat, "text", lambda ids, text=text: text)
         [[said]] = chat.ask(picture, [QUESTIONS[:1]])
         assert (said.text, said.p_yes is None) == (answer, text != answer)
         [[reply]] = model.answer(picture, asked, ["generated", "logprob"])
         assert (reply.text, reply.logprobs is None) == (text, text != answer)
-    monkeypatch.setattr(chat, "text", lambda ids: "<think>No")
+    monkeypatch.setattr(chat.chat, "text", lambda ids: "<think>No")
     with pytest.raises(ValueError, match="within the model's thoughts"):
         chat.ask(picture, [QUESTIONS[:1]])
 

@@ -11,6 +11,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.metrics.base import MemoryStore, MetricError, Score
 from nein.models import editor_choice, rewards
+from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
 from tests.loopback import say
 from tests.rehearsal import ScriptedJudge
@@ -134,10 +135,10 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_pa
     made = partial(remedies.with_remedy, Seeded(), name, device="cpu", dtype="float32", removal=Brightest)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            [result] = made(cache=cache).edit(requests(1))
+            [result] = made(services=Services(cache, {})).edit(requests(1))
         assert "(8, 8)" in result.note
     assert len(server.requests) == 4  # two questions about each of two edits
-    editor = made(cache=MemoryStore())
+    editor = made(services=Services(MemoryStore(), {}))
     editor.stop()
     with pytest.raises(CancelledError):
         editor.edit(requests(1))

@@ -9,8 +9,9 @@ from nein.editors import EditRequest
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.metrics.chat import Chat, Completion, local
 from nein.models import editor_choice
-from nein.models.llm.client import Answer
+from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
 from nein.wording import denials
 
@@ -32,7 +33,7 @@ class Listening(Identity):
 
 def edit(arm, *sentences):
     editor = Listening()
-    mended = remedies.with_remedy(editor, arm, cache=None, device="cpu")
+    mended = remedies.with_remedy(editor, arm, services=None, device="cpu")
     requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
     return editor.sent, mended.edit(requests)
 
@@ -74,7 +75,7 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
 
 def test_a_rule_of_attention_is_part_of_what_the_editor_is():
     made = {
-        name: remedies.with_remedy(Listening(), name, cache=None, device="cpu")
+        name: remedies.with_remedy(Listening(), name, services=None, device="cpu")
         for name in ("nag", "nag:8", "vsf")
     }
     assert made["nag:8"].describe()["mended"]["rule"] == {"scale": 8.0, "tau": 2.5, "alpha": 0.38}
@@ -102,16 +103,18 @@ def test_what_is_absent_is_what_guidance_goes_away_from():
     assert (weighted.instruction, dict(weighted.weights)) == (CUP, {"cup": -2.0})
 
 
-class Scripted:
-    concurrent = 0
-
+class Scripted(Chat):
     def __init__(self, text):
-        self.text, self.identity, self.asked = text, {"backend": text}, 0
+        self.text, self.asked = text, 0
 
-    def answer(self, prompt, **settings):
-        assert CUP in prompt
-        self.asked += 1
-        return Answer(self.text)
+    def describe(self):
+        return {"model": self.text}
+
+    def stream(self, messages, sampling):
+        for index, message in enumerate(messages):
+            assert CUP in message.parts[0]
+            self.asked += 1
+            yield index, Completion(self.text)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +135,10 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     text, told, note, error, tmp_path, monkeypatch
 ):
     model = Scripted(text)
-    monkeypatch.setattr("nein.models.llm.client.backend", lambda options, device: model)
+    monkeypatch.setattr(local, "load_text", lambda *where, **how: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            arm = remedies.ByLanguageModel("owner/name", cache, "cpu")
+            arm = remedies.ByLanguageModel("owner/name", Services(cache, {}), "cpu")
             editor = Listening()
             [result] = remedies.WithRemedy(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told

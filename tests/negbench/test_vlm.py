@@ -7,14 +7,12 @@ from nein.benchmarks.negbench import asking, scores
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
-from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.metrics.choices import JudgeChoices, Reply
-from nein.models.cached import CachedModel
 from nein.reporting import figures as frames
 from tests.loopback import Server, say
 from tests.metrics import tiny
@@ -25,10 +23,8 @@ TASK = ChoiceTask("x/mcq", questions(20, 8), Drawn(lambda name: tiny.picture(int
 
 
 def ask(model, folder, task=TASK, **manner):
-    run, cache = Folder(folder / "run"), AnswerCache(folder / "answers.sqlite")
-    asked = Model(
-        "test", lambda: CachedModel(model, cache), lambda loaded: {"model": (loaded.fingerprint, {})}
-    )
+    run = Folder(folder / "run")
+    asked = Model("test", lambda: model, lambda loaded: {"model": (loaded.fingerprint, {})})
     blocks = Blocks.first(len(task.questions), 3)
     stage = asking.asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
     Executor("cpu").compute([Step(run, stage)])

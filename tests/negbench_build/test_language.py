@@ -7,7 +7,8 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.polarity import changed
 from nein.datasets.negbench.sentences import Negation
 from nein.generate.negbench import language
-from nein.models.llm.client import Client, EndpointModel
+from nein.metrics.chat.endpoint import Endpoint
+from nein.models.llm.client import Client
 from tests.loopback import say
 
 IMAGES = [
@@ -18,7 +19,7 @@ IMAGES = [
 
 
 def client(server, **options):
-    return Client(EndpointModel(server.url, "eye-7b", retries=0), **options)
+    return Client(Endpoint(server.url, "eye-7b", retries=0), **options)
 
 
 def prompt(body):

@@ -6,8 +6,8 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import MetricError, choices
-from nein.metrics.choices import ChoiceQuestion, Reply, prompt
-from nein.metrics.judges.vlm import TransformersChoices, letter_tokens
+from nein.metrics.chat.local import LocalChat, letter_tokens
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, prompt
 from nein.metrics.letters import SCORINGS
 from tests.metrics.tiny import picture
 
@@ -18,29 +18,29 @@ ASKED = [ChoiceQuestion(prompt("paper", *words)) for words in WORDS]
 @pytest.fixture(scope="module", params=["llava", "llava_next", "qwen", "instructblip"])
 def model(request, classes):
     found = metrics.load_choices(str(classes / request.param), batch_size=4, max_new_tokens=4)
-    assert isinstance(found, TransformersChoices)
+    assert isinstance(found.chat, LocalChat)
     return found
 
 
 def by_hand(model, image, asked):
     """The answer of `generate` to one question, and the log-probabilities of the first token."""
     before, after = asked.prompt
-    if model.processor.__class__.__name__ == "InstructBlipProcessor":
+    if model.chat.processor.__class__.__name__ == "InstructBlipProcessor":
         text = asked.prompt.text
     else:
         turn = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": after}]
-        text = model.processor.apply_chat_template(
+        text = model.chat.processor.apply_chat_template(
             [{"role": "user", "content": turn}], add_generation_prompt=True
         )
         assert before in text
         assert after in text
-    inputs = model.processor(images=Image.fromarray(image), text=text, return_tensors="pt")
+    inputs = model.chat.processor(images=Image.fromarray(image), text=text, return_tensors="pt")
     with torch.no_grad():
-        found = model.model.generate(
+        found = model.chat.model.generate(
             **inputs, do_sample=False, max_new_tokens=4, return_dict_in_generate=True, output_logits=True
         )
     own = found.sequences[0, found.sequences.shape[1] - len(found.logits) :]
-    words = model.processor.tokenizer.decode(own, skip_special_tokens=True).strip()
+    words = model.chat.processor.tokenizer.decode(own, skip_special_tokens=True).strip()
     return words, found.logits[0][0].float().log_softmax(-1)
 
 
@@ -49,7 +49,7 @@ def test_answers_and_probabilities_are_those_of_single_calls(model):
     rows = [ASKED, ASKED[::-1], ASKED[:1]]
     found = model.answer(pictures, rows, SCORINGS)
     assert [len(row) for row in found] == [2, 2, 1]
-    letters = letter_tokens(model.processor.tokenizer)
+    letters = letter_tokens(model.chat.processor.tokenizer)
     seen = set()
     for image, questions, row in zip(pictures, rows, found, strict=True):
         for asked, reply in zip(questions, row, strict=True):
@@ -66,11 +66,11 @@ def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it
     found = metrics.load_choices(str(vlms / "llava"))
     assert found.describe()["picture"] == "where the prompt has it"
     first = "{% for m in messages %}<image>{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}"
-    found.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
-    moved = TransformersChoices(found.model, found.processor, found.source)
-    parts = moved._content(ASKED[0].prompt, "x")
-    assert [part["type"] for part in parts] == ["image", "text"]
-    assert parts[1]["text"].startswith("Question: What is there?\nOptions: A. cat B. dog\nAnswer with")
+    found.chat.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
+    moved = ChatChoices(LocalChat(found.chat.model, found.chat.processor, found.chat.source))
+    first, second = moved._message("x", ASKED[0].prompt).parts
+    assert first == "x"
+    assert second.startswith("Question: What is there?\nOptions: A. cat B. dog\nAnswer with")
     assert "before" in moved.describe()["picture"]
 
 
@@ -163,7 +163,7 @@ def test_a_tie_or_a_lack_of_probabilities_has_no_likeliest_letter():
 
 def test_letters_are_told_apart_by_tokens_that_no_other_letter_begins_with(classes):
     found = metrics.load_choices(str(classes / "qwen"))
-    tokenizer = found.processor.tokenizer
+    tokenizer = found.chat.processor.tokenizer
     letters = letter_tokens(tokenizer)
     assert tokenizer.convert_tokens_to_ids("A") in letters["A"]
     assert all(letters.values())

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from nein.engine.answers import AnswerCache
-from nein.metrics.backends.endpoint import Endpoint
-from nein.metrics.choices import ChoiceQuestion, prompt
-from nein.metrics.judges.endpoint import EndpointChoices
+from nein.metrics.chat.endpoint import Endpoint
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
 from nein.metrics.letters import SCORINGS
 from tests.loopback import HANG_UP, say
 from tests.metrics.tiny import picture
@@ -23,7 +22,7 @@ ASKED = ChoiceQuestion(prompt("paper", "What is not there?", ["cat", "dog"]))
 
 
 def model(server, **options):
-    return EndpointChoices(Endpoint(server.url, "eye-7b", **options))
+    return ChatChoices(Endpoint(server.url, "eye-7b", **options))
 
 
 def question(body):

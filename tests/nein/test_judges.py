@@ -163,7 +163,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
 @pytest.mark.parametrize(("kind", "name", "failed"), [("vqa", "llava", ["negated"]), ("ovd", "owlv2", [])])
 def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tmp_path, kind, name, failed):
     cases, how = known.instances(annotations, seed=0)[:8], judges.JudgeOptions()
-    judge = judges.load(kind, f"nano:{name}", cache=None, device="cpu", dtype="float32")
+    judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
     asked = controls.of_cases(cases, kind)
     plain, changed = (ask_all(kind, judge, some, how, tmp_path) for some in (cases, asked))
     made = of_controls.figures(plain, changed, kind)

@@ -54,7 +54,7 @@ def rate(kind, where, **options):
 
 
 def convert(where, instruction="ours", **options):
-    client = llm.load(LlmOptions(where, **options), cache=None)
+    client = llm.load(LlmOptions(where, **options), services=None)
     by_model([Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)], ["dog"], client, instruction)
 
 
@@ -65,7 +65,7 @@ def rewrite(where):
 
 
 def match(where):
-    client = llm.load(LlmOptions(model=where, max_tokens=2048), cache=None)
+    client = llm.load(LlmOptions(model=where, max_tokens=2048), services=None)
     row = {"id": "1", "variant": "plain", "question": "What is it?", "options": ["cat", "dog"], "each": None}
     matched(client, [{**row, "text": "Hard to say.", "error": ""}])
 

@@ -8,10 +8,11 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from nein.engine.answers import AnswerCache, spent
 from nein.engine.folder import Folder, runs_below
 from nein.engine.images import encode_png
-from nein.loading import spending
-from nein.loading.spending import BudgetError, Ledger, price, tokens
+from nein.loading.spending import BudgetError, price, tokens
+from nein.models.cached import Spending
 from tests.helpers import commands
 from tests.loopback import say
 
@@ -49,19 +50,25 @@ def test_a_usage_that_is_none_counts_nothing(usage):
     assert tokens(usage) == {}
 
 
-def ask(ledger, seconds=0.0):
-    with ledger.request("gpt-4o-mini", "") as paid:
+def ask(spending, seconds=0.0):
+    with spending.request("gpt-4o-mini", "") as paid:
         time.sleep(seconds)
         paid |= tokens(USAGE)
 
 
-def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path):
-    ledger, ended = Ledger(tmp_path, float(5.5 * float(COST))), []
+@pytest.fixture
+def budget(tmp_path):
+    """What counts the requests of a process that shares OUT, for a number of requests."""
+    return lambda count: Spending(AnswerCache(tmp_path / "cache" / "answers.sqlite"), float(count * COST))
+
+
+def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path, budget):
+    spending, ended = budget(Decimal("5.5")), []
 
     def work():
         try:
             while True:
-                ask(ledger, 0.02)
+                ask(spending, 0.02)
         except BudgetError as error:
             ended.append(str(error))
 
@@ -71,22 +78,22 @@ def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path):
     for thread in threads:
         thread.join(30)
     assert len(ended) == 8
-    [found] = spending.spent(tmp_path / "run").values()
-    assert found == {"requests": 5, "input_tokens": 5000, "output_tokens": 2500, "dollars": float(5 * COST)}
+    [found] = spent(tmp_path / "run").values()
+    assert found.pop("seconds") > 0
+    counts = {"requests": 5, "input_tokens": 5000, "output_tokens": 2500}
+    assert found == {**counts, "dollars": str(5 * COST), "dearest": str(COST)}
 
 
-def test_a_budget_is_that_of_all_processes_and_a_killed_request_counts(tmp_path):
-    first, second = (Ledger(tmp_path, 3 * float(COST)) for _ in range(2))
-    ask(first)
-    killed = second.request("gpt-4o-mini", "")
-    killed.__enter__()  # and nothing after it
-    ask(first)
+def test_a_budget_is_that_of_all_processes_and_later_commands(tmp_path, budget):
+    first, second = budget(3), budget(3)
+    for spending in (first, second, first):
+        ask(spending)
     with pytest.raises(BudgetError, match="larger --budget"):
-        ask(Ledger(tmp_path, 3 * float(COST)))
-    ask(Ledger(tmp_path, 4 * float(COST)))
+        ask(second)
+    ask(budget(4))
     with pytest.raises(RuntimeError), first.request("eye-7b", ""):  # failed: nothing is paid
         raise RuntimeError
-    assert spending.spent(tmp_path)["gpt-4o-mini"]["dollars"] == float(4 * COST)
+    assert spent(tmp_path)["gpt-4o-mini"]["dollars"] == str(4 * COST)
 
 
 VQA = ["negvqa", "--questions", 6, "--blind", 0, "--formats", "md,csv", "--model"]
@@ -115,7 +122,7 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
     assert f"Note: {line}" in (tmp_path / "table.md").read_text()
     assert commands.outcome(capsys, "status", tmp_path).stdout.splitlines()[-1] == line
     for path in runs_below(tmp_path):
-        assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == float(12 * COST)
+        assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == str(12 * COST)
 
 
 def test_an_editor_stops_before_its_budget_and_no_picture_is_paid_twice(server, tmp_path, capsys):
@@ -132,7 +139,7 @@ def test_an_editor_stops_before_its_budget_and_no_picture_is_paid_twice(server, 
     assert commands.exit_code(*words, "--budget", 1) == 0
     asked = [(body["prompt"], body["image"]) for body in server.requests]
     assert len(asked) == len(set(asked)) == 24  # of both tracks
-    assert spending.spent(tmp_path)["gpt-image-1.5"]["dollars"] == float(24 * Decimal("0.0106"))
+    assert spent(tmp_path)["gpt-image-1.5"]["dollars"] == str(24 * Decimal("0.0106"))
 
 
 def test_a_model_without_a_price_is_said_and_not_counted(server, tmp_path, capsys):
@@ -170,5 +177,5 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     editing, judging = announced(capsys, *both)
     assert editing.startswith("gpt-image-1.5: about 200 requests, $")
     assert editing.endswith("0:25:00 at 4 at a time (by a table: 1,500 tokens in, 1,100 out, 30 s a request)")
-    assert judging.startswith("gpt-4o-mini: about 1,400 requests, $0.13, 0:11:40")
+    assert judging.startswith("gpt-4o-mini: about 200 requests, $0.02, 0:01:40")
     assert announced(capsys, "negvqa", "--model", "nano:negvqa") == []

@@ -1,4 +1,4 @@
-"""What goes over the wire to an OpenAI-compatible endpoint: of judges, choices and language models."""
+"""What goes over the wire to an OpenAI-compatible endpoint."""
 
 import base64
 import concurrent.futures
@@ -13,57 +13,38 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import BaseModel
 
 from nein import metrics
 from nein.engine.folder import Folder
 from nein.loading import service
-from nein.loading.service import KEYS, WITHHELD, NoAnswer
+from nein.loading.service import KEYS, NoAnswer
 from nein.metrics import MetricError
-from nein.metrics.backends.endpoint import Endpoint
-from nein.metrics.base import MemoryStore
-from nein.metrics.choices import ChoiceQuestion, prompt
-from nein.metrics.judges.endpoint import EndpointChoices, EndpointJudge
-from nein.models.cached import CachedJudge
-from nein.models.llm import client as llm
+from nein.metrics.base import MemoryStore, fingerprint
+from nein.metrics.chat import YES_NO, Message, Sampling
+from nein.metrics.chat.endpoint import Endpoint, SilentError, connect
+from nein.metrics.judges.vqa import ChatJudge
+from nein.models.cached import CachedChat
 from tests import loopback
 from tests.helpers import commands
 from tests.loopback import HANG_UP, say
 
 IMAGES = [np.full((6, 8, 3), value, np.uint8) for value in (10, 200)]
-CHOICE = ChoiceQuestion(prompt("paper", "What is not there?", ["cat", "dog"]))
 YES = '{"answer": "Yes"}'
 
 
-class Form(BaseModel):
-    answer: str
+def chat(server, **sending):
+    return Endpoint(server.url, "eye-7b", **sending)
 
 
-def judge(server, **sending):
-    return EndpointJudge(Endpoint(server.url, "eye-7b", **sending))
+def complete(asked, *texts, image=None):
+    parts = [(IMAGES[0] if image is None else image, text) for text in texts]
+    return asked.complete([Message(part) for part in parts], Sampling(10, top=YES_NO))
 
 
-def by_judge(server, count, **sending):
-    asked = [[f"{k}?" for k in range(count)]]
-    try:
-        return [one.text for one in judge(server, **sending).ask(IMAGES[:1], asked)[0]]
-    except NoAnswer as error:
-        return [str(error)] * count
-
-
-def by_choices(server, count, **sending):
-    model = EndpointChoices(Endpoint(server.url, "eye-7b", **sending))
-    [replies] = model.answer(IMAGES[:1], [[CHOICE] * count], ["generated"])
-    return [one.error or str(one.text) for one in replies]
-
-
-def by_llm(server, count, **sending):
-    client = llm.Client(llm.EndpointModel(server.url, "eye-7b", **sending))
-    found = client.complete([llm.Request(f"word {k}") for k in range(count)], Form)
-    return [one.reason if one.value is None else YES for one in found]
-
-
-every_caller = pytest.mark.parametrize("ask", [by_judge, by_choices, by_llm])
+def ask(server, count=1, **sending):
+    """The answers, or why there are none."""
+    found = complete(chat(server, **sending), *(f"{k}?" for k in range(count)))
+    return [one.text if one.error is None else str(one.error) for one in found]
 
 
 def seen(body):
@@ -72,9 +53,8 @@ def seen(body):
     return np.array(Image.open(io.BytesIO(data))), text["text"]
 
 
-@every_caller
 @pytest.mark.parametrize("status", [429, 503, HANG_UP])
-def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(server, ask, status):
+def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(server, status):
     server.rule = lambda body, count: (status, {}, {}) if count < 3 else (200, say(YES), {})
     assert ask(server, 1, retries=3) == [YES]
     assert len(server.requests) == 3
@@ -82,17 +62,16 @@ def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(server,
     assert "gave no answer after 2 attempts" in ask(server, 1, retries=1)[0]
 
 
-@every_caller
-def test_a_refused_question_is_not_sent_again(server, ask):
+def test_a_refused_question_is_not_sent_again(server):
     server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
     assert "HTTP 404" in ask(server, 1)[0]
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("ask", [by_judge, by_llm])
-def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server, ask):
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server, form):
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
-    after = "0.3" if ask is by_llm else email.utils.format_datetime(soon, usegmt=True)
+    after = "0.3" if form == "seconds" else email.utils.format_datetime(soon, usegmt=True)
     times = []
 
     def rule(body, count):
@@ -111,7 +90,7 @@ def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_ma
         return (429, {}, {}) if crowd > 2 else (200, say(YES), {})
 
     server.rule = rule
-    assert by_judge(server, 150, concurrency=16, retries=20) == [YES] * 150
+    assert ask(server, 150, concurrency=16, retries=20) == [YES] * 150
     assert server.most > 2
     assert len(server.requests) < 260  # sixteen at a time would be refused more often than answered
 
@@ -124,13 +103,11 @@ def slowly(seconds):
     return rule
 
 
-@every_caller
-def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server, ask):
+def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server):
     server.rule = slowly(0.6)
     assert "no answer within 0.2 s" in ask(server, 1, timeout=0.2, retries=0)[0]
 
 
-@every_caller
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -142,7 +119,7 @@ def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server, ask):
         ("<html>", "not JSON"),
     ],
 )
-def test_what_is_no_answer_is_never_a_verdict(server, ask, reply, reason):
+def test_what_is_no_answer_is_never_a_verdict(server, reply, reason):
     server.rule = lambda body, count: (200, reply, {})
     assert reason in ask(server, 1)[0]
 
@@ -150,7 +127,6 @@ def test_what_is_no_answer_is_never_a_verdict(server, ask, reply, reason):
 EMPTY = {"choices": [{"finish_reason": "stop", "message": {"content": None}}]}
 
 
-@every_caller
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
@@ -160,21 +136,16 @@ EMPTY = {"choices": [{"finish_reason": "stop", "message": {"content": None}}]}
         ({"choices": [{"finish_reason": "error", "message": {"content": ""}, "error": "slow down"}]}, 500),
     ],
 )
-def test_an_error_in_a_reply_of_status_200_is_tried_again_and_never_an_answer(server, ask, reply, status):
+def test_an_error_in_a_reply_of_status_200_is_tried_again_and_never_an_answer(server, reply, status):
     server.rule = lambda body, count: (200, reply if count < 3 else say(YES), {})
     assert ask(server, 1, retries=2) == [YES]
     server.rule = lambda body, count: (200, reply, {})
     [reason] = ask(server, 1, retries=0)
     assert "slow down" in reason
     assert reason.endswith(f"HTTP {status}")
-    kept = MemoryStore()
-    with pytest.raises(NoAnswer, match="slow down"):
-        CachedJudge(judge(server, retries=0), kept).ask(IMAGES[:1], [["a?"]])
-    assert not kept._data
 
 
-@every_caller
-def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_there(server, ask):
+def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_there(server):
     other = loopback.Server()
     server.rule = lambda body, count: (307, "", {"Location": f"{other.url}/chat/completions"})
     hosts = [one.address.removeprefix("http://") for one in (server, other)]
@@ -182,7 +153,7 @@ def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_
     assert said in ask(server, 1)[0]
     server.models = (307, "", {"Location": f"{other.url}/models"})
     with pytest.raises(MetricError, match=said):
-        judge(server).endpoint.check()
+        chat(server).service.check()
     assert (len(server.requests), other.requests, other.paths) == (1, [], [])
     other.close()
 
@@ -201,28 +172,17 @@ def test_log_probabilities_that_are_no_numbers_are_none_and_said(server, caplog,
     top = [{"token": token, "logprob": value} for token, value in likely]
     choice["logprobs"] = {"content": [{"token": "A", "top_logprobs": top}]}
     server.rule = lambda body, count: (200, {"choices": [choice]}, {})
-    [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
-    assert (answer.text, answer.p_yes, answer.p_no) == ("A", None, None)
-    model = EndpointChoices(Endpoint(server.url, "eye-7b"))
-    [[reply]] = model.answer(IMAGES[:1], [[CHOICE]], ["generated", "logprob"])
-    assert (reply.text, reply.logprobs, reply.error) == ("A", None, "")
+    [found] = complete(chat(server), "a?")
+    assert (found.text, found.probabilities, found.error) == ("A", None, None)
     assert "log-probabilities that are no numbers" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "load",
-    [
-        lambda name: metrics.load_judge("vqa", name),
-        metrics.load_choices,
-        lambda name: llm.load(llm.LlmOptions(name), cache=None),
-    ],
-)
-def test_loading_checks_the_address_the_key_and_the_model(server, monkeypatch, load):
+def test_loading_checks_the_address_the_key_and_the_model(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    assert "secret" not in json.dumps(load(f"openai:{server.url}#eye-7b").describe())
+    assert "secret" not in json.dumps(connect(f"openai:{server.url}#eye-7b").describe())
     server.models = (401, {}, {})
     with pytest.raises(MetricError, match="refuses the key"):
-        load(f"openai:{server.url}#eye-7b")
+        connect(f"openai:{server.url}#eye-7b")
     server.models = (200, {"data": [{"id": "eye-7b"}]}, {})
     bad = ("eye-7b", "http://host:port/v1#m", "http:///v1#m", "ftp://host/v1#m", "http://[x/v1#m")
     for name, sentence in {
@@ -231,7 +191,7 @@ def test_loading_checks_the_address_the_key_and_the_model(server, monkeypatch, l
         **dict.fromkeys(bad, "expected openai:URL#MODEL"),
     }.items():
         with pytest.raises(MetricError, match=sentence):
-            load(f"openai:{name}")
+            connect(f"openai:{name}")
 
 
 def test_no_key_reaches_a_log_or_an_error(server, caplog, monkeypatch):
@@ -248,15 +208,15 @@ def test_no_key_reaches_a_log_or_an_error(server, caplog, monkeypatch):
 
 def test_stop_ends_the_wait_for_another_attempt_and_nothing_is_sent_again(server):
     server.rule = lambda body, count: (503, {}, {"Retry-After": "45"})
-    asked = judge(server)
+    asked = chat(server)
     start = time.perf_counter()
     threading.Timer(0.5, asked.stop).start()
     with pytest.raises(concurrent.futures.CancelledError):
-        asked.ask(IMAGES, [["a?"], ["b?"]])
+        complete(asked, "a?", "b?")
     assert time.perf_counter() - start < 10
     sent = len(server.requests)
     with pytest.raises((concurrent.futures.CancelledError, RuntimeError)):
-        asked.ask(IMAGES[:1], [["later?"]])
+        complete(asked, "later?")
     assert len(server.requests) == sent
 
 
@@ -278,25 +238,24 @@ def as_o_series(body, _):
     return 200, say(YES), {}
 
 
-@every_caller
-def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server, ask):
+def test_a_parameter_that_is_refused_is_renamed_or_left_out_for_good(server):
     server.rule = as_o_series
     assert ask(server, 5, concurrency=1) == [YES] * 5
     fit = [body for body in server.requests if not {"max_tokens", "temperature", "logprobs"} & body.keys()]
     assert len(fit) == 5
     assert all(body["max_completion_tokens"] >= 10 for body in fit)
-    assert len(server.requests) == 5 + (3 if ask is by_judge else 2)
+    assert len(server.requests) == 5 + 3
 
 
 def test_what_was_refused_is_described_and_changes_no_fingerprint(server):
     server.rule = as_o_series
-    asked, fresh = judge(server, concurrency=8), judge(server)
+    asked, fresh = chat(server, concurrency=8), chat(server)
     assert "adapted" not in asked.describe()
-    asked.ask(IMAGES[:1], [[f"{k}?" for k in range(16)]])  # several meet each refusal at once
+    complete(asked, *(f"{k}?" for k in range(16)))  # several meet each refusal at once
     left_out = dict.fromkeys(("temperature", "logprobs", "top_logprobs"), "")
     assert asked.describe()["adapted"] == {"max_tokens": "max_completion_tokens", **left_out}
     assert asked.usage()["adapted"] == asked.describe()["adapted"]
-    assert asked.fingerprint == fresh.fingerprint
+    assert fingerprint(asked.describe()) == fingerprint(fresh.describe())
 
 
 def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server):
@@ -304,19 +263,20 @@ def test_options_of_an_endpoint_are_sent_known_and_never_left_out(server):
     options = {
         "reasoning_effort": "none", "extra_body": thinking, "detail": "high", "thinking_tokens": 90,
     }  # fmt: skip
-    asked = judge(server, retries=0, **options)
-    asked.ask(IMAGES[:1], [["a?"]])
+    asked = chat(server, retries=0, **options)
+    complete(asked, "a?")
     [body] = server.requests
     assert (body["reasoning_effort"], body["max_tokens"]) == ("none", 100)
     assert body["chat_template_kwargs"] == thinking["chat_template_kwargs"]
     assert body["messages"][0]["content"][0]["image_url"]["detail"] == "high"
-    assert asked.endpoint.facts() == {"model": "eye-7b", **options}
-    assert judge(server).endpoint.facts() == {"model": "eye-7b"}
-    marks = {judge(server, **{name: value}).fingerprint for name, value in options.items()}
-    assert len(marks | {judge(server).fingerprint}) == 5
+    assert asked.facts() == {"model": "eye-7b", **options}
+    assert chat(server).facts() == {"model": "eye-7b"}
+    alone = [{}, *({name: value} for name, value in options.items())]
+    assert len({fingerprint(chat(server, **some).describe()) for some in alone}) == 5
     server.rule = lambda body, count: unfit("reasoning_effort", "Unsupported value: 'reasoning_effort'")
-    with pytest.raises(NoAnswer, match=r"refused the request: HTTP 400.*reasoning_effort"):
-        asked.ask(IMAGES[:1], [["a?"]])
+    [found] = complete(asked, "a?")
+    assert "refused the request: HTTP 400" in str(found.error)
+    assert "reasoning_effort" in str(found.error)
 
 
 def test_options_of_a_judge_are_given_to_a_command(server, tmp_path, capsys):
@@ -338,7 +298,6 @@ def test_options_of_a_judge_are_given_to_a_command(server, tmp_path, capsys):
     assert {judge["detail"] for judge in runs} == {"low"}
 
 
-@every_caller
 @pytest.mark.parametrize(
     "error",
     [
@@ -348,19 +307,25 @@ def test_options_of_a_judge_are_given_to_a_command(server, tmp_path, capsys):
         {"code": None, "message": "litellm.ContentPolicyViolationError: content_policy_violation"},
     ],
 )
-def test_a_refused_content_is_withheld_and_does_not_end_the_work(server, ask, error):
+def test_a_refused_content_is_withheld_and_does_not_end_the_work(server, error):
     refused = {"message": "'temperature' is fine", **error}
     server.rule = lambda body, count: unfit(None, **refused)
     assert all("withheld an answer: HTTP 400" in reason for reason in ask(server, 3, concurrency=1))
-    assert len(server.requests) == (1 if ask is by_judge else 3)  # nothing is left out and tried again
+    assert len(server.requests) == 3  # nothing is left out and tried again
 
 
-def test_many_refused_contents_in_a_row_are_no_silence(server):
+def test_many_refused_contents_in_a_row_are_no_silence_and_silence_ends_every_call(server):
     server.rule = lambda body, count: unfit(None, "no", code="content_policy_violation")
-    cached = CachedJudge(judge(server, concurrency=1), MemoryStore())
-    with pytest.raises(NoAnswer) as raised:
-        cached.ask(IMAGES[:1], [[f"{k}?" for k in range(20)]])
-    assert (raised.value.kind, raised.value.silent, len(server.requests)) == (WITHHELD, False, 20)
+    asked = chat(server, concurrency=1)
+    assert all(one.error for one in complete(asked, *(f"{k}?" for k in range(20))))
+    server.rule = lambda body, count: (404, {"error": "gone"}, {})
+    for k in range(5):
+        complete(asked, f"{k}?")
+    with pytest.raises(SilentError, match="6 questions in a row without an answer"):
+        complete(asked, *(f"{k}?" for k in range(20)))
+    with pytest.raises(SilentError):
+        complete(asked, "later?")
+    assert len(server.requests) == 20 + 6
 
 
 def test_a_limit_within_the_thoughts_is_said_and_no_answer(server):
@@ -373,8 +338,7 @@ def test_a_limit_within_the_thoughts_is_said_and_no_answer(server):
     ]
     for reply in replies:
         server.rule = lambda body, count, reply=reply: (200, reply, {})
-        for ask in (by_judge, by_choices, by_llm):
-            assert "within the model's thoughts" in ask(server, 1)[0]
+        assert "within the model's thoughts" in ask(server)[0]
 
 
 def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
@@ -386,16 +350,16 @@ def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
         "https://api.openai.com/v1": "OPENAI_API_KEY",
     }.items():
         with pytest.raises(MetricError, match=f"needs a key; set {variable}"):
-            Endpoint(address, "m").check()
-    Endpoint("https://api.anthropic.com/v1", "m", key="k").check()  # has no list for such clients
+            Endpoint(address, "m").service.check()
+    Endpoint("https://api.anthropic.com/v1", "m", key="k").service.check()  # has no list for such clients
     monkeypatch.setenv("GEMINI_API_KEY", "of-gemini")
     monkeypatch.setenv("OPENAI_API_KEY", "of-openai")
-    judge(server).ask(IMAGES[:1], [["a?"]])
+    complete(chat(server), "a?")
     monkeypatch.setitem(KEYS, "127.0.0.1", "GEMINI_API_KEY")
     server.models = (200, {"data": [{"id": "models/eye-7b"}]}, {})
-    hosted = judge(server)
-    hosted.endpoint.check()
-    hosted.ask(IMAGES[:1], [["a?"]])
+    hosted = chat(server)
+    hosted.service.check()
+    complete(hosted, "a?")
     assert [headers["Authorization"] for headers in server.headers] == [
         "Bearer of-openai",
         "Bearer of-gemini",
@@ -403,7 +367,7 @@ def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
 
 
 def test_a_server_that_ignores_log_probabilities_is_named_once(server, caplog):
-    judge(server).ask(IMAGES[:1], [["a?", "b?", "c?"]])
+    complete(chat(server), "a?", "b?", "c?")
     assert caplog.text.count("gives no log-probabilities") == 1
 
 
@@ -412,22 +376,14 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(server, caplog):
         return 200, {**say(YES), "model": f"eye-{min(count, 3)}", "system_fingerprint": "fp_1"}, {}
 
     server.rule, kept = rule, MemoryStore()
-    asked = judge(server, concurrency=1)
-    CachedJudge(asked, kept).ask(IMAGES[:1], [["a?", "b?"]])
+    asked = chat(server, concurrency=1)
+    complete(CachedChat(asked, kept), "a?", "b?")
     assert "answered as eye-1 fp_1, and answers as eye-2 fp_1 now" in caplog.text
     assert caplog.text.count("answered as") == 1
-    [again] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["b?", "a?"]])
-    assert [answer.version for answer in again] == ["eye-2 fp_1", "eye-1 fp_1"]
+    again = complete(CachedChat(chat(server), kept), "b?", "a?")
+    assert [one.version for one in again] == ["eye-2 fp_1", "eye-1 fp_1"]
     assert asked.usage()["versions"] == {"eye-1 fp_1": 1, "eye-2 fp_1": 1}
-    for record in kept._data.values():  # as an earlier release kept them
-        del record["version"]
-    [old] = CachedJudge(judge(server), kept).ask(IMAGES[:1], [["a?"]])
-    assert (old[0].version, len(server.requests)) == ("", 2)
-    [[reply]] = EndpointChoices(Endpoint(server.url, "eye")).answer(IMAGES[:1], [[CHOICE]], ["generated"])
-    assert reply.version == "eye-3 fp_1"
-    client = llm.Client(llm.EndpointModel(server.url, "eye"), cache=kept)
-    client.complete([llm.Request("word")], Form)
-    assert any(record.get("version") == "eye-3 fp_1" for record in kept._data.values())
+    assert len(server.requests) == 2
 
 
 def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monkeypatch):
@@ -440,19 +396,19 @@ def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monk
         return (429, {}, {"Retry-After": "300"}) if count == 1 else (200, say(YES), {})
 
     server.rule = rule
-    asked = judge(server, concurrency=2)
+    asked = chat(server, concurrency=2)
 
     def later(question):
         time.sleep(0.2 if question == "b?" else 0)  # it comes when the first has been told
-        return asked.ask(IMAGES[:1], [[question]])
+        return complete(asked, question)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        assert [row[0].text for [row] in pool.map(later, ["a?", "b?"])] == [YES, YES]
+        assert [one.text for [one] in pool.map(later, ["a?", "b?"])] == [YES, YES]
     assert len(times) == 3
     assert min(times[1:]) >= times[0] + 300
     assert asked.usage()["retries"] == 1
     server.rule = lambda body, count: (429, {}, {"Retry-After": "3600"})
-    assert "to wait 3600 s, longer than 900" in by_judge(server, 1)[0]
+    assert "to wait 3600 s, longer than 900" in ask(server, 1)[0]
     assert len(server.requests) == 4
 
 
@@ -465,7 +421,7 @@ def test_pictures_go_lossless_and_answers_come_back_in_place(server):
         return 200, say(f" {word} {question}", {"Yes": 0.6, " yes": 0.2, "No": 0.1, "None": 0.05}), {}
 
     server.rule = rule
-    found = judge(server).ask(IMAGES, [["a?", "b?"], ["c?"]])
+    found = ChatJudge(chat(server)).ask(IMAGES, [["a?", "b?"], ["c?"]])
     assert [[answer.text for answer in row] for row in found] == [["No a?", "No b?"], ["Yes c?"]]
     assert found[0][0].p_yes == pytest.approx(0.8)
     assert found[0][0].p_no == pytest.approx(0.1)  # "None" is not "no"
@@ -476,12 +432,9 @@ def test_pictures_go_lossless_and_answers_come_back_in_place(server):
 
 def test_servers_without_log_probabilities_are_asked_without(server):
     server.rule = lambda body, count: (400, {}, {}) if "logprobs" in body else (200, say("A"), {})
-    asked = judge(server, concurrency=1)
-    assert [a.p_yes for a in asked.ask(IMAGES, [["a?"], ["b?"]])[0]] == [None]
+    found = complete(chat(server, concurrency=1), "a?", "b?")
+    assert [one.probabilities for one in found] == [None, None]
     assert len(server.requests) == 3  # refused once, then asked without for good
-    model = EndpointChoices(Endpoint(server.url, "eye-7b", concurrency=1))
-    found = model.answer(IMAGES[:1], [[CHOICE] * 2], ["generated", "logprob"])[0][1]
-    assert (found.text, found.logprobs, found.error) == ("A", None, "")
 
 
 THOUGHTS = ["No", ",", " wait", "."]
@@ -510,15 +463,15 @@ def test_p_yes_is_read_behind_the_thoughts_or_missing(server, message, tokens, p
 
     choice = {"message": message, "logprobs": {"content": [*map(entry, tokens)]}, "finish_reason": "stop"}
     server.rule = lambda body, count: (200, {"choices": [choice]}, {})
-    [[answer]] = judge(server).ask(IMAGES[:1], [["a?"]])
-    assert answer.p_yes == (None if p_yes is None else pytest.approx(p_yes))
-    assert answer.text.rstrip(".") == ("Yes" if message["content"] else "")
+    [found] = complete(chat(server), "a?")
+    likely = (found.probabilities or {}).get("yes")
+    assert likely == (None if p_yes is None else pytest.approx(p_yes))
+    assert found.text.rstrip(".") == ("Yes" if message["content"] else "")
 
 
 def test_a_judge_is_known_by_its_model_not_by_where_it_is_or_who_asks(server):
     one, moved, other = (
-        EndpointJudge(Endpoint(f"http://{host}/v1", name))
-        for host, name in (("a", "m"), ("b", "m"), ("a", "n"))
+        ChatJudge(Endpoint(f"http://{host}/v1", name)) for host, name in (("a", "m"), ("b", "m"), ("a", "n"))
     )
     assert one.fingerprint == moved.fingerprint != other.fingerprint
     assert moved.describe()["reference"] == "http://b/v1"

@@ -31,7 +31,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import ChoiceModel, ChoiceQuestion, prompt, yes_or_no
+from nein.metrics.choices import ChoiceModel, ChoiceQuestion, answer_each, prompt, yes_or_no
 from nein.metrics.judges.base import Matcher
 from nein.metrics.letters import LETTERS, parse
 
@@ -155,7 +155,7 @@ def _answers(
         questions.append([ChoiceQuestion(put, len(texts))])
     pictures: list[Any] = [seen[question.image] for question, seen in block]
     rows = []
-    replies = model.answer(pictures, questions, [config.scoring])
+    replies = answer_each(model, pictures, questions, [config.scoring])
     for texts, places, [reply] in zip(offered, orders, replies, strict=True):
         letter, reason = None, reply.error
         if not reply.error and not generated:

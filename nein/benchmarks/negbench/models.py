@@ -16,8 +16,9 @@ from typing import Any
 from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
-from nein.loading.references import TEXTS, Need, is_local, parse_reference
+from nein.loading.references import TEXTS, Need, is_local, is_served, parse_reference
 from nein.models import lineage, references
+from nein.models.cached import Services
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
 from nein.models.remedies import encoders
@@ -239,7 +240,7 @@ def warn_of_lineage(choices: Sequence[Choice]) -> None:
         log.warning("%s", note)
 
 
-def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
+def load(choice: Choice, config: Any, *, device: str, dtype: str, batch_size: int) -> object:
     """Raises MetricError."""
     if (model := references.offered(choice.asked)) is not None:
         return model
@@ -251,7 +252,9 @@ def load(choice: Choice, *, device: str, dtype: str, batch_size: int) -> object:
 
         where = choice.reference
         judge = where.removeprefix(JUDGE)
+        services = Services.of(config, config.cache_dir / "answers.sqlite")
+        how |= services.options if is_served(judge) else {}
         if judge != where or parse_reference(where).is_code:
-            return choices.JudgeChoices(metrics.load_judge("vqa", judge, **how))
-        return metrics.load_choices(where, batch_size=batch_size, **how)
+            return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))
+        return services.keep(metrics.load_choices(where, batch_size=batch_size, **how))
     return metrics.load_dual(choice.reference, batch_size=batch_size, **how)

@@ -24,13 +24,12 @@ from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
-from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import parse_reference
 from nein.models import judges, references
-from nein.models.cached import CachedModel
+from nein.models.cached import Services
 from nein.models.remedies import encoders
 from nein.reporting.scores import ScoreTable
 
@@ -59,7 +58,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-        load = shared(functools.partial(models.load, choice, **how))
+        load = shared(functools.partial(models.load, choice, config, **how))
         pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in pairs):
             raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
@@ -149,10 +148,11 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
     config, whole, blocks = asked.config, asked.whole(task), asked.blocks(task)
     assert isinstance(whole, RetrievalTask)
     output, pictures, searched = files.verdicts(task), asked.pictures(), set(whole.references)
-    load = functools.partial(
-        judges.load, "vqa", config.judge, cache=config.cache_dir, device=device.partition(":")[0],
-        dtype=config.dtype,
-    )  # fmt: skip
+
+    def load() -> Any:
+        services = Services.of(config, config.cache_dir / "answers.sqlite")
+        how = {"device": device.partition(":")[0], "dtype": config.dtype}
+        return judges.load("vqa", config.judge, services=services, **how)
 
     def describe(judge: Any) -> dict[str, Any]:
         return {"judge": (judge.fingerprint, judge.describe())}
@@ -204,11 +204,7 @@ def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], A
     config, where = asked.config, references.place(choice.reference)
 
     if choice.kind == "vlm":
-
-        def remembered() -> CachedModel:
-            return CachedModel(load(), AnswerCache(config.cache_dir / "answers.sqlite"))
-
-        model = Model.one(choice.slug, remembered, where)
+        model = Model.one(choice.slug, load, where)
         stage: Callable[..., Stage] = functools.partial(asking.asking, config=config, model=model)
     else:
         stage = functools.partial(asking.scoring, model=Model.one(choice.slug, load, where))

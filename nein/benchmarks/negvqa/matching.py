@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
-from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, Stage, usage_of
@@ -18,6 +17,7 @@ from nein.metrics import choices
 from nein.metrics.base import fingerprint
 from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import references
+from nein.models.cached import Services
 from nein.models.llm import client as llm
 
 ATTEMPTS = 3
@@ -43,8 +43,8 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
 
     def load() -> Any:
         options = llm.LlmOptions(model=config.matching, max_tokens=MAX_TOKENS, dtype=config.dtype)
-        cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
-        return llm.load(options, cache=cache, device=device)
+        services = Services.of(config, config.out_dir / "cache" / "answers.sqlite")
+        return llm.load(options, services=services, device=device)
 
     model = Model(
         config.matcher, load,

@@ -19,7 +19,6 @@ from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
 from nein.engine import atomic, images
-from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
@@ -27,11 +26,11 @@ from nein.engine.stages import Model, Stage, shared
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.metrics import choices
-from nein.metrics.backends import check_options
+from nein.metrics.chat.endpoint import check_options
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
-from nein.models.cached import CachedModel
+from nein.models.cached import Services
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
@@ -130,29 +129,29 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
-def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> CachedModel:
+def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
     """Raises MetricError or UserError."""
-    cache = AnswerCache(config.out_dir / "cache" / "answers.sqlite")
     if (model := references.offered(asked.reference)) is not None:
-        return CachedModel(model, cache)
+        return model
+    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite")
     options: dict[str, Any] = {"device": device, "dtype": config.dtype}
-    options |= config.model_options
+    options |= {**(services.options if is_served(asked.where) else {}), **config.model_options}
     if asked.reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
-        judge = metrics.load_judge("vqa", asked.where, **options)
-        return CachedModel(choices.JudgeChoices(judge, config.judge_asking), cache)
+        judge = services.keep(metrics.load_judge("vqa", asked.where, **options))
+        return choices.JudgeChoices(judge, config.judge_asking)
     if parse_reference(asked.where).is_code:
         raise UserError(
             f"'{asked.reference}' can only be a judge; give --model judge --judge {asked.reference}."
         )
     options |= {"batch_size": config.batch_size, "max_new_tokens": asked.format.max_new_tokens}
-    return CachedModel(metrics.load_choices(asked.where, **options), cache)
+    return services.keep(metrics.load_choices(asked.where, **options))
 
 
 def _run(
     name: str, asked: Answerer, config: NegvqaConfig, data: Questions, device: str,
-    load: Callable[[], CachedModel], remedy: str,
+    load: Callable[[], choices.ChoiceModel], remedy: str,
 ) -> Run:  # fmt: skip
     """remedy: the arm of `--mend`; "" for the model as it is."""
     hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in data.items)
@@ -301,7 +300,7 @@ class Questioning:
             pictures = [grey() if unseen else picture for _, picture in readable]
             wording = self.asked.format.prompt
             rows = [[asking.question(item, wording, self.hides) for asking in these] for item, _ in readable]
-            answered = model.answer(pictures, rows, self.asked.scorings)
+            answered = choices.answer_each(model, pictures, rows, self.asked.scorings)
             for (item, _), row in zip(readable, answered, strict=True):
                 replies |= {(item.id, asking): reply for asking, reply in zip(these, row, strict=True)}
         return {

@@ -21,7 +21,6 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
-from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import Folder, runs_at
@@ -29,6 +28,7 @@ from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
 from nein.models import editor_choice
+from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import contents, resolve
 from nein.models.references import identity as identity_of
@@ -75,7 +75,8 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
-        load = functools.partial(choice.load, device=device, dtype=config.dtype, batch_size=config.batch_size)
+        how = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+        load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
         plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
         editor = Model.one(name, made_by, choice.place, "editor")
@@ -121,18 +122,24 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
     return notes
 
 
+def services_of(config: EvalConfig) -> Services:
+    return Services.of(config, config.cache_dir / "answers.sqlite")
+
+
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
     if not choice.remedy:
         return plain()
     from nein.models.remedies.editors import with_remedy
     from nein.models.rewards import RemovalReward
 
-    def removal() -> RemovalReward:
-        return RemovalReward(score.load_models(["removal_vqa"], config, device)["vqa"], config.article)
+    services = services_of(config)
 
-    cache = AnswerCache(config.cache_dir / "answers.sqlite")
+    def removal() -> RemovalReward:
+        judge = score.load_models(["removal_vqa"], config, device, services)["vqa"]
+        return RemovalReward(judge, config.article)
+
     how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return with_remedy(plain(), choice.remedy, cache=cache, removal=removal, **how)
+    return with_remedy(plain(), choice.remedy, services=services, removal=removal, **how)
 
 
 def _stages(
@@ -158,7 +165,10 @@ def _stages(
         served = any(is_served(resolve(getattr(config.models, kind))) for kind in judges)
         stage = scoring(run, dataset, blocks, config.metrics, scorer, served, config.protocol == "paper")
         vqa = config.models.vqa
-        asks = {vqa: score.QUESTIONS} if is_served(vqa) and "vqa" in judges else {}
+        asks = {
+            vqa: sum(score.QUESTIONS.get(name, 1) for name in config.metrics if "vqa" in METRICS[name].models)
+        }
+        asks = asks if is_served(vqa) and "vqa" in judges else {}
         stages.append(dataclasses.replace(stage, asks=asks))
     return tuple(stages)
 

@@ -30,13 +30,14 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
 from nein.loading.references import parse_reference
-from nein.metrics.backends import check_options
+from nein.metrics.chat.endpoint import check_options
 from nein.models import judges
+from nein.models.cached import Services
 from nein.models.references import contents, identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
-#: About how many questions a VQA judge is asked of a sample: its object and the caption's, before and after.
-QUESTIONS = 7
+#: About how many questions a metric asks a VQA judge of a sample: on its object, or on the caption's twice.
+QUESTIONS = {"removal_vqa": 1, "retention_vqa": 6}
 
 
 class Scorer:
@@ -44,13 +45,14 @@ class Scorer:
     load: metrics -> their models by kind."""
 
     def __init__(
-        self, load: Callable[[Iterable[str]], Mapping[str, Any]], settings: metrics.Settings, cache: Path
-    ) -> None:
+        self, load: Callable[[Iterable[str]], Mapping[str, Any]], settings: metrics.Settings, cache: Path,
+        answers: AnswerCache,
+    ) -> None:  # fmt: skip
         self.loaded: dict[str, Any] = {}
         self._load, self._settings = load, settings
         self._loading = threading.Lock()
         self._features = FeatureCache(cache / "features")
-        self._answers = AnswerCache(cache / "answers.sqlite")
+        self._answers = answers
 
     def score(
         self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Iterable[str]
@@ -78,9 +80,18 @@ class Scorer:
 
 def scorer_model(config: EvalConfig, device: str) -> Model:
     """The scorer as the engine loads it."""
+
+    def load() -> Scorer:
+        services = Services.of(config, config.cache_dir / "answers.sqlite")
+
+        def load_these(wanted: Iterable[str]) -> dict[str, Any]:
+            return load_models(wanted, config, device, services)
+
+        return Scorer(load_these, settings(config), config.cache_dir, services.cache)
+
     return Model(
         "scoring",
-        lambda: Scorer(lambda names: load_models(names, config, device), settings(config), config.cache_dir),
+        load,
         lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
         place="device" if model_kinds(config.metrics) else "host",
         usage=lambda scorer: usage_of(scorer.loaded),
@@ -267,7 +278,9 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
             check_options(where, config.models.vqa_options)
 
 
-def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[str, Any]:
+def load_models(
+    wanted: Iterable[str], config: EvalConfig, device: str, services: Services
+) -> dict[str, Any]:  # fmt: skip
     """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
     loaded = {}
     for kind in model_kinds(wanted):
@@ -279,7 +292,7 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str) -> dict[
             loaded[kind] = metrics.load_encoder(kind, resolve(reference), device=device, dtype="float32")
         else:
             how: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
-            loaded[kind] = judges.load(kind, reference, cache=config.cache_dir, device=device, **how)
+            loaded[kind] = judges.load(kind, reference, services=services, device=device, **how)
     return loaded
 
 

@@ -16,7 +16,6 @@ from nein.datasets.negbench.concepts import ROW, Concepts
 from nein.datasets.negbench.medical import CONDITIONS
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
 from nein.engine import images
-from nein.engine.answers import AnswerCache
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
@@ -30,6 +29,7 @@ from nein.generate.nein.sources import COCO
 from nein.loading.digests import folder_digest, json_digest
 from nein.loading.errors import first_line
 from nein.models import editor_choice, references
+from nein.models.cached import Services
 from nein.models.llm import client as llm
 
 
@@ -290,11 +290,11 @@ def _tools(config: BuildConfig, folder: Folder, device: str) -> PairTools:
     client = None if config.edits else _client(config, folder, device)
     vocabulary = CATEGORIES if config.preset == "nano" else COCO
     # How the authors verified pairs is not released.
-    return PairTools(_maker(config, device), _verifier(config, device, "fixed"), vocabulary, client)
+    return PairTools(_maker(config, folder, device), _verifier(config, device, "fixed"), vocabulary, client)
 
 
 def _client(config: BuildConfig, folder: Folder, device: str) -> llm.Client:
-    return llm.load(config.llm, cache=AnswerCache(folder.answers), device=device)
+    return llm.load(config.llm, services=Services.of(config, folder.answers), device=device)
 
 
 def _verifier(config: BuildConfig, device: str, protocol: Any) -> Verifier:
@@ -303,11 +303,12 @@ def _verifier(config: BuildConfig, device: str, protocol: Any) -> Verifier:
     return Verifier(detector, config.query, config.threshold, protocol, config.absent)
 
 
-def _maker(config: BuildConfig, device: str) -> EditorMaker | TextMaker:
+def _maker(config: BuildConfig, folder: Folder, device: str) -> EditorMaker | TextMaker:
     name = config.maker.partition(":")[2]
     if config.edits:
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        return EditorMaker(choice.load(device=device, dtype=config.dtype, batch_size=config.batch_size))
+        how = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+        return EditorMaker(choice.load(services=lambda: Services.of(config, folder.answers), **how))
     pipeline, identity = text_pipeline(name, device, config.dtype)
     return TextMaker(pipeline, identity, resolution=config.resolution, steps=config.steps)
 

@@ -29,7 +29,6 @@ from nein.engine.folder import COMPLETE, INCOMPLETE, Folder
 from nein.generate.negvqa import check, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice, load
-from nein.loading import spending
 from nein.loading.references import is_served
 from nein.models.llm import client as llm
 
@@ -68,11 +67,12 @@ def build(config: ConversionConfig) -> str:
     else:
         from nein.engine import processes
         from nein.engine.answers import AnswerCache
+        from nein.models.cached import Services
 
         device = "cpu" if is_served(str(config.llm.model)) else processes.Processes().device(config.device)
-        spending.keep(folder.path, config.budget)
         with AnswerCache(folder.answers) as cache:
-            client = llm.load(config.llm, cache=cache, device=device)
+            services = Services.of(config, cache)
+            client = llm.load(config.llm, services=services, device=device)
             others = [wrong[item.id] for item in usable]
             answered = by_model(usable, others, client, config.instruction)
         folder.note({"stages": {}, "usage": {"llm": client.usage()}})

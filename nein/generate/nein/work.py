@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nein import editors, metrics
+from nein import editors
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Row
@@ -19,8 +19,9 @@ from nein.generate.nein import algorithms
 from nein.generate.nein.config import STAGES
 from nein.generate.nein.sources import Source, SourceSet
 from nein.loading.errors import isolated
-from nein.loading.references import parse_reference
-from nein.models import references
+from nein.loading.references import is_served, parse_reference
+from nein.models import judges, references
+from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
 
 UNREADABLE = "unreadable image"
@@ -79,16 +80,21 @@ class Job(job.Job):
     def model(self, stage: str, device: str) -> Model:
         kind, config = MODEL_OF[stage], self.config
 
+        def services() -> Services:
+            return Services.of(config, self.folder.answers)
+
         def load() -> Any:
             if kind == "editor":
-                return self.editor.load(device=device, dtype=config.dtype, batch_size=config.batch_size)
+                how = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+                return self.editor.load(services=services, **how)
             where = references.resolve(getattr(config.models, kind))
             options: dict[str, Any] = {}
             if parse_reference(where).has_files:
                 options["batch_size"] = config.batch_size
                 if kind == "vqa":
                     options["quantization"] = config.models.vqa_quantization
-            return metrics.load_judge(kind, where, device=device, dtype=config.judge_dtype, **options)
+            how = {"device": device, "dtype": config.judge_dtype, **options}
+            return judges.load(kind, where, services=services() if is_served(where) else None, **how)
 
         return Model.one(kind, load, kind=kind)
 

@@ -1,25 +1,14 @@
-"""Asking a language model for facts in a fixed form. `client.py` asks, reads, remembers and counts."""
+"""Asking a language model for facts in a fixed form. `client.py` asks and reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.config.options import option
 from nein.engine.errors import UserError
-
-MODEL_FAILED = "model failed"
-
-
-class Answer(NamedTuple):
-    """The text of an answer; finished: the model ended it itself, not the limit of tokens; version: of the
-    model behind an endpoint."""
-
-    text: str
-    finished: bool = True
-    version: str = ""
 
 
 @dataclass

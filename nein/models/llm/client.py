@@ -1,6 +1,6 @@
-"""Many questions, one call: every result is a checked object or a counted failure, and no answer is lost.
+"""Many questions to a language model, one call: every result is a checked object or a counted failure.
 
-client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), cache=AnswerCache(FILE))
+client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), services=Services.of(config, FILE))
 for outcome in client.complete([Request("...", seed=7)], Verdict):
     outcome.value      # a Verdict (a pydantic model), or None
     outcome.failure    # "" or the kind of failure, explained in outcome.reason
@@ -16,18 +16,20 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nein.engine.blocks import sample_seed
+from nein.loading.errors import reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
-from nein.metrics.backends.endpoint import Endpoint, split_endpoint
-from nein.metrics.base import MetricError, Store, without_thoughts
-from nein.models.cached import Questions
-from nein.models.llm import MODEL_FAILED, Answer, LlmOptions
+from nein.metrics.base import MetricError, without_thoughts
+from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.chat.endpoint import connect, split_endpoint
+from nein.models.cached import CachedChat, Services
+from nein.models.llm import LlmOptions
 
 #: Failures of an answer that did arrive.
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
-#: Nobody to answer: after HOPELESS such failures, one after the other, the rest is not tried.
+MODEL_FAILED = "model failed"
+#: Failures that say nothing of the question: the same command asks again.
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
-HOPELESS = 20
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -49,25 +51,17 @@ class Outcome(Generic[Schema]):
 
 
 class Client:
-    """Asks a backend and remembers its answers.
+    """Asks a chat for answers in a fixed form; unusable answers are the model's answers, and kept as such.
 
-    backend   `EndpointModel`, `local.LocalModel` or alike: `answer` raises NoAnswer where there is none,
-              `identity` decides an answer besides prompt, temperature and seed, and `concurrent` calls run at
-              once, in threads; 0: one, in the thread that asks.
-    cache     Where answers are kept (`nein.engine.answers.AnswerCache`), or None. Failures to answer (a
-              timeout, a refusal) are asked again; unusable answers are kept, being the model's answers.
     attempts  How often a request is asked, with further seeds, until an answer can be used.
     """
 
     def __init__(
-        self, backend: Any, *, cache: Store | None = None, temperature: float = 0.0,
-        max_tokens: int = 512, attempts: int = 1,
+        self, chat: Chat, *, temperature: float = 0.0, max_tokens: int = 512, attempts: int = 1
     ) -> None:  # fmt: skip
-        self.backend = backend
+        self.chat = chat
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
-        facts = {**backend.identity, "temperature": temperature, "max_tokens": max_tokens}
-        space = json.dumps(facts, sort_keys=True)
-        self._questions = Questions(cache, space, at_once=backend.concurrent, limit=HOPELESS)
+        self.usage, self.stop = chat.usage, chat.stop
 
     def complete(
         self, requests: Sequence[Request], schema: type[Schema], *, progress: str = ""
@@ -76,89 +70,68 @@ class Client:
 
         progress  Title of a progress bar on standard error; none if empty.
 
-        Raises UserError when so many requests in a row, over all calls, get no answer at all (HOPELESS) that
-        the rest would not either; answers so far are kept. Threads may call it side by side: the backend sees
-        `concurrent` questions at a time all the same.
+        A server asked for structured output that refuses it is asked without. Raises UserError once nobody
+        answers; answers so far are kept. Threads may call it side by side.
         """
         from tqdm import tqdm
 
-        unique = list(dict.fromkeys(requests))
+        form = None
+        if not issubclass(schema, Plain):
+            form = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
+        sampling = Sampling(self.max_tokens, self.temperature, form=form)
         outcomes: dict[Request, Outcome[Schema]] = {}
-        with tqdm(total=len(unique), desc=progress or None, unit="answer", disable=not progress) as bar:
-            for request, outcome in self._questions.each(lambda item: self._one(item, schema), unique):
-                outcomes[request] = outcome
-                bar.update()
+        open_ = list(dict.fromkeys(requests))
+        with tqdm(total=len(open_), desc=progress or None, unit="answer", disable=not progress) as bar:
+            for attempt in range(self.attempts):
+                messages = [_message(request, schema, attempt) for request in open_]
+                for index, completion in self.chat.stream(messages, sampling):
+                    outcomes[open_[index]] = _outcome(completion, schema)
+                    bar.update(attempt == 0)
+                unusable = (NONSENSE, WRONG_SCHEMA, CUT_OFF)
+                open_ = [request for request in open_ if outcomes[request].failure in unusable]
         return [outcomes[request] for request in requests]
-
-    def stop(self) -> None:
-        """Ends all calls, for the program ends; no request is sent again."""
-        self._questions.stop()
-        if self.backend.concurrent:
-            self.backend.stop()
-
-    def usage(self) -> dict[str, Any]:
-        """What an endpoint has taken so far: requests, retries, tokens; nothing of a local model."""
-        return getattr(self.backend, "usage", dict)()
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides an outcome but the requests, JSON-serialisable."""
         drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}
-        return {**self.backend.identity, **drawing}
-
-    def _one(self, request: Request, schema: type[Schema]) -> Outcome[Schema]:
-        outcome: Outcome[Schema] = Outcome(None, NONSENSE, "not asked")
-        prompt = "\n\n".join(filter(None, (request.prompt, instructions(schema))))
-        for attempt in range(self.attempts):
-            seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
-            try:
-                answer = self._ask(prompt, schema, seed)
-                return Outcome(parse(answer.text, schema, finished=answer.finished))
-            except NoAnswer as error:
-                return Outcome(None, error.kind, str(error))
-            except AnswerError as error:
-                outcome = Outcome(None, error.kind, str(error))
-        return outcome
-
-    def _ask(self, prompt: str, schema: type[Schema], seed: int) -> Answer:
-        def ask() -> dict[str, Any]:
-            try:
-                answer = self.backend.answer(
-                    prompt, schema=schema, temperature=self.temperature, max_tokens=self.max_tokens, seed=seed
-                )
-            except NoAnswer as error:
-                # Prompts are alike: what refuses one refuses all.
-                error.silent = error.kind in SILENT
-                raise
-            return answer._asdict()
-
-        return Answer(**self._questions.answer(json.dumps([prompt, seed]), ask))
+        facts = {key: value for key, value in self.chat.describe().items() if key != "reference"}
+        return {**facts, **drawing}
 
 
-# --- models --------------------------------------------------------------------------------------
+def _message(request: Request, schema: type[BaseModel], attempt: int) -> Message:
+    seed = request.seed if attempt == 0 else sample_seed(request.seed, "attempt", attempt)
+    return Message(("\n\n".join(filter(None, (request.prompt, instructions(schema)))),), seed)
 
 
-def load(options: LlmOptions, *, cache: Store | None, device: str = "cpu") -> Client:
-    """The client of `options`; its answers are kept in `cache`.
+def _outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
+    if isinstance(completion.error, NoAnswer):
+        return Outcome(None, completion.error.kind, str(completion.error))
+    if completion.error is not None:
+        return Outcome(None, MODEL_FAILED, reason(completion.error))
+    try:
+        return Outcome(parse(completion.text, schema, finished=completion.finished))
+    except AnswerError as error:
+        return Outcome(None, error.kind, str(error))
+
+
+def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
+    """The client of `options`; services: of an endpoint, and where answers are kept.
 
     An endpoint is looked at (address, key, model), a local model is loaded. Raises MetricError.
     """
-    return Client(
-        backend(options, device), cache=cache, temperature=options.temperature,
-        max_tokens=options.max_tokens, attempts=options.attempts,
-    )  # fmt: skip
-
-
-def backend(options: LlmOptions, device: str) -> Any:
-    """The model itself. Raises MetricError when it is not there."""
     reference = options.model or ""
     check(reference)
+    chat: Chat
     if is_served(reference):
-        remote = EndpointModel(*split_endpoint(reference), **options.thinking)
-        remote.endpoint.check()
-        return remote
-    from nein.models.llm import local
+        chat = connect(reference, **options.thinking, **(services.options if services else {}))
+    else:
+        from nein.metrics.chat import local
 
-    return local.load(str(expanded(reference)), device=device, dtype=options.dtype)
+        chat = local.load_text(str(expanded(reference)), device=device, dtype=options.dtype)
+    if services is not None and services.cache is not None:
+        chat = CachedChat(chat, services.cache)
+    how = {name: getattr(options, name) for name in ("temperature", "max_tokens", "attempts")}
+    return Client(chat, **how)
 
 
 def check(reference: str) -> None:
@@ -171,31 +144,6 @@ def check(reference: str) -> None:
                 f"There is no language model '{reference}'; give openai:URL#MODEL, a hub id owner/name, or "
                 "an existing folder."
             )
-
-
-class EndpointModel:
-    """Chat completions of `model`; `sending` are the options of `metrics.backends.endpoint.Endpoint`.
-
-    The server is asked for structured output (`response_format` with a JSON schema) and a seed. One that
-    refuses a request with them is asked without the format, then without both; for a plain answer no format
-    is asked for. The identity is the model's name, not the address: a server that moved is the same.
-    """
-
-    def __init__(self, url: str, model: str, **sending: Any) -> None:
-        self.endpoint = Endpoint(url, model, **sending)
-        self.concurrent, self.stop = self.endpoint.concurrency, self.endpoint.stop
-        self.usage = self.endpoint.usage
-        self.identity = {"backend": "endpoint", **self.endpoint.facts()}
-
-    def answer(
-        self, prompt: str, *, schema: type[BaseModel], temperature: float, max_tokens: int, seed: int
-    ) -> Answer:
-        optional: list[dict[str, Any]] = [{"seed": seed % 2**31}]  # servers differ in how wide a seed may be
-        if not issubclass(schema, Plain):
-            shape = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
-            optional.insert(0, {"response_format": {"type": "json_schema", "json_schema": shape}})
-        reply = self.endpoint.chat(prompt, optional, max_tokens=max_tokens, temperature=temperature)
-        return Answer(reply.answered().text, reply.finished, reply.version)
 
 
 # --- answers: what is not plainly there is a failure -----------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from nein.engine.errors import UserError
 from nein.metrics import choices
-from nein.metrics.choices import ChoiceQuestion, Prompt, Reply
+from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.wording.denials import affirmed
 
@@ -35,7 +35,7 @@ def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], 
         return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
 
     instead = _each(reworded, asked)
-    replies = model.answer(images, instead, scorings)
+    replies = answer_each(model, images, instead, scorings)
     return _each(lambda r, one, other: r if other is one else _other(r, one), replies, asked, instead)
 
 
@@ -58,7 +58,7 @@ def _other(reply: Reply, asked: ChoiceQuestion) -> Reply:
 
 def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """A question and its negation get different letters: the likelier of the two ways."""
-    replies = model.answer(images, asked, sorted({*scorings, "logprob"}))
+    replies = answer_each(model, images, asked, sorted({*scorings, "logprob"}))
     return [
         [
             reply
@@ -77,7 +77,7 @@ def _agreed(
     if not failure and (not all(ends) or -math.inf in map(max, ends)):
         failure = NO_PROBABILITIES
     if failure:
-        reply = Reply(error=failure, silent=first.silent or second.silent)
+        reply = Reply(error=failure)
         return reply, reply
     replies = []
     for a, b in ((ends[0][0] + ends[1][1], ends[0][1] + ends[1][0]),  # A and B, B and A
@@ -97,7 +97,7 @@ def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], 
         return dataclasses.replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
 
     thinking = _each(lambda one: longer(one, STEPS), asked)
-    thoughts = model.answer(images, thinking, ["generated"])
+    thoughts = answer_each(model, images, thinking, ["generated"])
     concluding = [
         [
             longer(one, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
@@ -106,7 +106,7 @@ def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], 
         ]
         for rows in zip(asked, thoughts, strict=True)
     ]
-    replies = [iter(row) for row in model.answer(images, concluding, scorings)]
+    replies = [iter(row) for row in answer_each(model, images, concluding, scorings)]
     return [
         [thought if thought.error else next(rest) for thought in row]
         for row, rest in zip(thoughts, replies, strict=True)

@@ -19,9 +19,10 @@ from nein import editors
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
-from nein.metrics.base import Score, Store
+from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import rewards
+from nein.models.cached import Services
 from nein.models.llm import client as llm
 from nein.wording import denials
 from nein.wording.families import removal
@@ -112,8 +113,8 @@ class ByRule:
 class ByLanguageModel:
     """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
 
-    def __init__(self, reference: str, cache: Store | None, device: str) -> None:
-        self._client = llm.load(llm.LlmOptions(model=reference), cache=cache, device=device)
+    def __init__(self, reference: str, services: Services | None, device: str) -> None:
+        self._client = llm.load(llm.LlmOptions(model=reference), services=services, device=device)
         self.usage = self._client.usage
 
     def facts(self) -> dict[str, Any]:
@@ -158,18 +159,18 @@ def check(arm: str, row: str) -> None:
 
 
 def with_remedy(
-    editor: editors.Editor, name: str, *, cache: Store | None, device: str, **judge: Any
+    editor: editors.Editor, name: str, *, services: Services, device: str, **judge: Any
 ) -> editors.Editor:
     """`editor` with a remedy before it or, of `best-of`, behind it.
 
-    cache  Where answers of a language model, or of a judge behind an endpoint, are kept.
-    judge  Of the one that chooses: see `nein.models.rewards.load`.
+    services  Of a language model, or of a judge, behind an endpoint.
+    judge     Of the one that chooses: see `nein.models.rewards.load`.
     """
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
-        return Best(editor, rewards.load(reference, cache=cache, device=device, **judge), count, name)
+        return Best(editor, rewards.load(reference, services=services, device=device, **judge), count, name)
     llm_name = name.removeprefix(LLM)
-    arm = ByRule(name) if llm_name == name else ByLanguageModel(llm_name, cache, device)
+    arm = ByRule(name) if llm_name == name else ByLanguageModel(llm_name, services, device)
     return WithRemedy(editor, arm, name)
 
 

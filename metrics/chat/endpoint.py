@@ -1,87 +1,43 @@
 """A model behind an OpenAI-compatible endpoint: vLLM, SGLang, Ollama, hosted services.
 
-`openai:URL#MODEL` names it, for example `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`;
-The key (of the environment, `KEYS`) goes nowhere but into the request.
+`openai:URL#MODEL` names it, for example `openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct`. The
+key (of the environment, `KEYS`) goes nowhere but into the request.
 """
 
 from __future__ import annotations
 
 import base64
+import inspect
 import logging
 import math
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nein.loading import credentials, spending
-from nein.loading.references import parse_reference
+from nein.loading.errors import UnavailableError, choose
+from nein.loading.references import is_served, parse_reference
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
+from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
 
 log = logging.getLogger(__name__)
 
-#: A further kind of failure: the limit of tokens ended within the model's thoughts.
-THINKING = "still thinking"
 #: The 20 likeliest first tokens, where a server gives log-probabilities.
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
 #: What every request has and not every model takes.
 DRAWING = ("temperature", "top_p")
 
 
-@dataclass(frozen=True)
-class Completion:
-    """One reply.
-
-    text      The answer without any thoughts; "" for none.
-    finished  The model ended it itself, not the limit of tokens.
-    first     (token, log-probability) of the likeliest first tokens of the answer; empty where the server
-              gives none, or it cannot be told where the thoughts end.
-    tokens    How many were generated, thoughts included, where the server says so.
-    server    What the server says of its configuration (`system_fingerprint`).
-    model     The model that answered, by the server's name for it.
-    thought   Its tokens begin with thoughts; thinking: and end within them.
-    """
-
-    text: str
-    finished: bool
-    first: tuple[tuple[str, float], ...]
-    tokens: int | None
-    server: str = ""
-    model: str = ""
-    thought: bool = False
-    thinking: bool = False
-
-    @property
-    def version(self) -> str:
-        return f"{self.model} {self.server}".strip()
-
-    def answered(self) -> Completion:
-        """This reply. Raises NoAnswer where it ends within the model's thoughts."""
-        if self.thinking:
-            raise NoAnswer(
-                "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
-                "thinking tokens",
-                THINKING,
-            )
-        return self
+class SilentError(UnavailableError):
+    """Nobody answers: what isolates a failing question lets this through."""
 
 
-@dataclass(frozen=True)
-class Message:
-    """A question about one picture: the words behind it, and any before it."""
-
-    after: str
-    before: str = ""
-
-    def around(self, picture: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        return [*([words(self.before)] if self.before else []), picture, words(self.after)]
-
-
-class Endpoint(Service):
-    """Chat completions of one model; threads may share one. sending: see `Service`.
+class Endpoint(Chat):
+    """Chat completions of one model; every message is a request. sending: see `Service`.
 
     reasoning_effort, extra_body, detail
                  Sent with every request, and part of `facts`: how much the model thinks ("none", "low", ...),
@@ -89,7 +45,8 @@ class Endpoint(Service):
     thinking_tokens  That many tokens are allowed on top of an answer's limit; part of `facts`, too.
 
     A parameter that the model refuses is sent under its other name, or left out, from then on (`adapted`).
-    Raises MetricError for values out of range.
+    After `2 * concurrency + 4` requests in a row without an answer every call raises SilentError.
+    Probabilities are those among the 20 likeliest first tokens. Raises MetricError for values out of range.
     """
 
     def __init__(
@@ -97,16 +54,20 @@ class Endpoint(Service):
         extra_body: Mapping[str, Any] | None = None, detail: str = "", thinking_tokens: int = 0,
         **sending: Any,
     ) -> None:  # fmt: skip
-        super().__init__(url, model, **sending)
         if thinking_tokens < 0:
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
+        self.service = Service(url, model, **sending)
+        self.model, self.concurrent = model, self.service.concurrency
         self.detail, self._thinking = detail, thinking_tokens
         options = {"reasoning_effort": reasoning_effort, "extra_body": dict(extra_body or {})}
         self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
         #: Parameter -> the name that the model takes, or "" where it is left out.
         self.adapted: dict[str, str] = {}
+        self._counting = threading.Lock()
         self._versions: Counter[str] = Counter()
         self._without_logprobs = False  # it was said that the server gives none
+        self._silent = 0  # requests in a row without an answer
+        self._end: SilentError | None = None
 
     def facts(self) -> dict[str, Any]:
         """What is known of it that decides an answer: not where it is, for servers move. `adapted`, which a
@@ -114,29 +75,66 @@ class Endpoint(Service):
         more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
         return {"model": self.model, **self._options, **{key: value for key, value in more.items() if value}}
 
+    def describe(self) -> dict[str, Any]:
+        return {"class": type(self).__name__, "reference": self.service.address, **self.facts()}
+
     def usage(self) -> dict[str, Any]:
         """See `Service`; also the number of answers by version, and `adapted`."""
         more = {"versions": dict(self._versions), "adapted": dict(self.adapted)}
-        return {**super().usage(), **{key: value for key, value in more.items() if value}}
+        return {**self.service.usage(), **{key: value for key, value in more.items() if value}}
 
-    def chat(
-        self,
-        content: str | Sequence[Mapping[str, Any]],
-        optional: Sequence[Mapping[str, Any]] = (),
-        **body: Any,
+    def stop(self) -> None:
+        self.service.stop()
+
+    def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        images = {id(image): image for message in messages for image in message.images}
+        pictures = {key: picture(image, self.detail) for key, image in images.items()}  # each is encoded once
+
+        def answer(index: int) -> Completion:
+            self.service.pace.go_on()
+            if self._end is not None:
+                raise self._end
+            try:
+                completion = self._chat(messages[index], pictures, sampling)
+            except NoAnswer as error:
+                completion = Completion(error=error)
+            self._count(completion.error)
+            return completion
+
+        return self.service.each(answer, range(len(messages)))
+
+    def _count(self, error: Exception | None) -> None:
+        """Raises SilentError where too many requests in a row had no answer."""
+        with self._counting:
+            self._silent = self._silent + 1 if getattr(error, "silent", False) else 0
+            if self._silent >= 2 * self.concurrent + 4:
+                self._end = self._end or SilentError(
+                    f"The model left {self._silent} questions in a row without an answer ({error}); see that "
+                    "it runs, then give the same command again to go on: answers so far are kept."
+                )
+        if self._end is not None:
+            raise self._end
+
+    def _chat(
+        self, message: Message, pictures: Mapping[int, Mapping[str, Any]], sampling: Sampling
     ) -> Completion:
-        """What the model says to `content`, words or a list of `words` and `picture`.
-
-        optional  Parts of the request that not every server takes. One that is refused by name is left out
-                  from then on. Where a refusal names nothing, the request is sent without the first of them,
-                  then without the first two, and so on.
-        body      The rest of the request: max_tokens, temperature, ... Raises NoAnswer.
-        """
-        body = {"model": self.model, "messages": [{"role": "user", "content": content}], **body}
+        """Sends a message without what the model is known to refuse. A part of the request that not every
+        server takes and that is refused by name is left out from then on. Where a refusal names nothing, the
+        request is sent without the first of `optional`, then without the first two, and so on."""
+        parts = [words(p) if isinstance(p, str) else pictures[id(p)] for p in message.parts]
+        content = message.parts[0] if len(parts) == 1 and not message.images else parts
+        body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": content}]}
+        body["max_tokens"] = sampling.max_tokens + self._thinking
         body |= {key: value for key, value in self._options.items() if key != "extra_body"}
-        if "max_tokens" in body:
-            body["max_tokens"] += self._thinking
-        groups = [*({name: body.pop(name)} for name in DRAWING if name in body), *optional]
+        optional: list[Mapping[str, Any]] = []
+        if sampling.form is not None:
+            optional.append({"response_format": {"type": "json_schema", "json_schema": sampling.form}})
+        if sampling.top is not None:
+            optional.append(LOGPROBS)
+        if message.seed is not None:
+            optional.append({"seed": message.seed % 2**31})  # servers differ in how wide a seed may be
+        drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        groups = [*({name: value} for name, value in drawing.items() if value is not None), *optional]
         dropped = 0
         while True:
             names = {key: self.adapted.get(key, key) for key in body}
@@ -147,7 +145,8 @@ class Endpoint(Service):
                 sent |= part if part not in spare[:dropped] else {}
             sent |= self._options.get("extra_body", {})
             try:
-                completion = self._read(self.send("/chat/completions", sent), "logprobs" in sent)
+                reply = self.service.send("/chat/completions", sent)
+                completion = self._read(reply, sampling.top if "logprobs" in sent else None)
             except NoAnswer as error:
                 if error.of_a_part and self._adapts(error, sent, taken):
                     dropped = 0
@@ -175,41 +174,8 @@ class Endpoint(Service):
             log.warning("%s does not take all parameters: it is sent %s from now on.", self.model, how)
             self.adapted |= new
 
-    def ask(
-        self, images: Sequence[np.ndarray], asked: Sequence[Sequence[Message]], *, max_tokens: int,
-        likeliest: bool = True, failed: Callable[[NoAnswer], Any] | None = None,
-    ) -> list[list[Any]]:  # fmt: skip
-        """Answers to `asked[i]` about `images[i]`, (H, W, 3) uint8: a `Completion` each, in the same shape.
-
-        Every question is a request of its own, at temperature 0; first questions of all pictures go first.
-
-        likeliest  The log-probabilities of the first token are asked for, too.
-        failed     Gives what stands for a question without an answer; None: that raises NoAnswer.
-        """
-        pictures = [picture(image, self.detail) for image in images]
-        longest = max(map(len, asked), default=0)
-        places = [(i, k) for k in range(longest) for i, row in enumerate(asked) if k < len(row)]
-
-        def said(place: tuple[int, int]) -> Any:
-            i, k = place
-            try:
-                return self.about(pictures[i], asked[i][k], max_tokens, likeliest)
-            except NoAnswer as error:
-                if failed is None:
-                    raise
-                return failed(error)
-
-        answers = dict(self.each(said, places))
-        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
-
-    def about(
-        self, picture: Mapping[str, Any], turn: Message, max_tokens: int, likeliest: bool
-    ) -> Completion:
-        optional = [LOGPROBS] if likeliest else []
-        return self.chat(turn.around(picture), optional, max_tokens=max_tokens, temperature=0)
-
-    def _read(self, reply: Any, likeliest: bool) -> Completion:
-        cleared = self.cleared
+    def _read(self, reply: Any, top: Words | None) -> Completion:
+        cleared = self.service.cleared
         try:
             choice = reply["choices"][0]
             message = choice["message"]
@@ -233,26 +199,40 @@ class Endpoint(Service):
         if not isinstance(text, str):
             raise NoAnswer("the answer is not a text")
         finished, answer = choice.get("finish_reason") != "length", without_thoughts(text)
-        thought = thoughts or used.get("reasoning_tokens")
-        thinking = answer is None or bool(not finished and not answer.strip() and thought)
+        thinking = answer is None or bool(
+            not finished and not answer.strip() and (thoughts or used.get("reasoning_tokens"))
+        )
+        error = None
+        if thinking:
+            error = NoAnswer(
+                "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
+                "thinking tokens",
+                THINKING,
+            )
         # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
-        answer = cleared((answer or "").encode("utf-8", "replace").decode())
-        server, model = (cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model"))
-        count = tokens if isinstance(tokens, int) else None
+        answer = cleared((answer or "").encode("utf-8", "replace").decode()).strip()
         odd = bool(first) and not _are_logprobs([value for _, value in first])
-        first = [] if odd else first
-        completion = Completion(answer, finished, tuple(first), count, server, model, index != 0, thinking)
-        if likeliest and (odd or not entries) and not self._without_logprobs:
+        if top is not None and (odd or not entries) and not self._without_logprobs:
             self._without_logprobs = True
             what = "log-probabilities that are no numbers" if odd else "no log-probabilities"
             log.warning("%s gives %s: P(yes) and letters by probability lack.", self.model, what)
-        version = completion.version
+        probabilities = None if odd or not first or top is None else _likely(first, top)
+        count = tokens if isinstance(tokens, int) else len(answer.split())
+        version = self._versioned(reply)
+        return Completion(answer, probabilities, count, finished, version, used, error)
+
+    def _versioned(self, reply: Mapping[str, Any]) -> str:
+        """Model and configuration that answered, as the server says; a change is logged."""
+        server, model = (
+            self.service.cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model")
+        )
+        version = f"{model} {server}".strip()
         with self._counting:
             known = list(self._versions)
             self._versions.update([version] if version else ())
         if version and known and version not in known:
             log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
-        return completion
+        return version
 
 
 def _are_logprobs(values: Sequence[Any]) -> bool:
@@ -261,6 +241,18 @@ def _are_logprobs(values: Sequence[Any]) -> bool:
         isinstance(value, (int, float)) and value < 0.01 for value in values
     )  # NaN is below nothing
     return numbers and max(values) > -math.inf
+
+
+def _likely(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float | None]:
+    """Probability per word, from the log-probabilities of the likeliest first tokens."""
+    total = dict.fromkeys(top.words, 0.0)
+    for token, logprob in first:
+        word = token.strip().lower() if top.any_case else token.strip()
+        if word in total:
+            total[word] += math.exp(logprob)
+    if top.logs:
+        return {word: math.log(p) if p > 0 else None for word, p in total.items()}
+    return {word: min(1.0, p) for word, p in total.items()}
 
 
 def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
@@ -272,17 +264,6 @@ def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
 
 def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def split_endpoint(reference: str) -> tuple[str, str]:
-    """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
-    given = parse_reference(reference)
-    if given.kind != "served" or not given.url or not given.name:
-        raise MetricError(
-            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for "
-            "example openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
-        )
-    return given.url, given.name
 
 
 def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | None:
@@ -311,3 +292,51 @@ def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | 
         if whole[begin:start].strip():
             return index if start - len(token) >= begin else None  # else it ends the thoughts, too
     return None
+
+
+# --- references ---------------------------------------------------------------------------------------------
+
+
+def split_endpoint(reference: str) -> tuple[str, str]:
+    """(URL, model) of `openai:URL#MODEL`. Raises MetricError for anything else."""
+    given = parse_reference(reference)
+    if given.kind != "served" or not given.url or not given.name:
+        raise MetricError(
+            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for "
+            "example openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
+        )
+    return given.url, given.name
+
+
+def check(reference: str) -> None:
+    """Checks the reference of an image-text model; loads nothing, asks nobody. Raises MetricError."""
+    if is_served(reference):
+        split_endpoint(reference)
+    else:
+        from nein.metrics.loading import check_folder
+
+        check_folder(reference)
+
+
+def check_options(reference: str, names: Iterable[str]) -> None:
+    """Raises MetricError unless a model is behind an endpoint, which has options of these names; a local one
+    has `device_map`."""
+    allowed = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
+    hidden = ("url", "model", "key", "sending", "spending")
+    known = [name for name in dict.fromkeys(allowed) if name not in hidden]
+    for name in names:
+        if name == "device_map" and ":" not in reference:
+            continue
+        if not is_served(reference):
+            raise MetricError(f"'{reference}' is behind no endpoint; leave its option '{name}' out.")
+        choose(f"option of '{reference}'", name, known)
+
+
+def connect(reference: str, *, device: str = "", dtype: str = "", **sending: Any) -> Endpoint:
+    """What answers behind `openai:URL#MODEL`; device, dtype: of local models; sending: options of `Endpoint`.
+    Raises MetricError where the model does not answer."""
+    url, model = split_endpoint(reference)
+    check_options(reference, [name for name in sending if name != "spending"])
+    connected = Endpoint(url, model, **sending)
+    connected.service.check()
+    return connected

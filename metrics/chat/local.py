@@ -1,0 +1,271 @@
+"""Models of transformers that talk: text alone, or text about images; one user turn per message."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import jinja2
+import torch
+
+from nein.loading.errors import first_line, isolated, reason
+from nein.metrics import loading
+from nein.metrics.base import MetricError, alike, without_thoughts
+from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
+from nein.metrics.letters import LETTERS
+
+#: Model types without a chat template, which take the words as they are.
+BARE = ("instructblip",)
+_TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError)
+
+
+class LocalChat(Chat):
+    """A causal language model with its tokenizer, or an image-text model with its processor.
+
+    batch_size  Messages with images of one size that are answered together, padded in front, which can change
+                an answer; drawn answers, and those of a model without a padding token, one by one.
+    """
+
+    def __init__(self, model: Any, processor: Any, source: loading.Source, *, batch_size: int = 1) -> None:
+        self.model, self.processor, self.source = model, processor, source
+        self._tokenizer = getattr(processor, "tokenizer", processor)
+        self._sees = self._tokenizer is not processor
+        self._tokenizer.padding_side = "left"
+        self.batch_size = batch_size if self._tokenizer.pad_token is not None else 1
+        self.templated = bool(getattr(processor, "chat_template", None))
+        self.keeps_order = self._sees and self.templated and _keeps_order(processor)
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self._lock = threading.Lock()  # fast tokenizers keep state between calls
+        self._drawing = threading.Lock()  # the generator for drawing is global
+        self._word_tokens: dict[Words, dict[str, list[int]]] = {}
+        eos = model.generation_config.eos_token_id
+        eos = self._tokenizer.eos_token_id if eos is None else eos
+        self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
+
+    def describe(self) -> dict[str, Any]:
+        template = "the model's chat template" if self.templated else "the words alone (InstructBLIP)"
+        return {
+            **loading.model_fields("chat", self.model, self.source),
+            "library": loading.library(),
+            "preprocess": type(self.processor).__name__,
+            "template": template,
+        }
+
+    def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
+        size = self.batch_size if sampling.temperature == 0 else 1
+        shapes = [tuple(image.shape for image in message.images) for message in messages]
+        for group in alike(range(len(messages)), lambda index: shapes[index], size):
+            completions = isolated(
+                lambda part: self._answers([messages[index] for index in part], sampling),
+                group,
+                lambda error: Completion(error=error),
+            )
+            yield from zip(group, completions, strict=True)
+
+    def _answers(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
+        inputs = self._inputs(messages)
+        if sampling.temperature > 0:
+            devices = [self.model.device] if self.model.device.type == "cuda" else []
+            drawing = {
+                "do_sample": True, "temperature": sampling.temperature,
+                "top_p": 1.0 if sampling.top_p is None else sampling.top_p, "top_k": sampling.top_k,
+            }  # fmt: skip
+            with self._drawing, torch.random.fork_rng(devices=devices):
+                torch.manual_seed(messages[0].seed or 0)
+                rows, first = self.generate(inputs, sampling.max_tokens, **drawing)
+        else:
+            rows, first = self.generate(inputs, sampling.max_tokens)
+        top = sampling.top
+        if top is not None:
+            first = first.log_softmax(-1) if top.logs else first.softmax(-1)  # N V
+        completions = []
+        for index, ids in enumerate(rows):
+            text, likely = self.text(ids), None
+            # A thought's first token says nothing of the answer.
+            if top is not None and without_thoughts(text) == text:
+                likely = self._likely(first[index], top)
+            completions.append(Completion(text, likely, len(ids), len(ids) < sampling.max_tokens))
+        return completions
+
+    def generate(
+        self, inputs: Mapping[str, Any], tokens: int, **drawing: Any
+    ) -> tuple[list[list[int]], torch.Tensor]:
+        """Ids up to the end of each answer, and of models of images the first step's logits, (N, V) float32;
+        greedy by itself. Raises ValueError for a text that is too long."""
+        how: dict[str, Any] = {"do_sample": False, **drawing, "num_beams": 1, "max_new_tokens": tokens}
+        with loading.exact():
+            if not self._sees:
+                pad = (
+                    self._tokenizer.pad_token_id
+                    if self._tokenizer.pad_token_id is not None
+                    else min(self._eos)
+                )
+                length, room = (
+                    inputs["input_ids"].shape[1],
+                    getattr(self.model.config, "max_position_embeddings", 0),
+                )
+                if room and length + tokens > room:
+                    raise ValueError(f"{length} tokens of prompt and {tokens} of answer exceed its {room}")
+                produced = self.model.generate(
+                    **loading.on_device(self.model, inputs), **how, pad_token_id=pad
+                )
+                return self._ended(produced[:, length:]), torch.empty(0)
+            how |= {"return_dict_in_generate": True, "output_logits": True}
+            output = self.model.generate(**loading.on_device(self.model, inputs), **how)
+            # Some classes return the prompt with the answer, some do not.
+            produced = output.sequences[:, output.sequences.shape[1] - len(output.logits) :]
+            return self._ended(produced), output.logits[0].float()
+
+    def _ended(self, produced: torch.Tensor) -> list[list[int]]:
+        return [list(takewhile(lambda token: token not in self._eos, row)) for row in produced.tolist()]
+
+    def _inputs(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """What `generate` takes; several are padded in front."""
+        from PIL import Image
+
+        batch = {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
+        if not self.templated:
+            texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
+            pictures = [Image.fromarray(image) for message in messages for image in message.images]
+            with self._lock:
+                return dict(self.processor(images=pictures, text=texts, **batch))
+        if not self._sees:
+            [message] = messages
+            turn = [{"role": "user", "content": "".join(map(str, message.parts))}]
+            with self._lock:
+                inputs = self._tokenizer.apply_chat_template(
+                    turn, add_generation_prompt=True, tokenize=True, return_dict=True, **batch
+                )
+            return dict(inputs)
+        contents = [
+            [
+                {"type": "text", "text": part}
+                if isinstance(part, str)
+                else {"type": "image", "image": Image.fromarray(part)}
+                for part in message.parts
+            ]
+            for message in messages
+        ]
+        # Newer versions want what is meant for the processor apart.
+        apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
+        more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
+        with self._lock:
+            inputs = self.processor.apply_chat_template(
+                [[{"role": "user", "content": content}] for content in contents],
+                add_generation_prompt=True, tokenize=True, return_dict=True, **more,
+            )  # fmt: skip
+        return dict(inputs)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Words of an answer, stripped, without special tokens."""
+        with self._lock:
+            return self._tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+    def _likely(self, first: torch.Tensor, top: Words) -> dict[str, float | None]:
+        """Per word, from (V,) probabilities or their logarithms, summed over the tokens it may begin with."""
+        if top not in self._word_tokens:
+            tokens = yes_no_tokens if top.any_case else letter_tokens
+            self._word_tokens[top] = tokens(self._tokenizer)
+        found: dict[str, float | None] = {}
+        for word in top.words:
+            ids = self._word_tokens[top][word]
+            found[word] = float(first[ids].logsumexp(0) if top.logs else first[ids].sum()) if ids else None
+        return found
+
+
+def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:
+    """Ids of the first token of every word that is not the unknown token."""
+    firsts = {tuple(tokenizer(word, add_special_tokens=False)["input_ids"][:1]) for word in words}
+    return {ids[0] for ids in firsts if ids and ids[0] != tokenizer.unk_token_id}
+
+
+def yes_no_tokens(tokenizer: Any) -> dict[str, list[int]]:
+    """ "yes" and "no" -> ids of the tokens that such an answer begins with."""
+    yes, no = (
+        first_tokens(tokenizer, [f"{gap}{form}" for gap in ("", " ") for form in (w, w.title(), w.upper())])
+        for w in ("yes", "no")
+    )
+    return {"yes": sorted(yes - no), "no": sorted(no - yes)}
+
+
+def letter_tokens(tokenizer: Any) -> dict[str, list[int]]:
+    """Letter -> ids of the tokens its answer may begin with, and no other letter's."""
+    tokens_of = {}
+    for letter in LETTERS:
+        pieces = [tokenizer.convert_tokens_to_ids(f"{gap}{letter}") for gap in ("", "▁", "Ġ")]
+        known = {token for token in pieces if token is not None and token != tokenizer.unk_token_id}
+        tokens_of[letter] = first_tokens(tokenizer, (letter, f" {letter}")) | known
+    counts = Counter(token for ids in tokens_of.values() for token in ids)
+    return {letter: sorted(t for t in ids if counts[t] == 1) for letter, ids in tokens_of.items()}
+
+
+def _keeps_order(processor: Any) -> bool:
+    """Whether the chat template leaves an image between two texts where it is."""
+    parts = [{"type": "text", "text": "<1>"}, {"type": "image"}, {"type": "text", "text": "<2>"}]
+    try:
+        prompt = rendered(processor, parts)
+    except MetricError:  # a template that knows one text only
+        return False
+    return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
+
+
+def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
+    """The prompt that a chat template makes of one user turn. Raises MetricError for one that cannot."""
+    try:
+        turn = [{"role": "user", "content": [dict(part) for part in parts]}]
+        return str(processor.apply_chat_template(turn, add_generation_prompt=True))
+    except _TEMPLATE_ERRORS as error:
+        raise MetricError(f"The chat template cannot be used: {first_line(error)}") from error
+
+
+def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple[Any, Any, loading.Source]:
+    """(model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a chat
+    template. Raises MetricError, also for a chat template that does not take a picture and a question."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **how)
+    processor = source.part(AutoProcessor)
+    if not getattr(processor, "chat_template", None):
+        if model.config.model_type in bare:
+            return model, processor, source
+        raise MetricError(
+            f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
+            "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
+        )
+    words, prompt, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
+    try:
+        prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
+    except MetricError as error:
+        why = f" ({error})"
+    # A template for plain strings shows the list of parts itself.
+    if "<what?>" not in prompt or prompt == blind or "'type'" in prompt:
+        raise MetricError(
+            f"The chat template of '{path_or_id}' does not take a picture and a question{why}; choose "
+            "another checkpoint, or serve the model and give openai:URL#MODEL."
+        )
+    return model, processor, source
+
+
+def load_text(path_or_id: str, **how: Any) -> LocalChat:
+    """An instruction-tuned causal language model. Raises MetricError for a missing or unsuitable one."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, source = loading.load_model(AutoModelForCausalLM, path_or_id, **how)
+    tokenizer = source.part(AutoTokenizer)
+    if not getattr(tokenizer, "chat_template", None):
+        raise MetricError(
+            f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; "
+            "choose an instruction-tuned checkpoint."
+        )
+    try:
+        turn = [{"role": "user", "content": "?"}]
+        tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+    except _TEMPLATE_ERRORS as error:
+        raise MetricError(
+            f"The chat template of '{path_or_id}' takes no question: {reason(error)}."
+        ) from error
+    return LocalChat(model, tokenizer, source)
