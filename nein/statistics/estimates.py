@@ -3,8 +3,7 @@
 Samples of one source image are alike: source images are the independent units everywhere.
 
 - a share: Clopper-Pearson at the effective size;
-- a mean of values within a range, from `ENOUGH` source images on: Wilson with t, at the size that a share of
-  the same mean and standard error would have;
+- a mean of values within a range, from `ENOUGH` source images on: Wilson with t at the effective size;
 - a paired difference of such: Bonett-Price at the same sizes; a ratio: Bonett-Price's for ratios;
 - a mean whose range says nothing (L1, LPIPS, a cosine): Student's t with the cluster-robust standard error;
 - p of a difference: that of its interval.
@@ -25,8 +24,8 @@ import numpy as np
 from nein.statistics import intervals
 from nein.statistics.intervals import LEVEL
 
-#: Source images from which on the spread of values within a range gives their interval: with fewer, Wilson's
-#: falls short of 95 % (docs/explanation/statistics.md).
+#: Source images from which on the spread of values within a range gives their interval; with fewer it falls
+#: short of 95 %, and they count as yes and no.
 ENOUGH = 13
 #: The cluster of every value, by name, or what `cluster_columns` made of them.
 Clusters: TypeAlias = "Sequence[Hashable] | Columns"
@@ -102,10 +101,8 @@ def _bounded(
     value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # the last bit of a weighted mean
     up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
     binary = up + down - value**2
-    sample = _independent(w * (x - value), w, clusters, binary)
     graded = bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
-    if graded and sample.error and sample.clusters >= ENOUGH:
-        sample = replace(sample, size=binary / sample.error**2, freedom=sample.clusters - 1)
+    sample = _independent(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
     if low < 0:
         middle, error = intervals.bonett_price(up, down, sample.size)
@@ -147,8 +144,9 @@ class _Independent:
 
 
 def _independent(
-    parts: np.ndarray, shares: np.ndarray, clusters: Clusters, binary: float, n: float | None = None
-) -> _Independent:
+    parts: np.ndarray, shares: np.ndarray, clusters: Clusters, binary: float, n: float | None = None,
+    graded: bool = False,
+) -> _Independent:  # fmt: skip
     """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
     `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
     Kish's size of unequal weights."""
@@ -159,8 +157,10 @@ def _independent(
     spread, robust = size * float(parts @ parts), None if error is None else size * error**2
     if n and robust is not None:
         spread = min(spread, robust)
-    size = intervals.effective_size(size, size * float(sizes @ sizes), binary, spread, robust)
-    return _Independent(float(size), error, len(sizes))
+    graded = graded and bool(error) and len(sizes) >= ENOUGH
+    usual = size * float(sizes @ sizes)
+    size = intervals.effective_size(size, usual, binary, spread, robust, graded=graded)
+    return _Independent(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
 
 
 def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: int, low: float) -> Estimate:

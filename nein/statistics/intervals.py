@@ -18,7 +18,7 @@ Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 ALIKE = 0.6
 
 
-def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any) -> Any:
+def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
     """How many independent yes/no samples tell as much: n / design effect.
 
     n       Samples.
@@ -26,6 +26,7 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any) ->
     binary  Variance of a value if all values were at the ends of their range, with the same mean.
     spread  Variance of a value.
     robust  n times the cluster-robust variance of the mean; None where there is one picture.
+    graded  Values lie between the ends: what is assumed has their spread, not that of yes and no.
 
     The design effect is robust / binary, with the intraclass correlation kept between 0 and 1. Few dissenting
     samples (n binary) say little about it, none nothing: it is averaged with the one that `ALIKE` gives, by
@@ -41,6 +42,7 @@ def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any) ->
             else np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
         )
         seen = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
+        assumed *= spread / binary if graded else 1.0
     return n * (dissent + usual) / (dissent * seen + usual * assumed)
 
 

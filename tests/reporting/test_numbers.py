@@ -72,7 +72,8 @@ def interval(pairs):
 
 
 def effective_size(pairs, binary):
-    """Samples over the design effect (docs/explanation/statistics.md); binary: the variance of yes and no."""
+    """(samples over the design effect, standard errors to an end); docs/explanation/statistics.md. binary:
+    the variance of yes and no. Values in between have their own, and t, from 13 source images on."""
     values = defaultdict(list)
     for value, cluster in pairs:
         values[cluster].append(value)
@@ -84,18 +85,10 @@ def effective_size(pairs, binary):
     )
     alike = min(usual, max(1.0, between / within)) if within else 1.0
     dissent, seen = n * binary, within / n / binary * alike if binary else 1.0
-    return n * (dissent + usual) / (dissent * seen + usual * (1 + 0.6 * (usual - 1)))
-
-
-def sized(pairs, binary):
-    """(size, standard errors to an end): the effective size of yes and no, and of values in between, from 13
-    source images on, that of yes and no with their standard error, and t."""
-    mean, low, high = interval(pairs)
-    count = len({cluster for _, cluster in pairs})
-    if count < 13 or low == high or {value for value, _ in pairs} <= {-1, 0, 1}:
-        return effective_size(pairs, binary), scipy.stats.norm.ppf(0.975)
-    t = scipy.stats.t.ppf(0.975, count - 1)
-    return binary / ((high - mean) / t) ** 2, t
+    graded = g >= 13 and between > 1e-20 and not {value for value, _ in pairs} <= {-1, 0, 1}
+    assumed = (1 + 0.6 * (usual - 1)) * (within / n / binary if graded else 1)
+    reach = scipy.stats.t.ppf(0.975, g - 1) if graded else scipy.stats.norm.ppf(0.975)
+    return n * (dissent + usual) / (dissent * seen + usual * assumed), reach
 
 
 def share_interval(row, pairs):
@@ -104,7 +97,7 @@ def share_interval(row, pairs):
     if len({cluster for _, cluster in pairs}) < 2:
         assert 0 <= float(row["low"]) < float(row["high"]) <= 1
         return
-    n, reach = sized(pairs, p * (1 - p))
+    n, reach = effective_size(pairs, p * (1 - p))
     if reach > 1.96:
         ends = np.roots([1 + reach**2 / n, -(2 * p + reach**2 / n), p * p])  # |p - x| = t sqrt(x (1 - x) / n)
         close(row["low"], min(ends))
@@ -117,7 +110,7 @@ def share_interval(row, pairs):
 def difference_interval(row, pairs):
     """Bonett and Price's, and its p."""
     up, down = (math.fsum(max(0.0, sign * value) for value, _ in pairs) / len(pairs) for sign in (1, -1))
-    n, reach = sized(pairs, up + down - (up - down) ** 2)
+    n, reach = effective_size(pairs, up + down - (up - down) ** 2)
     more, less = (up * n + 1) / (n + 2), (down * n + 1) / (n + 2)
     error = math.sqrt((more + less - (more - less) ** 2) / (n + 2))
     close(row["low"], max(-1.0, more - less - reach * error))
