@@ -52,8 +52,9 @@ def check_tokenizer(tokenizer: Any, config: Any, where: str) -> None:
             )
     # CLIP's text towers pool at the end token: at the id of their configuration, or at the highest (2).
     end = getattr(text, "eos_token_id", None)
-    if type(tokenizer).__name__ == "CLIPTokenizer" and ids[-1] != (max(ids) if end == 2 else end or ids[-1]):
-        raise UserError(f"{name} ends sentences with id {ids[-1]}, the model with another; {file}.")
+    end = max(ids) if end == 2 else end
+    if type(tokenizer).__name__ == "CLIPTokenizer" and isinstance(end, int) and ids[-1] != end:
+        raise UserError(f"{name} ends sentences with id {ids[-1]}, the model with {end}; {file}.")
     if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
         if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
             raise UserError(

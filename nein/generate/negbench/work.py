@@ -17,7 +17,6 @@ from nein.datasets.negbench.medical import CONDITIONS
 from nein.datasets.negbench.records import Media, Option, Question, RetrievalItem
 from nein.engine import images
 from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.engine.stages import Model, usage_of
 from nein.generate import job
@@ -27,7 +26,6 @@ from nein.generate.negbench.pairs import EditorMaker, TextMaker, Verifier, verif
 from nein.generate.negbench.sources import Listing
 from nein.generate.nein.sources import COCO
 from nein.loading.digests import folder_digest, json_digest
-from nein.loading.errors import first_line
 from nein.models import editor_choice, references
 from nein.models.cached import Services
 from nein.models.llm import client as llm
@@ -316,19 +314,18 @@ def _maker(config: BuildConfig, folder: Folder, device: str) -> EditorMaker | Te
 def text_pipeline(name: str, device: str, dtype: str) -> tuple[Any, dict[str, Any]]:
     """A text-to-image pipeline of diffusers from a folder or the hub (safetensors only), and what it is."""
     import torch
-    from diffusers import AutoPipelineForText2Image
+    from diffusers import AutoPipelineForText2Image, DiffusionPipeline
 
+    from nein.editors.checkpoint import check_parts, check_tokenizers, explained, locate
     from nein.loading.digests import torch_dtype
-    from nein.loading.references import parse_reference
 
-    where, revision = parse_reference(name).name, parse_reference(name).revision
-    try:
+    where, revision = locate(name)
+    with explained(name):
+        check_parts(DiffusionPipeline.load_config(where, revision=revision), name, where, revision)
         pipeline = AutoPipelineForText2Image.from_pretrained(
             where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = first_line(error)
-        raise UserError(f"Cannot load a text-to-image pipeline from '{name}': {first}") from None
+    check_tokenizers(pipeline, name)
     pipeline.set_progress_bar_config(disable=True)
     if getattr(pipeline, "safety_checker", None) is not None:
         # It would put a black picture in the place of one it refuses, which the detector would then judge.
