@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import first_line
+from nein.loading.references import cached_commit
 
 PREFIX = "hub:"
 #: Of benchmarks that have one, the data set on the hub: what results belong to where nobody says another.
@@ -36,15 +37,7 @@ def version(data: Reference) -> str:
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         stats = [(str(path.relative_to(folder)), path.stat()) for path in files]
         return json_digest({name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats})[:12]
-    from huggingface_hub import snapshot_download
-
-    try:
-        found = snapshot_download(
-            data.name, repo_type="dataset", revision=data.revision, local_files_only=True
-        )  # fmt: skip
-    except (OSError, ValueError):
-        return ""
-    return Path(found).name
+    return cached_commit(data.name, data.revision, "dataset")
 
 
 def read(data: Reference, split: str, configuration: str | None = None) -> Any:

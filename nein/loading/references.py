@@ -75,6 +75,17 @@ def parse_reference(reference: str) -> Reference:
     return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
 
 
+def cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
+    """The commit of a repository ("model", "dataset") in the hub's cache; "" where it is not there."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = snapshot_download(repository, repo_type=kind, revision=revision, local_files_only=True)
+    except (OSError, ValueError):  # not in the cache, or no name of a repository
+        return ""
+    return Path(folder).name
+
+
 def is_served(reference: str) -> bool:
     """Whether a model is behind an address, and not in this process."""
     return reference.startswith("openai:")

@@ -20,7 +20,7 @@ from typing import Any
 from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import quick_digest
-from nein.loading.references import expanded, is_local, is_served, parse_reference
+from nein.loading.references import cached_commit, expanded, is_local, is_served, parse_reference
 from nein.metrics.judges import GROUP as JUDGE_PLUGINS
 
 log = logging.getLogger(__name__)
@@ -115,18 +115,9 @@ def content(reference: str) -> str:
     if is_local(where := resolve(reference)):
         return quick_digest(expanded(where))
     before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
-    commit = _commit(before, given.revision) if given.kind == "hub" else ""
+    name = before.partition("@")[0]
+    commit = cached_commit(name, given.revision)[:12] if given.kind == "hub" else ""
     return commit or (content(behind) if behind else "")
-
-
-def _commit(repository: str, revision: str | None) -> str:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(repository.partition("@")[0], revision=revision, local_files_only=True)
-    except (OSError, ValueError):  # not in the cache, or no name of a repository
-        return ""
-    return Path(folder).name[:12]
 
 
 def identity(reference: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
+from nein.engine.folder import CONTENTS, Folder
 from nein.engine.shapes import fault, quick
 from nein.reporting import figures
 from tests.helpers.commands import exit_code
@@ -24,6 +24,14 @@ def test_another_identity_is_refused_by_the_first_key_that_differs(tmp_path):
         opened(tmp_path / "a", seed=1, model={"name": "y"})
     assert opened(tmp_path / "a", seed=0, model={"name": "x"}).done("answers") == {0}
     assert opened(tmp_path / "a", overwrite=True, seed=1, model={"name": "y"}).done("answers") == set()
+
+
+def test_a_model_that_was_not_here_yet_is_no_other_one(tmp_path):
+    for marks in ({}, {"vqa": "1"}, {}):
+        opened(tmp_path / "a", **{CONTENTS: marks} if marks else {})
+    opened(tmp_path / "a", **{CONTENTS: {"vqa": "1", "ovd": "3"}})
+    with pytest.raises(UserError, match="made with weights or source: vqa 1, not 2"):
+        opened(tmp_path / "a", **{CONTENTS: {"vqa": "2", "ovd": "3"}})
 
 
 def test_what_is_discarded_leaves_the_answers_of_models(tmp_path):

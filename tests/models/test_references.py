@@ -1,9 +1,10 @@
 import pytest
+from huggingface_hub import constants
 
 from nein.engine.errors import UserError
 from nein.loading.attributes import load_attribute
 from nein.loading.references import parse_reference
-from nein.models import editor_choice
+from nein.models import editor_choice, references
 
 URL = "http://localhost:8000/v1"
 
@@ -44,3 +45,30 @@ def test_an_attribute_of_a_file_is_loaded_and_may_have_a_name_of_the_users(tmp_p
     for name, why in (("edti", "did you mean 'edit'"), ("nothing", "has no 'nothing'")):
         with pytest.raises(UserError, match=why):
             load_attribute(f"{file}:{name}")
+
+
+def test_what_is_behind_a_reference_is_told_without_loading_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.syspath_prepend(tmp_path)
+    repository, (one, two) = tmp_path / "hub" / "models--owner--name", ("a" * 40, "b" * 40)
+    (tmp_path / "folder").mkdir()
+
+    def moved(commit):
+        for file, text in ((f"snapshots/{commit}/config.json", "{}"), ("refs/main", commit)):
+            (repository / file).parent.mkdir(parents=True, exist_ok=True)
+            (repository / file).write_text(text)
+
+    changes = {
+        "owner/name": moved,
+        "sentence:owner/name": moved,
+        f"judge:{tmp_path}/folder": (tmp_path / "folder" / "config.json").write_text,
+        f"mine={tmp_path}/folder": (tmp_path / "folder" / "model.safetensors").write_text,
+        "behind_a_name:edit": (tmp_path / "behind_a_name.py").write_text,
+        f"{tmp_path}/file.py:edit": (tmp_path / "file.py").write_text,
+    }
+    for reference, change in changes.items():
+        found = [references.content(reference) for text in (one, two, one) if change(text) or True]
+        assert found[0] == found[2] != found[1], reference
+        assert found[0], reference
+    for reference in ("owner/other", "ip2p", f"openai:{URL}#x", "random:0"):
+        assert references.content(reference) == ""

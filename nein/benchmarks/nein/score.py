@@ -178,6 +178,7 @@ def scoring(
     def ids(number: int) -> list[str]:
         return [sample.id for sample in members(number)]
 
+    @functools.lru_cache(maxsize=1)  # for all metrics of a block
     def state(number: int) -> list[int | None]:
         chosen = members(number)
         edited = (
