@@ -99,7 +99,7 @@ def run(
             bar.update()
             if saves or ends or stops:
                 if world.is_main:
-                    checkpoints.save(done, record.losses)
+                    checkpoints.save(done, record.loss)
                 world.barrier()
             if stops and not ends:
                 raise Terminated
@@ -135,8 +135,8 @@ def terminable() -> Iterator[Callable[[], bool]]:
 FORMAT = 1
 #: What state.json holds, as far as it is read back.
 _FACTS = {
-    "format": int, "step": int, "losses": [float], "schedule": {}, "average_steps?": int, "optimizer": {},
-    "scaler": ({}, None), "bytes": {},
+    "format": int, "step": int, "loss": [float, float], "schedule": {}, "average_steps?": int,
+    "optimizer": {}, "scaler": ({}, None), "bytes": {},
 }  # fmt: skip
 
 
@@ -166,9 +166,9 @@ class Checkpoints:
     def _whole(self) -> list[Path]:
         return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
 
-    def save(self, step: int, losses: Sequence[float] = ()) -> Path:
+    def save(self, step: int, loss: Sequence[float] = (0.0, 0.0)) -> Path:
         """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
-        UserError when there is no room; earlier checkpoints are then untouched. losses: not logged yet."""
+        UserError when there is no room; earlier checkpoints are then untouched. loss: see `Record.loss`."""
         target = self.folder / f"step-{step:08d}"
         draft = self.folder / f".draft-{step:08d}"
         try:
@@ -176,7 +176,7 @@ class Checkpoints:
             for torn in self.folder.glob(".draft-*"):
                 shutil.rmtree(torn)
             draft.mkdir()
-            self._write(step, losses, draft)
+            self._write(step, loss, draft)
             if target.exists():
                 shutil.rmtree(target)
             draft.replace(target)
@@ -192,9 +192,9 @@ class Checkpoints:
             shutil.rmtree(old)
         return target
 
-    def _write(self, step: int, losses: Sequence[float], folder: Path) -> None:
+    def _write(self, step: int, loss: Sequence[float], folder: Path) -> None:
         state = self._state
-        facts: dict[str, Any] = {"format": FORMAT, "step": step, "losses": list(losses)}
+        facts: dict[str, Any] = {"format": FORMAT, "step": step, "loss": list(loss)}
         facts["schedule"] = state.schedule.state_dict()
         _save(dict(zip(state.names, state.parameters, strict=True)), folder / "weights.safetensors")
         if state.average is not None:

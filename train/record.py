@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
 from nein.engine import atomic, environment
@@ -49,7 +50,8 @@ class Record:
         self._out = config.out_dir
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
-        self.losses: list[float] = []  # of the steps that the log lacks
+        # Mean of the steps that the log lacks. `tally` gets means over processes: nothing to synchronize.
+        self._loss = MeanMetric(sync_on_compute=False).set_dtype(torch.float64)
         self._steps = 0  # of these, those of this process
         self._norm = math.nan
         self._last_finite = -1
@@ -105,7 +107,8 @@ class Record:
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
         if checkpoint is not None:
-            self.losses = atomic.read_json(checkpoint / "state.json", {"losses": [float]})["losses"]
+            sums = atomic.read_json(checkpoint / "state.json", {"loss": [float, float]})["loss"]
+            self._loss.mean_value, self._loss.weight = torch.tensor(sums, dtype=torch.float64)
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
@@ -159,16 +162,21 @@ class Record:
                 f"{self.config.CALMER}"
             )
         self._last_finite, self._norm = step, norm
-        self.losses.append(loss)
+        self._loss.update(loss)
         self._steps += 1
         return stop > 0
+
+    @property
+    def loss(self) -> tuple[float, float]:
+        """Sum and number of the losses that the log lacks, for a checkpoint."""
+        return float(self._loss.mean_value), float(self._loss.weight)
 
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
         now = time.perf_counter()
         row = {
             "step": step,
-            "loss": sum(self.losses) / len(self.losses),
+            "loss": float(self._loss.compute()),
             **{name: float(value) for name, value in figures.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
@@ -177,7 +185,8 @@ class Record:
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
-        self.losses, self._steps, self._since = [], 0, now
+        self._loss.reset()
+        self._steps, self._since = 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
         self._append(LOG, "train", row)

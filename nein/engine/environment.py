@@ -21,7 +21,7 @@ from typing import Any
 GIVEN = "NEIN_COMMAND"
 PACKAGES = (
     "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
-    "pillow", "scipy", "spacy", "clean-fid", "lpips",
+    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
 )  # fmt: skip
 
 
