@@ -10,7 +10,7 @@ import base64
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +76,19 @@ class CardReply:
 
 
 @dataclass(frozen=True)
-class Detail:
-    """Pictures of one sample with their names, lines of text, and what every member says of it, in their
-    order; None for nothing."""
+class Card:
+    """A sample.
 
+    facets    Name -> the entries that it can be filtered by.
+    values    [member][measure]: a number, None (unscored), or words where the measure is not asked.
+    pictures  With their names; `lines` of text; `said` of every member, None for nothing: in the dialog.
+    """
+
+    id: str
+    title: str
+    aside: str = ""
+    facets: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    values: Sequence[Sequence[float | str | None]] = ()
     pictures: Sequence[tuple[str, Thumbnail]] = ()
     lines: Sequence[str] = ()
     said: Sequence[CardReply | None] = ()
@@ -87,10 +96,8 @@ class Detail:
 
 @dataclass(frozen=True)
 class Samples:
-    """The index of a page, column by column.
+    """What all samples of a page have in common.
 
-    facets   Name -> per sample the entries it can be filtered by.
-    values   [member][measure][sample]: a number, None (unscored), or words where the measure is not asked.
     chosen   The measure that is chosen at first.
     rivals   Two measures that ought to agree, and the words for samples where they do not.
     spread   The words for samples where members disagree.
@@ -98,13 +105,8 @@ class Samples:
     heads, columns   Above the cells of cards and of the dialog's tables.
     """
 
-    ids: Sequence[str]
-    titles: Sequence[str]
-    asides: Sequence[str] = ()
-    facets: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    members: Sequence[Member] = ()
-    measures: Sequence[Measure] = ()
-    values: Sequence[Sequence[Sequence[float | str | None]]] = ()
+    members: Sequence[Member]
+    measures: Sequence[Measure]
     chosen: str = ""
     rivals: tuple[str, str, str] | None = None
     spread: str = "Models disagree"
@@ -113,15 +115,49 @@ class Samples:
     columns: Sequence[str] = ()
     page: int = PAGE
 
-    def index(self) -> dict[str, Any]:
-        """JSON-serialisable: everything but the chunks."""
-        facets = [_facet(name, entries) for name, entries in self.facets.items()]
-        chosen = self.chosen or next((m.name for m in self.measures), "")
-        return {**vars(self), "facets": facets, "chosen": chosen, "chunk": CHUNK}
+
+class _Index:
+    """Of every card all that is needed to search, filter and order; the rest is handed on."""
+
+    def __init__(self) -> None:
+        self.cards: list[Card] = []
+
+    def chunks(self, cards: Iterable[Card]) -> Iterator[bytes]:
+        """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
+        coming = iter(cards)
+        while part := [*itertools.islice(coming, CHUNK)]:
+            details = [
+                {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
+                for card in part
+            ]
+            self.cards += [replace(card, pictures=(), lines=(), said=()) for card in part]
+            yield page.script_bytes(details)
+
+    def described(self, samples: Samples) -> dict[str, Any]:
+        """JSON-serialisable, column by column."""
+        names = dict.fromkeys(name for card in self.cards for name, entries in card.facets.items() if entries)
+        values = [
+            [
+                [card.values[member][measure] for card in self.cards]
+                for measure in range(len(samples.measures))
+            ]
+            for member in range(len(samples.members))
+        ]
+        return {
+            **vars(samples),
+            "ids": [card.id for card in self.cards],
+            "titles": [card.title for card in self.cards],
+            "asides": [card.aside for card in self.cards],
+            "facets": [_facet(name, [card.facets.get(name, ()) for card in self.cards]) for name in names],
+            "values": values,
+            "chosen": samples.chosen or next((m.name for m in samples.measures), ""),
+            "chunk": CHUNK,
+        }
 
 
 def browser(
-    make: Callable[[], tuple[Samples, Iterable[Detail]]],
+    samples: Samples,
+    cards: Callable[[], Iterable[Card]],
     *,
     title: str = "Samples",
     note: str = "",
@@ -129,19 +165,16 @@ def browser(
     budget: int = 0,
     scripts: Sequence[Path] = (),
 ) -> Part:
-    """The part of a page that shows samples.
-
-    make  The samples, and an iterator over the details of every one, in order; called when the page is made.
-    out   The page, beside which chunks lie that total more than `budget` bytes; None: all are inside.
-    """
+    """The part of a page that shows samples. cards: in order, read when the page is made; out: the page,
+    beside which chunks lie that total more than `budget` bytes; None: all are inside."""
 
     def values() -> dict[str, Any]:
-        samples, details = make()
-        chunks = _chunks(details)
+        index = _Index()
+        chunks = index.chunks(cards())
         inside = page.store(out, chunks, budget) if out else [Markup(c.decode()) for c in chunks]
-        index = {**samples.index(), "folder": page.beside(out).name if out else ""}
-        outside = bool(samples.ids) and not inside
-        return {"note": note, "index": page.script_json(index), "chunks": inside, "outside": outside}
+        facts = {**index.described(samples), "folder": page.beside(out).name if out else ""}
+        outside = bool(index.cards) and not inside
+        return {"note": note, "index": page.script_json(facts), "chunks": inside, "outside": outside}
 
     return Part("cards", title, TEMPLATES, values, scripts)
 
@@ -156,13 +189,6 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
 def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
     index = {entry: k for k, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
     return {"name": name, "entries": list(index), "of": [[index[e] for e in several] for several in entries]}
-
-
-def _chunks(details: Iterable[Detail]) -> Iterator[bytes]:
-    """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
-    written = (page.script_bytes({**vars(item), "said": [*map(_said, item.said)]}) for item in details)
-    while chunk := [*itertools.islice(written, CHUNK)]:
-        yield b"[%b]" % b",".join(chunk)
 
 
 def _said(said: CardReply | None) -> dict[str, Any] | None:

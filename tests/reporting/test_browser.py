@@ -301,19 +301,16 @@ def test_all_that_a_judge_may_say_is_said_in_words_and_what_is_not_asked_is_not_
     metrics = [row[0] for row, _ in SAID["right"]]
     values = [[dict(row[:2] for row, _ in said).get(name) for said in SAID.values()] for name in metrics]
     values[1][2] = "not asked"
-    samples = cards.Samples(
-        [*SAID], ["one", "two", "three"], members=[cards.Member("editor")],
-        measures=[sample_browser._measure(name) for name in metrics], values=[values], chosen="removal_vqa",
-        columns=sample_browser.COLUMNS,
-    )  # fmt: skip
-    details = [
-        cards.Detail(said=[cards.CardReply({"none": "no picture"}, rows=[
-            [metrics.index(row[0]), *row[1:]] for row, _ in said
-        ])])
-        for said in SAID.values()
-    ]  # fmt: skip
+    measures = [sample_browser._measure(name) for name in metrics]
+    columns = sample_browser.COLUMNS
+    samples = cards.Samples([cards.Member("editor")], measures, chosen="removal_vqa", columns=columns)
+    shown = []
+    for k, (name, said) in enumerate(SAID.items()):
+        rows = [[metrics.index(row[0]), *row[1:]] for row, _ in said]
+        reply = cards.CardReply({"none": "no picture"}, rows=rows)
+        shown.append(cards.Card(name, name, values=[[column[k] for column in values]], said=[reply]))
     words = Path(sample_browser.__file__).with_name("evidence.js")
-    parts = [cards.browser(lambda: (samples, details), scripts=[words])]
+    parts = [cards.browser(samples, lambda: shown, scripts=[words])]
     [path] = write(tmp_path / "page", frames.frame([]), pages.Page("Cards", parts=parts), ["html"])
     opened = Page(browser, path).open()
     opened.drawn()

@@ -88,7 +88,7 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
     at_hand = {data for run, data in choices if run.folder.path in here}
     visible = [run for run, data in choices if data in at_hand]
 
-    def make() -> tuple[cards.Samples, Iterator[cards.Detail]]:
+    def make() -> Iterator[cards.Card]:
         loaded = {(data := cast(Any, entry.run).asked.data).sha256: data for entry in own if entry.run}
         data_sets = list(loaded.values()) or files.sets_of([entry.folder for entry in own])
         by_model: dict[str, list[ModelTasks]] = {}
@@ -97,7 +97,10 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
             by_model.setdefault(run.facts["model"], []).extend([tasks] if tasks else [])
         return questions(by_model)
 
-    return [cards.browser(make, title="Questions")] if visible else []
+    members = [cards.Member(model) for model in dict.fromkeys(run.facts["model"] for run in visible)]
+    words = ("questions", "Model", "Asked")
+    samples = cards.Samples(members, [RIGHT], words=words, heads=("choice",), columns=COLUMNS)
+    return [cards.browser(samples, make, title="Questions")] if visible else []
 
 
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
@@ -243,9 +246,7 @@ class Shown(NamedTuple):
     question: Question
 
 
-def questions(
-    runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT
-) -> tuple[cards.Samples, Iterator[cards.Detail]]:
+def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> Iterator[cards.Card]:
     """What was asked of models, by their name; `limit` random questions if there are more."""
     tasks = [
         (model, run, task, f"{run.data.name}/{files.task_name(task)}")
@@ -268,40 +269,29 @@ def questions(
         except UserError as error:
             log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
 
-    def templates(name: str, question: Question) -> list[str]:
-        """Chosen by any of the models."""
-        rows = [chosen[model, name] for model in runs if (model, name) in chosen]
-        taken = [_template(question, k) for row in rows if row["shares"] is not None for k in _taken(row)]
-        return sorted({*taken, *(["none"] if any(row["shares"] is None for row in rows) else [])})
-
-    def details() -> Iterator[cards.Detail]:
-        for name, item in drawn.items():
-            picture = asking.picture(item.task.media, item.question.image)
-            thumbnail = {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE)
-            captions = [
-                f"{option.shown}{' (right)' if k == item.question.correct else ''}"
-                for k, option in enumerate(item.question.options)
-            ]
-            replies = [_said(item.question, chosen.get((model, name))) for model in runs]
-            yield cards.Detail([("", thumbnail)], captions, replies)
-
-    every = drawn.values()
-    return cards.Samples(
-        list(drawn),
-        [item.question.asked or item.question.options[item.question.correct].text for item in every],
-        [" · ".join(filter(None, (item.title, item.question.type))) for item in every],
-        {
-            "Task": [[f"{item.title}, {files.task_name(item.task)}"] for item in every],
-            "Right": [[_template(item.question, item.question.correct)] for item in every],
-            "Chosen": [templates(name, item.question) for name, item in drawn.items()],
-        },
-        [cards.Member(model) for model in runs],
-        [RIGHT],
-        [[[chosen.get((model, name), {}).get("credit") for name in drawn]] for model in runs],
-        words=("questions", "Model", "Asked"),
-        heads=("choice",),
-        columns=COLUMNS,
-    ), details()  # fmt: skip
+    for name, item in drawn.items():
+        question, replies = item.question, [chosen.get((model, name)) for model in runs]
+        taken = {_template(question, k) for row in replies if row and row["shares"] for k in _taken(row)}
+        none = ["none"] if any(row and row["shares"] is None for row in replies) else []
+        picture = asking.picture(item.task.media, question.image)
+        captions = [
+            f"{option.shown}{' (right)' if k == question.correct else ''}"
+            for k, option in enumerate(question.options)
+        ]
+        yield cards.Card(
+            name,
+            question.asked or question.options[question.correct].text,
+            " · ".join(filter(None, (item.title, question.type))),
+            {
+                "Task": [f"{item.title}, {files.task_name(item.task)}"],
+                "Right": [_template(question, question.correct)],
+                "Chosen": sorted({*taken, *none}),
+            },
+            [[row["credit"] if row else None] for row in replies],
+            [("", {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE))],
+            captions,
+            [_said(question, row) for row in replies],
+        )
 
 
 def _said(question: Question, row: Row | None) -> cards.CardReply | None:

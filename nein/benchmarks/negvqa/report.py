@@ -47,13 +47,20 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
     items = _items(first, options) if options.samples else None
 
-    def samples() -> tuple[cards.Samples, Iterator[cards.Detail]]:
-        answers = {
-            run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
-            for run in finished
-        }
-        return questions(answers, items, options.samples, headlines)
-
+    answers = {
+        run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
+        for run in finished
+    }
+    samples = cards.Samples(
+        [cards.Member(model) for model in answers],
+        MEASURES,
+        chosen=VARIANTS[1],
+        rivals=(*VARIANTS, "Negation decides"),
+        words=("questions", "Model", "Asked"),
+        heads=VARIANTS,
+        columns=COLUMNS,
+    )
+    read = functools.partial(questions, answers, items, options.samples, headlines)
     comparable = {
         run.name: (run.figures, run.manifest["reference"])
         for run in finished
@@ -65,7 +72,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     as_published = [sections.accuracy("paper", "clustered")] if protocols == {"paper"} else []
     return Page(
         "NegVQA", _subtitle(manifests), _notes(manifests), [finding] if finding else [],
-        [cards.browser(samples, title="Answers")] if options.samples else [],
+        [cards.browser(samples, read, title="Answers")] if options.samples else [],
         figures=[
             *beside, *([paper_numbers.by_size()] if comparable else []), paper_numbers.table_1(comparable),
             paper_numbers.over_models({run.name: run.figures for run in finished}),
@@ -148,7 +155,7 @@ def questions(
     items: Sequence[Item] | None,
     limit: int,
     headlines: Mapping[str, str],
-) -> tuple[cards.Samples, Iterator[cards.Detail]]:
+) -> Iterator[cards.Card]:
     """The first model's questions in data order, `limit` random ones if there are more. Raises UserError for
     one without its other half.
 
@@ -176,35 +183,26 @@ def questions(
         rows = itertools.chain.from_iterable(chosen.values()) if model == first else read()
         for row in (row for row in rows if row["id"] in chosen):
             replies[model, row["id"], row["variant"]] = _reply(row, order)
-    both = {
-        (model, name): [replies.get((model, name, variant), Reply()) for variant in VARIANTS]
-        for model in answers
-        for name in chosen
-    }
     pictures = {item.id: item.picture for item in items or () if item.id in chosen}
 
-    def details() -> Iterator[cards.Detail]:
-        for name, lines in chosen.items():
-            options = zip(LETTERS, lines[0]["options"], strict=False)
-            texts = [
-                f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines
-            ]
-            texts.append(" · ".join(f"{letter}: {text}" for letter, text in options))
-            thumbnails = [("", cards.of_file(pictures[name], SIDE))] if name in pictures else []
-            yield cards.Detail(thumbnails, texts, [_card(both[model, name]) for model in answers])
-
-    subsets = [lines[0]["subset"] for lines in chosen.values()]
-    outcomes = [sorted({_outcome(both[model, name]) for model in answers}) for name in chosen]
-    values = [
-        [[both[model, name][k].value for name in chosen] for k in range(len(VARIANTS))] for model in answers
-    ]
-    return cards.Samples(
-        list(chosen), [lines[0]["question"] for lines in chosen.values()], subsets,
-        {"Subset": [[subset] for subset in subsets], "Pair": outcomes},
-        [cards.Member(model) for model in answers], MEASURES, values, chosen=VARIANTS[1],
-        rivals=(*VARIANTS, "Negation decides"), words=("questions", "Model", "Asked"), heads=VARIANTS,
-        columns=COLUMNS,
-    ), details()  # fmt: skip
+    for name, lines in chosen.items():
+        both = [[replies.get((model, name, variant), Reply()) for variant in VARIANTS] for model in answers]
+        options = zip(LETTERS, lines[0]["options"], strict=False)
+        texts = [f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines]
+        outcomes = {OUTCOMES.get(tuple(half.value for half in pair), "unscored") for pair in both}
+        yield cards.Card(
+            name,
+            lines[0]["question"],
+            lines[0]["subset"],
+            {"Subset": [lines[0]["subset"]], "Pair": sorted(outcomes)},
+            [[half.value for half in pair] for pair in both],
+            [("", cards.of_file(pictures[name], SIDE))] if name in pictures else [],
+            [*texts, " · ".join(f"{letter}: {text}" for letter, text in options)],
+            [
+                cards.CardReply(cells=[h.cell for h in pair], rows=[h.row for h in pair if h.row])
+                for pair in both
+            ],
+        )
 
 
 class Reply(NamedTuple):
@@ -223,11 +221,3 @@ def _reply(row: Line, scorings: Sequence[str]) -> Reply:
     text, value = row["error"] or row["text"] or "", verdicts[0]["value"]
     logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
     return Reply(value, Cell(text, read, MARKS[value]), (row["question"], text, read, logs))
-
-
-def _card(both: Sequence[Reply]) -> cards.CardReply:
-    return cards.CardReply(cells=[half.cell for half in both], rows=[half.row for half in both if half.row])
-
-
-def _outcome(both: Sequence[Reply]) -> str:
-    return OUTCOMES.get(tuple(half.value for half in both), "unscored")

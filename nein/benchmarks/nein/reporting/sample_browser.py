@@ -14,7 +14,6 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
 from nein.metrics import METRICS
 from nein.reporting import cards, page
 from nein.reporting.cards import Thumbnail
@@ -63,69 +62,63 @@ class Browser:
     def part(self, out: Path, pictures: Iterator[list[Thumbnail]], budget: int) -> page.Part:
         """What the page at `out` shows of the samples. budget: bytes of chunks that may be in the page."""
         return cards.browser(
-            lambda: (self.described(), self.details(pictures)), note=self.note, out=out, budget=budget,
+            self.layout(),
+            functools.partial(self.shown, pictures),
+            note=self.note,
+            out=out,
+            budget=budget,
             scripts=[Path(__file__).with_name("evidence.js")],
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def metrics(self) -> list[str]:
         """Those that any run was scored with."""
         return [name for name in METRICS if any(name in run.metrics for run in self.runs)]
 
-    def described(self) -> cards.Samples:
-        """Everything but pictures and raw answers."""
+    def layout(self) -> cards.Samples:
         negative = [run for run in self.runs if run.track == "negative"]
-
-        def edit_in(runs: Sequence[RunDir], name: str) -> Row:
-            """The edit of a sample in the first of the runs that has it."""
-            return next(edit for run in runs if (edit := run.edit(name)) is not None)
-
-        first = {name: edit_in(self.runs, name) for name in self.ids}
-        instructed = {name: edit_in([*negative, *self.runs], name) for name in self.ids}
-        captions = {name: f" · caption: {sample.caption}" for name, sample in self.samples.items()}
-        templates = [instructed[name]["template"] for name in self.ids]
-        sizes = [self.sizes.get(first[name]["source_id"]) for name in self.ids]
-        facets = {
-            "Object": [[first[name]["object"]] for name in self.ids],
-            "Family": [[family] if (family := first[name].get("family")) else [] for name in self.ids],
-            "Instruction": [[] if t is None else [TEMPLATES[t]] for t in templates],
-            "Source size": [[size] if size else [] for size in sizes],
-        }
-        metrics = self.metrics
+        track = (negative or self.runs)[0].track
         return cards.Samples(
-            self.ids,
-            [instructed[name]["instruction"] for name in self.ids],
-            [
-                f"source image {edit['source_id']} · object: {edit['object']}{captions.get(name, '')}"
-                for name, edit in first.items()
-            ],
-            {name: entries for name, entries in facets.items() if any(entries)},
-            [
-                cards.Member(run.label, (run.name, run.track), run.track == (negative or self.runs)[0].track)
-                for run in self.runs
-            ],
-            [_measure(name) for name in metrics],
-            [self._values(run, metrics) for run in self.runs],
-            chosen="removal_vqa" if "removal_vqa" in metrics else "",
+            [cards.Member(run.label, (run.name, run.track), run.track == track) for run in self.runs],
+            [_measure(name) for name in self.metrics],
+            chosen="removal_vqa" if "removal_vqa" in self.metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
             words=("samples", "Run", "Metric"),
             columns=COLUMNS,
         )
 
-    def _values(self, run: RunDir, metrics: Sequence[str]) -> list[list[float | int | str | None]]:
-        """By metric, of every sample the value; a sentence where the run has none or asks for no removal."""
-        why = ["no removal asked" if name in run.index else "not in this run" for name in self.ids]
-        return [[*map(_short, map(values.get, self.ids, why))] for values in map(run.values, metrics)]
-
-    def details(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Detail]:
-        """Sample after sample."""
+    def shown(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Card]:
+        """Sample after sample, told as in the first run with negative instructions that has it."""
         none: Thumbnail = {"none": "no pictures in this report"}
+        negative = [run for run in self.runs if run.track == "negative"]
+        values = [[run.values(metric) for metric in self.metrics] for run in self.runs]
         for name, thumbnails in zip(self.ids, pictures, strict=True):
             both = list(zip(("sample", "target"), thumbnails[:2], strict=True)) if thumbnails else []
             edits = thumbnails[2:] or [none] * len(self.runs)
-            replies = [self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)]
-            yield cards.Detail(both, said=replies)
+            first = next(edit for run in self.runs if (edit := run.edit(name)) is not None)
+            told = next(edit for run in [*negative, *self.runs] if (edit := run.edit(name)) is not None)
+            sample, template = self.samples.get(name), told["template"]
+            caption = f" · caption: {sample.caption}" if sample else ""
+            facets = {
+                "Object": first["object"],
+                "Family": first.get("family"),
+                "Instruction": None if template is None else TEMPLATES[template],
+                "Source size": self.sizes.get(first["source_id"]),
+            }
+            why = ["no removal asked" if name in run.index else "not in this run" for run in self.runs]
+            yield cards.Card(
+                name,
+                told["instruction"],
+                f"source image {first['source_id']} · object: {first['object']}{caption}",
+                {key: [entry] if entry else [] for key, entry in facets.items()},
+                [
+                    [_short(of_metric.get(name, words)) for of_metric in of_run]
+                    for of_run, words in zip(values, why, strict=True)
+                ],
+                both,
+                said=[self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)],
+            )
 
     def _said(self, run: RunDir, name: str, picture: Thumbnail) -> cards.CardReply:
         """A row of every score: place of the metric, value, then the reason and what the judge said."""
