@@ -243,7 +243,7 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     assert not np.array_equal(first[0], first[1])
     assert not np.array_equal(first[0], other[0])
     assert identity["class"] == "StableDiffusionPipeline"
-    for file in ("tokenizer.json", "vocab.json"):
+    for file in ("tokenizer.json", "vocab.json", "merges.txt"):
         (tmp_path / "sd" / "tokenizer" / file).unlink()
     with pytest.raises(UserError, match=r"2 words and the model's embedding 190: its tokenizer\.json is"):
         text_pipeline(str(tmp_path / "sd"), "cpu", "float32")
