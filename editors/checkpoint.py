@@ -220,12 +220,18 @@ def whole(
 
 def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision: str | None) -> None:
     """`whole` of every model that the index of a pipeline names, on the device "meta": no memory is taken."""
-    for part, (library, name, *_) in ((k, v) for k, v in index.items() if isinstance(v, list)):
-        cls = getattr({"diffusers": diffusers, "transformers": transformers}.get(library), name or "", None)
-        if isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel):
-            if is_local(source) and not Path(source, part).is_dir():
-                raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
-            whole(cls, checkpoint, source, revision, True, subfolder=part, device_map="meta")
+    libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
+    for part, entry in index.items():
+        library, name, *more = entry if isinstance(entry, list) else (None, None)
+        cls = getattr(libraries.get(library), name or "", None)
+        if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
+            continue
+        own = more[0] if more else {}  # a pipeline made of blocks may have a part from elsewhere
+        home, folder = own.get("pretrained_model_name_or_path") or source, own.get("subfolder", part)
+        if is_local(home) and not Path(home, folder or "").is_dir():
+            raise EditorError(f"{checkpoint!r} lacks the folder {folder}, which its index names")
+        of_part = own.get("revision") if home != source else revision
+        whole(cls, checkpoint, home, of_part, True, subfolder=folder, device_map="meta")
 
 
 def _unusable(checkpoint: str, error: Exception) -> EditorError:

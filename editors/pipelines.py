@@ -373,6 +373,7 @@ def _load(
         if modular:
             if device_map or quantization or machine.offload != "none":
                 raise EditorError(f"{chosen} takes no device_map, quantization or offload")
+            check_parts(index, checkpoint, source, revision)
             return _modular(getattr(diffusers, chosen), source, revision, machine), published
         if recipe.dtype not in ("", machine.dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from nein import editors
 from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor, runtime
+from nein.editors.checkpoint import check_parts
 from nein.editors.pipelines import RECIPES, DiffusersPipeline
 from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
@@ -366,6 +367,16 @@ def test_a_pipeline_that_lacks_weights_is_refused(part, damage, sentence, folder
     damage(folder, part)
     with pytest.raises(EditorError, match=sentence.format(kind=kind, part=part)):
         get_editor("flux-kontext", checkpoint=str(folder))
+
+
+def test_a_part_that_a_pipeline_of_blocks_has_from_elsewhere_is_checked_there(folder_of, tmp_path):
+    folder = Path(shutil.copytree(folder_of("FluxKontextPipeline"), tmp_path / "copy"))
+    entry = {"pretrained_model_name_or_path": str(folder), "subfolder": "vae", "revision": None}
+    index = {"_class_name": "Blocks", "vae": ["diffusers", "AutoencoderKL", entry], "scheduler": [None, None]}
+    check_parts(index, "own/blocks", "own/blocks", "v1")
+    without_a_weight(folder, "vae")
+    with pytest.raises(EditorError, match="'own/blocks' lacks 1 of the weights of its AutoencoderKL"):
+        check_parts(index, "own/blocks", "own/blocks", "v1")
 
 
 def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, caplog):
