@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import email.utils
+import functools
 import io
 import itertools
 import json
@@ -178,10 +179,14 @@ class Service:
         self._spending = spending
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
+        paced = self._paced
+
+        class Client(openai.DefaultHttpxClient):
+            def send(self, request: Any, **options: Any) -> Any:
+                return paced(request, functools.partial(super().send, request, **options))
+
         # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
-        self._http = openai.DefaultHttpxClient(follow_redirects=False)
-        self._send_now = self._http.send
-        self._http.send = self._send_paced  # type: ignore[method-assign]
+        self._http = Client(follow_redirects=False)
         self.client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
             http_client=self._http,
@@ -349,13 +354,13 @@ class Service:
         """A text without the key, if that has at least `shortest` letters: a short one may be a word."""
         return text.replace(self._key, "...") if len(self._key) >= shortest else text
 
-    def _send_paced(self, request: Any, **options: Any) -> Any:
-        """One HTTP request, when its turn comes; notes until when the server wants no other of anybody."""
+    def _paced(self, request: Any, send: Callable[[], Any]) -> Any:
+        """Sends an HTTP request in its turn; notes until when the server wants no other of anybody."""
         with self.pace.seat() as replied:
             if request.method == "POST":
                 again = request.headers.get("x-stainless-retry-count", "0") != "0"
                 self.count(requests=1, retries=int(again))
-            response = self._send_now(request, **options)
+            response = send()
             if response.status_code == 200 and request.method == "POST":
                 if (said := _error_within(response.read())) is not None:
                     response.status_code = said[0]  # the package then does with it as with any error

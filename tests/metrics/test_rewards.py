@@ -19,7 +19,6 @@ from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.metrics.choices import Reply
 from nein.metrics.rewards import editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
-from tests.loopback import say
 from tests.metrics import tiny
 
 SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
@@ -154,15 +153,6 @@ def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_a
     expected = tuned.merge_and_unload().state_dict()[name]
     assert torch.allclose(merged, expected, atol=1e-6)
     assert not torch.allclose(merged, before, atol=1e-4)
-
-
-def test_an_endpoint_is_asked_with_pictures_seed_and_temperature(server):
-    server.rule = lambda body, count: (200, say(told(20, 10)), {})
-    judge = metrics.load_reward(f"editscore:openai:{server.url}#eye-7b")
-    assert judge.score([SOURCE], [FIRST], [TOLD])[0].value == pytest.approx(4)
-    assert {(body["seed"], body["temperature"]) for body in server.requests} == {(42, 0.7)}
-    contents = [body["messages"][0]["content"] for body in server.requests]
-    assert sorted(sum(part["type"] == "image_url" for part in one) for one in contents) == [1, 2]
 
 
 class Choosing:

@@ -252,8 +252,9 @@ def load(choice: Choice, config: Any, *, device: str, dtype: str, batch_size: in
 
         where = choice.reference
         judge = where.removeprefix(JUDGE)
-        services = Services.of(config, config.cache_dir / "answers.sqlite")
-        how |= services.options if is_served(judge) else {}
+        served = is_served(judge)
+        services = Services.of(config, config.cache_dir / "answers.sqlite" if served else None)
+        how |= services.options if served else {}
         if judge != where or parse_reference(where).is_code:
             return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))
         return services.keep(metrics.load_choices(where, batch_size=batch_size, **how))

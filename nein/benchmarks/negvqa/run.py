@@ -133,9 +133,10 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> choices.Ch
     """Raises MetricError or UserError."""
     if (model := references.offered(asked.reference)) is not None:
         return model
-    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite")
+    served = is_served(asked.where)
+    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite" if served else None)
     options: dict[str, Any] = {"device": device, "dtype": config.dtype}
-    options |= {**(services.options if is_served(asked.where) else {}), **config.model_options}
+    options |= {**(services.options if served else {}), **config.model_options}
     if asked.reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
