@@ -46,8 +46,8 @@ KEYS = {
 }  # fmt: skip
 #: A header with a key or a password, as a server may quote it.
 QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
-#: Seconds that a server may ask to wait (Retry-After); the package openai itself waits up to 120.
-LONGEST_WAIT = 900.0
+#: Seconds that a server may ask to wait (Retry-After), as the package openai has it.
+LONGEST_WAIT = 120.0
 
 AT_ONCE = 8  # requests in flight, where nobody says how many
 
@@ -85,40 +85,23 @@ class NoAnswer(RuntimeError):
 
 
 class Pace:
-    """When the next request may be sent, and how many at a time, for all threads that share it.
-
-    At first `most`; half as many after "too many requests", and from answer to answer slowly more.
-    """
+    """When the next request may be sent, and how many at a time, for all threads that share it."""
 
     def __init__(self, most: int = 1) -> None:
-        self._most, self._allowed, self._active = most, float(most), 0
-        self._room = threading.Condition()
-        self._narrowed = self._resumes = 0.0  # by `clock`
+        self._seats = threading.BoundedSemaphore(most)
+        self._resumes = 0.0  # by `clock`
         self._stopped = threading.Event()
 
     @contextlib.contextmanager
-    def seat(self) -> Iterator[Callable[[int], None]]:
-        """Waits until one request more may be in flight; gives what takes the HTTP status of its reply."""
-        with self._room:
-            while self._active >= int(self._allowed) or self._resumes > clock():
-                self.go_on()
-                self._room.wait(0.05)
-            self._active += 1
-        began = clock()
-
-        def replied(status: int) -> None:
-            with self._room:
-                if status < 400:
-                    self._allowed = min(self._most, self._allowed + 1 / self._allowed)
-                elif status == 429 and began >= self._narrowed:  # else sent before there were fewer
-                    self._allowed, self._narrowed = max(1.0, self._allowed / 2), clock()
-
+    def seat(self) -> Iterator[None]:
+        """Waits until one request more may be in flight."""
+        while not self._seats.acquire(timeout=0.2):
+            self.go_on()
         try:
-            yield replied
+            self.wait()
+            yield
         finally:
-            with self._room:
-                self._active -= 1
-                self._room.notify_all()
+            self._seats.release()
 
     def hold(self, seconds: float) -> None:
         """Nothing is sent for so long; longer than `LONGEST_WAIT` is nobody's wish."""
@@ -150,7 +133,7 @@ class Service:
     """One model at an address; threads may share one. Raises UserError for values out of range.
 
     key          By default of the environment (`KEYS`).
-    concurrency  Requests in flight at a time; fewer while the server says that they are too many (`Pace`).
+    concurrency  Requests in flight at a time.
     timeout      Seconds to wait for one answer.
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
                  or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
@@ -250,42 +233,34 @@ class Service:
         }  # fmt: skip
         counted = self._spending.request(self.model, self.address) if self._spending is not None else None
         with counted or contextlib.nullcontext({}) as paid:
-            content = self._reply(lambda client: client.post(path, cast_to=str, body=body, **form))
+            content = self._reply(functools.partial(self.client.post, path, cast_to=str, body=body, **form))
             paid |= tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)
         return content
 
-    def _reply(self, create: Callable[[Any], str]) -> Any:
+    def _reply(self, create: Callable[[], str]) -> Any:
         import openai
 
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
-        for attempt in range(self.retries + 1):
-            left = self.retries - attempt
-            client = self.client if not attempt else self.client.with_options(max_retries=left)
-            try:
-                return json.loads(create(client))
-            except ValueError:
-                raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
-            except openai.APITimeoutError:
-                raise NoAnswer(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
-            except openai.APIConnectionError as error:
-                raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
-            except openai.APIStatusError as error:
-                status = error.status_code
-                if target := _redirected(error.response):
-                    raise NoAnswer(self._sent_on(target), REFUSED, silent=True, status=status) from None
-                if status not in RETRIED and status < 500:
-                    raise self._refusal(status, error.response.text) from None
-                if (said := _error_within(error.response.content)) is not None:
-                    attempts = f"{attempts}: {self._quoted(said[1])}"
-                wait = retry_after(error.response.headers)
-                if wait > LONGEST_WAIT:
-                    why = f"HTTP {status}, and to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
-                    raise NoAnswer(f"the endpoint says {why}", SERVER, status=status) from None
-                if wait <= 120 or not left:
-                    raise NoAnswer(f"{attempts}: HTTP {status}", SERVER, status=status) from None
-                self.count(retries=1)  # the package has given up
-        raise AssertionError("the last attempt is answered, or raises")
+        try:
+            return json.loads(create())
+        except ValueError:
+            raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
+        except openai.APITimeoutError:
+            raise NoAnswer(f"{attempts}: no answer within {self.timeout:g} s", TIMEOUT) from None
+        except openai.APIConnectionError as error:
+            raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
+        except openai.APIStatusError as error:
+            status = error.status_code
+            if target := _redirected(error.response):
+                raise NoAnswer(self._sent_on(target), REFUSED, silent=True, status=status) from None
+            if status not in RETRIED and status < 500:
+                raise self._refusal(status, error.response.text) from None
+            said = _error_within(error.response.content)
+            words = "" if said is None else f": {self._quoted(said[1])}"
+            if (wait := retry_after(error.response.headers)) > LONGEST_WAIT:
+                attempts = f"the endpoint says to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
+            raise NoAnswer(f"{attempts}{words}: HTTP {status}", SERVER, status=status) from None
 
     def download(self, link: str, most: int) -> bytes:
         """The file behind a link of a reply, here or by https, at most `most` bytes. Raises NoAnswer."""
@@ -356,7 +331,7 @@ class Service:
 
     def _paced(self, request: Any, send: Callable[[], Any]) -> Any:
         """Sends an HTTP request in its turn; notes until when the server wants no other of anybody."""
-        with self.pace.seat() as replied:
+        with self.pace.seat():
             if request.method == "POST":
                 again = request.headers.get("x-stainless-retry-count", "0") != "0"
                 self.count(requests=1, retries=int(again))
@@ -364,7 +339,6 @@ class Service:
             if response.status_code == 200 and request.method == "POST":
                 if (said := _error_within(response.read())) is not None:
                     response.status_code = said[0]  # the package then does with it as with any error
-            replied(response.status_code)
         if response.status_code in RETRIED or response.status_code >= 500:
             self.pace.hold(retry_after(response.headers))
         return response

@@ -126,13 +126,13 @@ def test_all_calls_wait_for_as_long_as_an_error_says(monkeypatch):
     def edit(image, instruction):
         calls.append(now[0])
         if len(calls) == 1:
-            raise of_status(429, **{"retry-after": "300"})
+            raise of_status(429, **{"retry-after": "100"})
         return image
 
     pace = as_editor(edit)
     assert pace.edit_one(requests_of(1)[0]).image is not None
     assert calls[0] == 0
-    assert calls[1] == pytest.approx(300, abs=1)
+    assert calls[1] == pytest.approx(100, abs=1)
 
 
 def test_a_refusal_is_told_apart_and_a_function_that_always_fails_ends_the_command():

@@ -131,7 +131,7 @@ def test_a_hosted_service_gets_no_seed_and_a_size_that_its_model_has(monkeypatch
 
 FIRST_FAILS = [
     ((500, {"detail": "out of memory"}, {}), "transient", "no answer after 1 attempts: HTTP 500"),
-    ((429, {"error": {"message": "slow down"}}, {"Retry-After": "901"}), "transient", "to wait 901 s"),
+    ((429, {"error": {"message": "slow down"}}, {"Retry-After": "121"}), "transient", "to wait 121 s"),
     ((HANG_UP, "", {}), "transient", "the connection failed"),
     ((402, {"error": {"message": "no credits"}}, {}), "transient", "HTTP 402"),
     (refusal("moderation_blocked"), "refused", "safety_violations=[violence] ..."),

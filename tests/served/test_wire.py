@@ -83,18 +83,6 @@ def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server, form):
     assert times[1] - times[0] >= 0.3  # its own pause would be a hundredth of a second
 
 
-def test_fewer_requests_are_in_flight_while_the_server_says_that_they_are_too_many(server):
-    def rule(body, _):
-        crowd = server.active
-        time.sleep(0.01)
-        return (429, {}, {}) if crowd > 2 else (200, say(YES), {})
-
-    server.rule = rule
-    assert ask(server, 150, concurrency=16, retries=20) == [YES] * 150
-    assert server.most > 2
-    assert len(server.requests) < 260  # sixteen at a time would be refused more often than answered
-
-
 def slowly(seconds):
     def rule(body, _):
         time.sleep(seconds)
@@ -387,13 +375,13 @@ def test_the_version_that_answered_is_kept_and_a_change_is_said(server, caplog):
 
 
 def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monkeypatch):
-    began, pace = time.monotonic(), 500
+    began, pace = time.monotonic(), 200
     monkeypatch.setattr(service, "clock", lambda: began + pace * (time.monotonic() - began))
     times = []
 
     def rule(body, count):
         times.append(service.clock())
-        return (429, {}, {"Retry-After": "300"}) if count == 1 else (200, say(YES), {})
+        return (429, {}, {"Retry-After": "100"}) if count == 1 else (200, say(YES), {})
 
     server.rule = rule
     asked = chat(server, concurrency=2)
@@ -405,10 +393,10 @@ def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server, monk
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         assert [one.text for [one] in pool.map(later, ["a?", "b?"])] == [YES, YES]
     assert len(times) == 3
-    assert min(times[1:]) >= times[0] + 300
+    assert min(times[1:]) >= times[0] + 100
     assert asked.usage()["retries"] == 1
     server.rule = lambda body, count: (429, {}, {"Retry-After": "3600"})
-    assert "to wait 3600 s, longer than 900" in ask(server, 1)[0]
+    assert "to wait 3600 s, longer than 120" in ask(server, 1)[0]
     assert len(server.requests) == 4
 
 
