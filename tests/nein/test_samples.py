@@ -16,6 +16,7 @@ from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import environment, images
+from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.models.editor_choice import ExternalEdits
@@ -259,7 +260,7 @@ def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_pat
         asked.append(list(names))
         return {kind: object() for kind in score.model_kinds(asked[-1])}
 
-    scorer = score.Scorer(load, metrics.Settings(), tmp_path)
+    scorer = score.Scorer(load, metrics.Settings(), tmp_path, AnswerCache(tmp_path / "answers.sqlite"))
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
         scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
     assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])
