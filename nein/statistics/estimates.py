@@ -144,9 +144,13 @@ class _Independent:
 
 
 def _independent(
-    parts: np.ndarray, shares: np.ndarray, clusters: Clusters, binary: float, n: float | None = None,
+    parts: np.ndarray,
+    shares: np.ndarray,
+    clusters: Clusters,
+    binary: float,
+    n: float | None = None,
     graded: bool = False,
-) -> _Independent:  # fmt: skip
+) -> _Independent:
     """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
     `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
     Kish's size of unequal weights."""

@@ -61,11 +61,13 @@ def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
 
 
 def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> dict[str, Any]:
-    sides, source_of = [], {}
-    for side in (first, second):
-        sides.append(dict(zip(side.frame["id"], side.values.tolist(), strict=True)))
-        source_of |= dict(zip(side.frame["id"], side.clusters, strict=True))
-    return figure(statistics.difference_of_means(*sides, source_of), unit="points", **what)
+    one, other = (dict(zip(side.frame["id"], side.values, strict=True)) for side in (first, second))
+    source_of = {
+        key: source
+        for side in (first, second)
+        for key, source in zip(side.frame["id"], side.clusters, strict=True)
+    }
+    return figure(statistics.difference_of_means(one, other, source_of), unit="points", **what)
 
 
 def of_retrieval(table: ScoreTable) -> Figures:

@@ -341,10 +341,7 @@ _PRINTED = {
     "paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository",
     "repo_scaling": "repository, scaling", "repo_finetuned": "repository",
 }  # fmt: skip
-_SETS = {
-    "COCO": "coco", "VOC2007": "voc2007", "MSR-VTT": "msr-vtt", "HardNeg-Syn": "hardneg-syn",
-    "CheXpert": "chexpert",
-}  # fmt: skip
+_SETS = {name: name.lower() for name in ("COCO", "VOC2007", "MSR-VTT", "HardNeg-Syn", "CheXpert")}
 
 
 class PaperNumber(NamedTuple):

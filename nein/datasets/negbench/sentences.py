@@ -190,9 +190,14 @@ def evaluation_questions(
 
 
 def questions_as_filed(
-    image: Concepts, seed: int, *, count: int = 1, wording: str = "code", thing: str = "image",
+    image: Concepts,
+    seed: int,
+    *,
+    count: int = 1,
+    wording: str = "code",
+    thing: str = "image",
     single: bool = False,
-) -> list[Question]:  # fmt: skip
+) -> list[Question]:
     """`count` questions as in the released COCO and VOC files, which the released script does not draw: all
     objects anew for every question, the hybrid options about the object that the wrong negation denies.
     single: ask about an image with one object, too, by a negation or a hybrid, as VOC's file does."""
