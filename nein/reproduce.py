@@ -54,7 +54,7 @@ class Table:
 def _negbench(title: str, source: str, models: str, **more: str) -> Table:
     named = {"paper": models, "nano": ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])}
     given = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
-    drawn = {"datasets": "coco", "data": "nano"}
+    drawn = {"datasets": "all", "variants": "all", "data": "nano"}
     title = f"NegBench (CVPR 2025), {title}"
     work = "nein.benchmarks.negbench.run:NEGBENCH"
     return Table(title, "negbench", work, source, named, "model", {**given, "blind": "0", **more}, drawn)
@@ -179,36 +179,17 @@ class Figure(_Form):
     why: Text
 
 
-class Cost(_Form):
-    """Of a stage of a run: blocks, their seconds (of all workers, one after the other), bytes at the peak."""
-
-    run: Text
-    stage: Text
-    blocks: NonNegativeInt
-    seconds: NonNegativeFloat
-    host_bytes: NonNegativeInt
-    device_bytes: NonNegativeInt
-
-
 class Measured(_Form):
-    """A run: its row of the table, the digest of its data, and the fingerprints of its models."""
+    """A run: its row of the table, the digest of its data, fingerprints of its models; of every stage the
+    "seconds" of all workers, one after the other, and bytes at the peak ("host", "device"); of each machine a
+    text for each fact."""
 
     run: Text
     row: Text
     data: Text
     models: dict[Text, Text]
-
-
-class Machine(_Form):
-    """Where, and by which versions."""
-
-    python: Text
-    platform: Text
-    device: Text | None
-    device_name: Text | None
-    arithmetic: Text | None
-    git: Text
-    packages: dict[Text, Text]
+    stages: dict[Text, dict[Text, NonNegativeFloat]]
+    machines: Annotated[list[dict[Text, Text]], Field(max_length=1000)]
 
 
 class Reproduction(_Form):
@@ -221,8 +202,6 @@ class Reproduction(_Form):
     options: dict[Text, Text]
     runs: Annotated[list[Measured], Field(max_length=1000)]
     figures: Annotated[list[Figure], Field(max_length=10_000)]
-    costs: Annotated[list[Cost], Field(max_length=10_000)]
-    machines: Annotated[list[Machine], Field(max_length=1000)]
 
 
 def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: int | None) -> tuple[Any, str]:
@@ -269,14 +248,14 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
 
     table = config.chosen
     benchmark = registry.get(table.benchmark)
-    runs, figures, costs = [], [], []
-    machines: dict[str, Machine] = {}
+    runs, figures = [], []
     for path in folders:
         folder, name = Folder(path), path.relative_to(config.out_dir).as_posix()
         manifest, measured = folder.manifest(), frames.read(path / FIGURES)
         row = ""
         for entry in benchmark.published(table.source, manifest):
-            here = {key: value for key, value in entry.of.items() if key != "dataset"}  # a run is of one
+            one = ("dataset", "variant") if config.preset == "nano" else ("dataset",)  # a run is of one
+            here = {key: value for key, value in entry.of.items() if key not in one}
             ours: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "unscored": 0}
             found = frames.pick(measured, **here) or {}
             ours |= {key: found[key] for key in ours if found.get(key) is not None}
@@ -288,18 +267,12 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
         data, models = manifest["data"], manifest["models"]
         digest = data.get("records_sha256") or data.get("sha256") or ""
         prints = {kind: str(facts["fingerprint"]) for kind, facts in models.items()}
-        runs.append(Measured(run=name, row=row, data=digest, models=prints))
-        costs += [*_costs(folder, name)]
-        for host in (entry.get("environment") for entry in manifest["invocations"]):
-            if host:
-                git = host.get("git") or {}
-                version = f"{git.get('commit', '')}{' and changes' if git.get('dirty') else ''}"
-                known = {key: host.get(key) for key in ("device", "device_name", "arithmetic")}
-                machine = Machine(
-                    python=host["python"], platform=host["platform"], git=version, packages=host["packages"],
-                    **known,
-                )  # fmt: skip
-                machines[machine.model_dump_json()] = machine
+        costs = sorted(folder.costs().items())
+        stages = {stage: {"seconds": cost["seconds"], **cost["peak_memory"]} for stage, cost in costs}
+        hosts = (entry.get("environment") for entry in manifest["invocations"])
+        machines = {str(host): _machine(host) for host in hosts if host}
+        hosts_of = [*machines.values()]
+        runs.append(Measured(run=name, row=row, data=digest, models=prints, stages=stages, machines=hosts_of))
     given = {
         name: Path(value).name if Path(value).exists() else value
         for name, value in config.run.items()
@@ -307,17 +280,20 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
     }
     return Reproduction(
         table=str(config.table), preset=config.preset, samples=config.samples, options=given, runs=runs,
-        figures=figures, costs=costs, machines=[*machines.values()],
+        figures=figures,
     )  # fmt: skip
 
 
-def _costs(folder: Any, name: str) -> Iterator[Cost]:
-    for stage, cost in sorted(folder.costs().items()):
-        peak = cost["peak_memory"]
-        yield Cost(
-            run=name, stage=stage, blocks=cost["blocks"], seconds=cost["seconds"],
-            host_bytes=peak.get("host", 0), device_bytes=peak.get("device", 0),
-        )  # fmt: skip
+def _machine(host: Mapping[str, Any]) -> dict[str, str]:
+    """Where, and by which versions."""
+    git = host.get("git") or {}
+    facts = {key: host.get(key) for key in ("python", "platform", "device", "device_name", "arithmetic")}
+    facts |= {
+        "git": git.get("commit"),
+        "git changes": "yes" if git.get("dirty") else None,
+        **host["packages"],
+    }
+    return {key: str(fact) for key, fact in facts.items() if fact}
 
 
 # --- showing and checking --------------------------------------------------------------------------
@@ -361,12 +337,12 @@ def text(found: Reproduction) -> str:
         f"{count[True]} of {total} comparable figures agree ({rule})." if total else "Nothing is comparable."
     ]
     lines += [f"{count[None]} figures cannot be compared.", ""] if total and count[None] else [""]
-    spent = [
-        [c.run, c.stage, c.blocks, f"{c.seconds / 3600:.3f}", f"{c.host_bytes / 2**30:.2f}",
-         f"{c.device_bytes / 2**30:.2f}"]
-        for c in found.costs
-    ]  # fmt: skip
-    lines += [pipes(spent, ("run", "stage", "blocks", "hours of work", "GiB, host", "GiB, device")), ""]
+    spent = []
+    for measured in found.runs:
+        for stage, cost in measured.stages.items():
+            memory = [f"{cost.get(where, 0) / 2**30:.2f}" for where in ("host", "device")]
+            spent.append([measured.run, stage, f"{cost.get('seconds', 0) / 3600:.3f}", *memory])
+    lines += [pipes(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")), ""]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -159,7 +159,7 @@ def bars(
                 ys = ys + [aside[kind] for kind in rows[series]]
                 at.plot(rows["value"], ys, marker, clip_on=False, **look)
         at.set_yticks(range(len(ticks)), ticks)
-        at.set(xlabel=axis, ylim=(len(ticks) - 0.5, -0.5), xlim=limits or (None, None))
+        at.set(xlabel=axis, ylim=(len(ticks) - 0.5, -0.5), **({"xlim": limits} if limits else {}))
         at.grid(axis="x")
         at.axvline(0, color=INK, linewidth=0.8)
         dashed = rule.get(entry) if isinstance(rule, Mapping) else rule

@@ -435,7 +435,7 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     about = run["summary"] if run else {}
     listed = MODELS.get(about.get("row") or "")
     mine = listed.published.get(source) if listed else None
-    where = about.get("dataset", "").removeprefix(f"{NANO}-")
+    where = "coco" if about.get("dataset") == NANO else about.get("dataset")  # which drawn data stand for
     for entry in paper_numbers():
         if entry.source == source and (run is None or (mine, where) == (entry.model, entry.dataset)):
             task, what = _METRICS[entry.metric]
