@@ -12,7 +12,7 @@ from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import ModelTasks
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
-from nein.benchmarks.nein.reporting import judge_tables
+from nein.benchmarks.nein.reporting import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -44,12 +44,12 @@ def run(options: RetrievedConfig) -> str:
             "name; run nein negbench eval first."
         )
     directory, settings = read_config(options.judged_by)
-    calibrations = judge_tables.load([directory.out / "calibration"], explicit=True)
+    known_judges = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.of(options, settings.cache_dir / "answers.sqlite")
     judge = score.load_models([f"removal_{options.kind}"], settings, device, services)[options.kind]
     how = JudgeOptions(settings.article, settings.threshold)
-    for known in calibrations:
+    for known in known_judges:
         asked_so = how.of(options.kind).items() <= known.manifest.items()
         if known.manifest["fingerprint"] == judge.fingerprint and asked_so:
             break

@@ -12,7 +12,7 @@ from nein.benchmarks import controls as of_controls
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import judge_tables, people
+from nein.benchmarks.nein.reporting import calibrations, people
 from nein.benchmarks.report import run as report
 from nein.datasets.nein import loading
 from nein.engine import atomic
@@ -196,7 +196,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert done.code == 0, done.stderr
     given = ("--judges", "vqa", "--sets", "instances", "--device", "cpu")
     assert commands.exit_code("calibrate", out, *given) == 0
-    [calibration] = judge_tables.load([out / "calibration"], explicit=True)
+    [calibration] = calibrations.load([out / "calibration"], explicit=True)
     rates = calibration.rates("fixed")
     for rate, expected in ((rates.sensitivity, 0.75), (rates.specificity, 0.9)):
         assert rate.low <= expected <= rate.high < 0.97  # found out
@@ -204,7 +204,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert calibration.fits(run)
     judged = frames.pick(figures.of_table(run.every, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
-    _, line = judge_tables.corrected([run], [calibration])
+    _, line = calibrations.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels, twice, page = (tmp_path / name for name in ("labels.csv", "twice.csv", "r.html"))
@@ -260,14 +260,14 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     commands.exit_code("calibrate", run, "--limit", "12", "--device", "cpu", "--judges", "vqa")
     assert "Note: the judge vqa is not shown to notice a black picture" in capsys.readouterr().out
     [loaded] = of_runs.load([run])
-    [found] = judge_tables.load([run / "calibration"], explicit=True)
+    [found] = calibrations.load([run / "calibration"], explicit=True)
     assert set(judges.VERDICTS) <= set(found.rows[0])
-    rows = judge_tables.corrected([loaded], [found])
+    rows = calibrations.corrected([loaded], [found])
     by_metric = {row["metric"]: row for row in rows if row["statistic"] == "corrected"}
     assert by_metric["removal_vqa"]["value"] is None
     assert "hardly tells present from absent" in by_metric["removal_vqa"]["refused"]
     assert by_metric["removal_ovd"]["refused"] == "this judge was not calibrated"
-    other = judge_tables.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
+    other = calibrations.Calibration("vqa", {**found.manifest, "fingerprint": "another"}, found.rows)
     assert not other.fits(loaded)
     flag = "the judge VQA is not shown to notice a black picture or another picture or a question about"
     assert commands.exit_code("report", run, "-o", tmp_path / "page.html", "--formats", "html,md") == 0
@@ -297,4 +297,4 @@ def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(tmp_path, e
     atomic.write_json(tmp_path / "vqa-1.json", entries)
     atomic.write_lines(tmp_path / "vqa-1.jsonl", [])
     with pytest.raises(UserError, match=expected):
-        judge_tables.load([tmp_path], explicit=True)
+        calibrations.load([tmp_path], explicit=True)

@@ -49,7 +49,7 @@ def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_
 def test_what_choosing_the_best_of_several_edits_gains_is_over_the_editors_own_edits(tmp_path):
     own = write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, None]})
     chosen = write_run(tmp_path, "ip2p+best-of-2-removal", "negative", {"removal_vqa": [1.0, 0.0, 1.0, 1.0]})
-    chosen.note("models", "editor", {"fingerprint": "x", "mended": {"arm": "best-of"}})
+    chosen.note_model("editor", "x", {"mended": {"arm": "best-of"}})
     [gain] = judge_tables.best_of([RunDir(run.path) for run in (own, chosen)])
     assert (gain["task"], gain["metric"]) == ("best-of", "removal_vqa")
     assert (gain["model"], gain["n"], gain["value"]) == (chosen.name, 3, pytest.approx(1 / 3))

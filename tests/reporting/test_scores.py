@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nein import statistics
+from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
@@ -32,6 +33,20 @@ def test_rows_are_chosen_by_their_entries_and_by_having_none(table):
     assert [(key, len(part)) for key, part in table.groups("variant", "kind")] == [
         (("told", "x"), 1), (("told", ""), 1), (("told", "y"), 1), (("denied", "x"), 2),
     ]  # fmt: skip
+
+
+def test_a_file_of_scores_is_the_table_to_the_last_digit(table, tmp_path):
+    table.frame["value"] *= 1 / 3
+    table.write(tmp_path / "scores.csv")
+    assert "'=broken" in (tmp_path / "scores.csv").read_text()
+    read = ScoreTable.read(tmp_path / "scores.csv", ["kind", "extra"])
+    assert list(read.rows()) == [{**row, "extra": ""} for row in table.rows()]
+    assert [read.names(name) for name in ("id", "kind")] == [table.names(name) for name in ("id", "kind")]
+    assert read.estimate() == table.estimate()
+    for text, said in (("value\nx\n", "holds no scores"), (None, "does not exist")):
+        (tmp_path / "scores.csv").unlink() if text is None else (tmp_path / "scores.csv").write_text(text)
+        with pytest.raises(UserError, match=said):
+            ScoreTable.read(tmp_path / "scores.csv")
 
 
 def test_an_estimate_counts_what_is_unscored_with_the_reason(table):

@@ -16,7 +16,14 @@ from nein.benchmarks import controls
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import idle
-from nein.benchmarks.nein.reporting import comparisons, judge_tables, people, protocols, sections
+from nein.benchmarks.nein.reporting import (
+    calibrations,
+    comparisons,
+    judge_tables,
+    people,
+    protocols,
+    sections,
+)
 from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
 from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RESHAPED, RunDir
 from nein.benchmarks.runner import Finished
@@ -64,11 +71,11 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     browser = Browser.of(loaded, options.data, options.split)
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
-    calibrations = judge_tables.load(folders, explicit=bool(options.calibration))
+    judges = calibrations.load(folders, explicit=bool(options.calibration))
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
-    rows = [*compared, *judge_tables.judged(loaded, calibrations), *costs(loaded)]
-    rows += judge_tables.best_of(loaded)
+    rows = [*compared, *judge_tables.agreements(loaded), *calibrations.judged(loaded, judges)]
+    rows += [*costs(loaded), *judge_tables.best_of(loaded)]
     if options.labels:
         rows += people.labelled(loaded, people.read(options.labels))
     rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
@@ -77,7 +84,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
     frame = frames.concat([results, gaps, *more], benchmark="nein")
     common["notes"] += controls.flags(
-        frame, dict.fromkeys(judge_tables.KINDS[calibration.kind] for calibration in calibrations)
+        frame, dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     )
     out = options.out.with_suffix(".html")
     return Page(
