@@ -80,8 +80,8 @@ class Editor(Protocol):
     `describe()` is JSON-serialisable and says everything that decides the result. `fingerprint` is a SHA-256
     hex string over the same facts with the content of the weights in place of their name; device and batch
     size are not part of it. `edit()` never raises for a single bad request, whose result carries the error;
-    it raises when no request could succeed (device lost, out of memory). An editor whose edits cost money has
-    an attribute `paid = True`: it is not given requests that nobody asked for.
+    it raises when no request could succeed (device lost, out of memory). A class whose edits cost money has
+    an attribute `paid = True`: it is asked sample by sample.
     """
 
     name: str

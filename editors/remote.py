@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 
 from nein.editors.base import Editor, EditRequest, EditResult, check_count
@@ -14,7 +14,7 @@ from nein.loading.service import Pace, parallel_map
 class RemoteEditor(Editor):
     """Sends `concurrency` requests at a time, over all threads that share it; a subclass edits one.
 
-    paid    Every picture costs something: nothing is asked for because its neighbours are.
+    paid    Every image costs something: it is asked sample by sample.
     seeded  Whether the sample's seed decides the picture.
     """
 
@@ -39,15 +39,8 @@ class RemoteEditor(Editor):
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        results = dict(self.as_made(requests))
-        return [results[index] for index in range(len(requests))]
-
-    def as_made(self, requests: Sequence[EditRequest]) -> Iterator[tuple[int, EditResult]]:
-        """(place among the requests, result) as they come.
-
-        Once the requests on their way have come back, raises UnavailableError where no more can be sent, or
-        where nothing has succeeded so far; CancelledError after `stop`.
-        """
+        """Once the requests on their way have come back, raises UnavailableError where no more can be sent,
+        or where nothing has succeeded so far; CancelledError after `stop`."""
         ended: list[BaseException] = []
 
         def work(index: int) -> EditResult | None:
@@ -59,16 +52,12 @@ class RemoteEditor(Editor):
                     ended.append(error)
             return None
 
-        failed = ""
-        for index, result in parallel_map(work, range(len(requests)), self.concurrency, lambda: None):
-            if result is None:
-                continue
-            if self.hopeless(result):
-                failed = str(result.error)
-            else:
-                self._works = True
-            yield index, result
+        results = dict(parallel_map(work, range(len(requests)), self.concurrency, lambda: None))
+        made = [result for index in range(len(requests)) if (result := results[index]) is not None]
+        failed = [str(result.error) for result in made if self.hopeless(result)]
+        self._works |= len(failed) < len(made)
         if ended:
             raise ended[0]
         if failed and not self._works:
-            raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed}.")
+            raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed[-1]}.")
+        return made

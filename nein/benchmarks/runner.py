@@ -35,6 +35,7 @@ from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
 FIGURES, SCORES = "figures.csv", "scores.csv"
+FINISHED = "finished"  # in a manifest: output -> the largest selection of which all blocks were made
 log = logging.getLogger(__name__)
 
 
@@ -209,6 +210,7 @@ class Benchmark:
             print(sentence, file=sys.stderr, flush=True)
         finished, lacking, out = [], False, config.out_dir
         for run, folder in zip(runs, folders, strict=True):
+            finish_blocks(folder, run.stages)
             figures, reasons = _finish(self, run, folder)
             finished.append(Finished(folder, run.name, figures, run))
             lacking |= bool(reasons)
@@ -247,7 +249,8 @@ def _open(
 
 def _facts(config: Any, run: Run) -> dict[str, Any]:
     """What the manifest of a run says of the command at hand."""
-    return {**run.facts, "selected": selection(run.stages), "preset": getattr(config, "preset", None)}
+    selected = {**run.facts.get("selected", {}), **selection(run.stages)}
+    return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
 def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iterator[str]:
@@ -263,6 +266,16 @@ def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iter
             if where in peak:
                 yield f"Peak memory, {name}: {peak[where] / 2**30:.1f} GiB ({of})."
                 break
+
+
+def finish_blocks(folder: Folder, stages: Iterable[Stage]) -> None:
+    """Notes of what all blocks are there."""
+    finished = dict(atomic.read_json(folder.manifest_path, dict).get(FINISHED, {}))
+    for output, entry in selection(stages).items():
+        before = Blocks.read(finished[output], f"'{folder.manifest_path}'") if output in finished else None
+        if before is None or not before.covers(Blocks.read(entry, "")):
+            finished[output] = entry
+    folder.update(**{FINISHED: finished})
 
 
 def _finish(benchmark: Benchmark, run: Run, folder: Any) -> tuple[pd.DataFrame, Counter[str]]:
@@ -305,12 +318,7 @@ def _report(benchmark: Benchmark, config: Any, finished: Sequence[Finished]) -> 
 
 def selection(stages: Iterable[Stage]) -> dict[str, dict[str, Any]]:
     """Output -> which records are selected."""
-    return {
-        output: stage.blocks.selection
-        for stage in stages
-        for output in (stage.depends_on, *stage.outputs)
-        if output
-    }
+    return {output: stage.blocks.selection for stage in stages for output in stage.outputs}
 
 
 def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:

@@ -4,6 +4,7 @@ batch has the same members, and a result the same last bits, whatever `--limit`,
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from nein.engine import atomic
 
 #: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
 SEGMENT = 1000
-SELECTION = {"size": int, "records": [[int, int]]}
+SELECTION = {"size": int, "unit?": int, "records": [[int, int]]}
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,13 @@ class Blocks:
     """Block b is the records [b * size, (b + 1) * size) of `count`.
 
     wanted  Indices of the selected records, ascending; a range where there are millions.
+    unit    Records of which one worker has all blocks; 0: a block.
     """
 
     count: int
     size: int
     wanted: Sequence[int]
+    unit: int = 0
 
     @classmethod
     def first(cls, count: int, size: int, limit: int | None = None) -> Blocks:
@@ -39,12 +42,32 @@ class Blocks:
         atomic.check(entry, SELECTION, where)
         ranges = [range(first, end) for first, end in entry["records"]]
         wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
-        return cls(max((part.stop for part in ranges), default=0), entry["size"], wanted)
+        count = max((part.stop for part in ranges), default=0)
+        return cls(count, entry["size"], wanted, entry.get("unit", 0))
 
     @property
     def selection(self) -> dict[str, Any]:
         """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
-        return {"size": self.size, "records": [[span.start, span.stop] for span in spans(self.wanted)]}
+        unit = {"unit": self.unit} if self.unit else {}
+        return {
+            "size": self.size,
+            **unit,
+            "records": [[span.start, span.stop] for span in spans(self.wanted)],
+        }
+
+    @property
+    def units(self) -> Blocks:
+        """The same records in blocks of a unit."""
+        return Blocks(self.count, self.unit, self.wanted) if self.unit else self
+
+    def covers(self, other: Blocks) -> bool:
+        """Whether all selected records of another selection are selected here."""
+        if isinstance(self.wanted, range) and self.wanted.step == 1:
+            return not other.wanted or (other.wanted[0] in self.wanted and other.wanted[-1] in self.wanted)
+        return set(self.wanted).issuperset(other.wanted)
+
+    def unit_of(self, number: int) -> int:
+        return number * self.size // self.unit if self.unit else number
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -58,13 +81,21 @@ class Blocks:
     def share(self, rank: int, size: int) -> Sequence[int]:
         """The needed blocks of worker `rank` of `size`, ascending."""
         numbers = self.numbers
-        if size == 1 or not isinstance(numbers, range):
-            return numbers if size == 1 else [number for number in numbers if number % size == rank]
+        if size == 1:
+            return numbers
+        if self.unit or not isinstance(numbers, range):
+            return [number for number in numbers if self.unit_of(number) % size == rank]
         return range(numbers.start + (rank - numbers.start) % size, numbers.stop, size)
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""
         return range(number * self.size, min((number + 1) * self.size, self.count))
+
+    def needed(self, number: int) -> range:
+        """Those up to the last selected one: a block that a limit cuts is made again when the limit grows."""
+        members = self.members(number)
+        last = self.wanted[bisect.bisect_left(self.wanted, members.stop) - 1]
+        return range(members.start, last + 1)
 
     def all_members(self) -> Iterator[int]:
         """Indices of the records of every needed block: what will really be read."""

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from nein.engine import atomic
 from nein.engine.answers import spent
-from nein.engine.blocks import SEGMENT
+from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
 from nein.engine.shapes import Shape
 
@@ -261,10 +261,10 @@ class Folder:
         return {number for number, _ in self.files(output, segments)}
 
     def write(
-        self, output: str, number: int, rows: Iterable[Mapping[str, Any]], made_of: str | None = None
+        self, output: str, number: int, rows: Iterable[Mapping[str, Any]], first: Row | None = None
     ) -> None:
         """The rows of a block, behind its `head`; it is done when this returns."""
-        lines = itertools.chain([head(output, number, made_of)], rows)
+        lines = itertools.chain([first or head(output, number)], rows)
         atomic.write_lines(self.block_path(output, number), lines)
 
     def forget(self, output: str, number: int) -> None:
@@ -294,6 +294,11 @@ class Folder:
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
+    def records(self, output: str, number: int, blocks: Blocks) -> int:
+        """Of how many records a block is; 0 where it is not there."""
+        known = self.head(output, number)
+        return int(known.get("records", len(blocks.members(number)))) if known else 0
+
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
         """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
         for number in numbers:
@@ -304,9 +309,11 @@ class Folder:
             yield from self.read(output, number)
 
 
-def head(output: str, number: int, made_of: str | None = None) -> Row:
-    """The first line of a block: which one it is, and what changes with the files that it is made of."""
-    return {"output": output, "block": number, **({} if made_of is None else {"made_of": made_of})}
+def head(output: str, number: int, made_of: str | None = None, records: int | None = None) -> Row:
+    """The first line of a block: which one it is, what changes with the files that it is made of, and of how
+    many records it is, if not of all."""
+    facts = {"made_of": made_of, "records": records}
+    return {"output": output, "block": number, **{k: v for k, v in facts.items() if v is not None}}
 
 
 def runs_below(out: Path) -> list[Path]:

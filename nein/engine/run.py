@@ -154,7 +154,7 @@ class Executor:
             return 0
         on_gpu = step.stage.place == "device" and self.device != "cpu"
         if step.stage.place == "remote":
-            at_once = self._requests
+            at_once = step.stage.model.requests or self._requests if step.stage.model else self._requests
         else:
             at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers("cpu")
         count, running = 0, set[Future[None]]()

@@ -22,6 +22,7 @@ class Model:
 
     describe  The loaded thing -> kind -> (fingerprint, description), noted in every folder it is used for.
     place     Where it works: "device", "host" (functions of pixels and texts), or "remote" (an endpoint).
+    requests  Of "remote": blocks that it works on side by side; 0: as many as the command says.
     usage     The loaded thing -> kind -> what its work has taken since it was loaded, for the manifest.
     """
 
@@ -30,15 +31,18 @@ class Model:
     describe: Callable[[Any], Mapping[str, tuple[str, Mapping[str, Any]]]]
     place: str = "device"
     usage: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda loaded: {}
+    requests: int = 0
 
     @classmethod
-    def one(cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model") -> Model:
+    def one(
+        cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model", requests: int = 0
+    ) -> Model:
         """A single model that has `describe()` itself and, if anything, `fingerprint`."""
 
         def describe(loaded: Any) -> dict[str, tuple[str, Any]]:
             return {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())}
 
-        return cls(name, load, describe, place, lambda loaded: usage_of({kind: loaded}))
+        return cls(name, load, describe, place, lambda loaded: usage_of({kind: loaded}), requests)
 
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -74,13 +78,13 @@ class Stage:
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
     is_valid  (output, number, rows) -> whether a block that is there still counts. False (pictures have
               vanished, failed records are worth another try) makes it again as a whole.
-    depends_on      The output of an earlier stage whose block of the same number is read; "": none.
     invalidates     Outputs, of any command, whose block of the same number is made of this stage's; "scores"
                     is every output below it. They are removed where a block gets other rows (`put`).
     depends_on_all  Outputs of earlier stages of which every wanted block is read: all have to be there.
-    ids       Block number -> the "id" of every row; a block that holds others is damaged and made again.
-    state     Block number -> what changes with the files that its rows are made of, JSON-serialisable: their
-              sizes. A block with another one, as with the head of another block, is made again.
+    ids       Indices of records -> the "id" of every row; a block that holds others is made again.
+    state     Indices of records -> what changes with the files that rows are made of, JSON-serialisable:
+              their sizes. A block with another one, as with the head of another block, is made again.
+    cut       Of a block the rows of `Blocks.needed` are made, and not of all its records.
     asks      Reference of a model behind an address -> about how many requests a record takes.
     """
 
@@ -91,11 +95,11 @@ class Stage:
     work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
     is_valid: Callable[[str, int, list[Row]], bool] | None = None
-    depends_on: str = ""
     invalidates: tuple[str, ...] = ()
     depends_on_all: tuple[str, ...] = ()
-    ids: Callable[[int], Iterable[Any]] | None = None
-    state: Callable[[int], Any] | None = None
+    ids: Callable[[range], Iterable[Any]] | None = None
+    state: Callable[[range], Any] | None = None
+    cut: bool = False
     asks: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -103,9 +107,15 @@ class Stage:
         """Where its work is done: see `Model.place`."""
         return self.model.place if self.model is not None else "host"
 
-    def made_of(self, number: int) -> str | None:
-        """12 digits of `state`."""
-        return None if self.state is None else json_digest({"state": self.state(number)})[:12]
+    def records(self, number: int) -> range:
+        """Indices of the records that a block is made of."""
+        return self.blocks.needed(number) if self.cut else self.blocks.members(number)
+
+    def head(self, output: str, number: int, records: range) -> Row:
+        """Of a block that is made of these records."""
+        made_of = None if self.state is None else json_digest({"state": self.state(records)})[:12]
+        cut = len(records) if records != self.blocks.members(number) else None
+        return head(output, number, made_of, cut)
 
 
 @dataclass(frozen=True)
@@ -134,9 +144,13 @@ class Task:
         """Writes the missing outputs. What was made of the block before is removed first."""
         folder = self.step.folder
         for output in self.step.stage.invalidates:
-            folder.forget(output, self.number)
-        made_of = self.step.stage.made_of(self.number)
-        atomic.parallel_map(lambda name: folder.write(name, self.number, rows[name], made_of), self.missing)
+            folder.forget(output, self.step.stage.blocks.unit_of(self.number))
+        stage, number = self.step.stage, self.number
+        records = stage.records(number)
+        atomic.parallel_map(
+            lambda name: folder.write(name, number, rows[name], stage.head(name, number, records)),
+            self.missing,
+        )
 
 
 def open_tasks(
@@ -160,9 +174,13 @@ def open_tasks(
 def _counts(step: Step, output: str, number: int) -> bool:
     """Whether a block that is there still counts."""
     folder, stage = step.folder, step.stage
-    if folder.head(output, number) != head(output, number, stage.made_of(number)):
+    known = folder.head(output, number)
+    records = stage.blocks.members(number)
+    if isinstance(cut := known.get("records"), int):
+        records = records[:cut]
+    if len(records) < len(stage.records(number)) or known != stage.head(output, number, records):
         return False
     rows = folder.read(output, number) if stage.is_valid or stage.ids else []
-    if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(number)):
+    if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(records)):
         return False
     return stage.is_valid is None or stage.is_valid(output, number, rows)

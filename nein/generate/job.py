@@ -85,7 +85,6 @@ class Job:
             work=lambda model, shard, missing: {output: make(shard, model)},
             model=self.model(name, device),
             is_valid=None if valid is None else lambda output, shard, rows: valid(rows),
-            depends_on=outputs[number - 1] if number else "",
             invalidates=tuple(outputs[number + 1 :]),
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import CONTENTS
+from nein.loading.attributes import load_attribute
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
@@ -67,8 +68,21 @@ class EditorChoice:
     @property
     def place(self) -> str:
         """Where it works: see `nein.engine.stages.Model.place`."""
-        at_once = self.options.get("concurrency") or getattr(self.made, "concurrency", 1)
-        return "remote" if is_served(self.row) or at_once != 1 else "device"
+        return "device" if self.requests is None else "remote"
+
+    @property
+    def requests(self) -> int | None:
+        """Edits that it makes side by side, each a block (0: as many as the command says); None: batches."""
+        if self.made is not None:
+            return getattr(self.made, "concurrency", None)
+        if is_served(self.row) or "concurrency" in self.options:
+            return int(self.options.get("concurrency") or 0)
+        kind, plugins = parse_reference(self.row).kind, editors.plugins()
+        thing = load_attribute(self.row) if kind == "attribute" else None
+        thing = plugins[self.row].load() if self.row in plugins else thing
+        if thing is None or isinstance(thing, type):
+            return 0 if getattr(thing, "paid", False) else None
+        return 1  # a function
 
     def load(
         self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None

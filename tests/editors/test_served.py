@@ -267,7 +267,7 @@ def test_a_command_that_is_killed_pays_every_picture_once_and_asks_again_for_tho
     assert killing.run(cli.main, line) == 0
     asked = Counter((body["image"], body["prompt"]) for body in server.requests)
     runs = runs_below(tmp_path / "out")
-    rows = [row for run in runs for row in Folder(run).read("edit", 0, dict)[:6]]
+    rows = [row for run in runs for row in Folder(run).rows("edit", range(6))]
     assert len(runs) == 2
     assert [row["image"] for row in rows].count(None) == [row.get("refused") for row in rows].count(True) == 1
     assert all(row["seed"] and "size wanted 64x64, returned" in row["note"] for row in rows if row["image"])

@@ -40,7 +40,7 @@ def two_stages(folder, **changed):
     def read(number):
         return [row["id"] for row in folder.read("squares", number)]
 
-    halves = squares(folder, name="halve", outputs=("halves",), read=read, depends_on="squares")
+    halves = squares(folder, name="halve", outputs=("halves",), read=read)
     return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
 
 

@@ -160,7 +160,7 @@ def test_changed_annotations_or_options_of_a_metric_are_refused_until_told_to_ov
 @pytest.mark.parametrize(("options", "sentence"), [
     ("--editor ./nowhere", "nowhere"),
     ("--editor identity --metrics clip_i --models.clip HERE/clip", "pytorch_model.bin"),  # a pickle
-    ("--editor identity --stages score", "lacks the edits of 1 of 1 samples"),
+    ("--editor identity --stages score", "lacks edits in 1 of 1 blocks"),
     ("--editor identity --debug-zone", "no editor here has any; add --editor zone"),
     ("--editor identity --device cuda", "sees no GPU of NVIDIA or AMD; use --device cpu"),
     ("--editor identity --out HERE/file/out",
@@ -195,9 +195,7 @@ def test_out_of_memory_names_the_option_and_a_defect_of_ours_is_no_mistake_of_th
     assert "lower --batch-size" in done.stderr
 
 
-def test_a_selection_is_counted_although_whole_blocks_are_made_and_a_dry_run_makes_none(
-    make_data, evaluate, tmp_path
-):
+def test_samples_are_selected_by_id_and_a_dry_run_makes_none(make_data, evaluate, tmp_path):
     out, chosen = tmp_path / "out", "NeIn_000000000003_1,NeIn_000000000001_1"
     line = [*ALONE, *base(make_data(4, 2), out, "--samples", chosen)]
     assert yaml.safe_load(evaluate(*line, "--dry-run").stdout)["metrics"] == ["l1", "l2"]
@@ -205,7 +203,7 @@ def test_a_selection_is_counted_although_whole_blocks_are_made_and_a_dry_run_mak
     done = evaluate(*line)
     assert done.code == 0
     assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
-    assert len(list((out / "identity/negative/images").rglob("*.png"))) == 8
+    assert len(list((out / "identity/negative/images").rglob("*.png"))) == 2
     assert "| 2   |" in (out / "table.md").read_text()
 
 

@@ -21,7 +21,7 @@ class Service:
     """An editor that notes what it was sent. answers: the end of an id -> what comes of it in place of a
     picture."""
 
-    fingerprint, name, paid, answers = "service-1", "service", False, {}
+    fingerprint, name, paid, answers = "service-1", "service", True, {}
 
     def describe(self):
         return {"editor": self.name}
@@ -38,7 +38,7 @@ class Service:
 
 @pytest.fixture
 def service(monkeypatch):
-    def does(paid=False, **answers):
+    def does(paid=True, **answers):
         monkeypatch.setattr(Service, "paid", paid)
         monkeypatch.setattr(Service, "answers", {name[1:]: answer for name, answer in answers.items()})
 
@@ -98,7 +98,6 @@ def test_what_a_service_failed_at_is_sent_again_and_nothing_else(service, edit):
 
 
 def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_later(service, edit):
-    service(paid=True)
     whole, _ = edit(out="whole")
     run, done = edit("--limit", 3)
     assert SENT == NAMES[:3]
@@ -112,12 +111,18 @@ def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_la
     edit()
     assert SENT == [NAMES[1]]
     assert contents(run) == contents(whole)
-    service()  # one that costs nothing makes whole blocks, whose batches are always the same
+    service(paid=False)  # one that costs nothing makes blocks, as wholes again where the limit has grown
     free, _ = edit("--limit", 3, out="free")
-    assert SENT == NAMES[:4]
+    assert SENT == NAMES[:3]
     free.image_path(free.edits[1]).unlink()
     edit("--limit", 3, out="free")
-    assert SENT == NAMES[:4]
+    assert SENT == NAMES[:3]
+    edit("--limit", 5, out="free")
+    assert SENT == NAMES[:5]
+    edit("--limit", 2, out="free")
+    assert SENT == []
+    edit(out="free")
+    assert SENT == NAMES[4:]
 
 
 def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_named(edit, monkeypatch):
@@ -151,9 +156,9 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     service()
     edit()
     assert SENT == []
-    run.image_path(run.edits[1]).unlink()  # of its block all is made again but what was refused
+    run.image_path(run.edits[1]).unlink()
     edit()
-    assert SENT == NAMES[1:4]
+    assert SENT == NAMES[1:2]
     _, done = edit("--retry-refused")
     assert SENT == [NAMES[0], NAMES[4]]
     assert "refused" not in done.stdout

@@ -127,11 +127,11 @@ def _stage(
             for row in rows
         )
 
-    def ids(number: int) -> list[str]:
-        return [task.questions[k].id for k in blocks.members(number)]
+    def ids(records: range) -> list[str]:
+        return [task.questions[index].id for index in records]
 
-    def state(number: int) -> list[int | None]:
-        questions = [task.questions[index] for index in blocks.members(number)]
+    def state(records: range) -> list[int | None]:
+        questions = [task.questions[index] for index in records]
         return task.media.sizes(q.picture(option) for q in questions for option in q.options)
 
     return Stage(output, (output,), blocks, read, work, model, usable, ids=ids, state=state)

@@ -142,9 +142,9 @@ class Encoding:
             features.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
 
-    def _state(self, number: int) -> list[int | None]:
+    def _state(self, records: range) -> list[int | None]:
         assert self.media is not None
-        return self.media.sizes(self.names[index] for index in self.blocks.members(number))
+        return self.media.sizes(self.names[index] for index in records)
 
     def _usable(self, output: str, number: int, rows: list[Row]) -> bool:
         if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:

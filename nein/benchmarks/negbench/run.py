@@ -195,7 +195,7 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
     after = (pictures.output, asked.sentences(task).output)
     return Stage(
         output, (output,), blocks, read, work, model, usable, depends_on_all=after,
-        state=lambda number: sorted(pictures.keys().items()),  # what is found depends on every picture
+        state=lambda records: sorted(pictures.keys().items()),  # what is found depends on every picture
     )  # fmt: skip
 
 

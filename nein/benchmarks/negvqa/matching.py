@@ -54,7 +54,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
     return Stage(
         MATCHES, (MATCHES,), blocks, lambda number: folder.read(ANSWERS, number),
         lambda client, rows, missing: {MATCHES: matched(client, rows)}, model,
-        lambda output, number, rows: not any(row["error"] for row in rows), depends_on=ANSWERS,
+        lambda output, number, rows: not any(row["error"] for row in rows),
     )  # fmt: skip
 
 

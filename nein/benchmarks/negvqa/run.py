@@ -285,8 +285,8 @@ class Questioning:
             asks={where: len(self.askings)} if is_served(where) else {},
         )  # fmt: skip
 
-    def state(self, number: int) -> list[int | None]:
-        return atomic.sizes(self.items[index].picture for index in self.blocks.members(number))
+    def state(self, records: range) -> list[int | None]:
+        return atomic.sizes(self.items[index].picture for index in records)
 
     def read(self, number: int) -> list[tuple[Item, Any]]:
         return [(self.items[index], _picture(self.items[index])) for index in self.blocks.members(number)]
@@ -313,8 +313,8 @@ class Questioning:
             ]
         }
 
-    def ids(self, number: int) -> list[str]:
-        items = [self.items[index] for index in self.blocks.members(number)]
+    def ids(self, records: range) -> list[str]:
+        items = [self.items[index] for index in records]
         none = Reply()
         return [row["id"] for item in items for asking in self.askings for row in _rows(item, asking, none)]
 

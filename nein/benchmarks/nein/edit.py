@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nein import editors
-from nein.benchmarks.nein.runs import AGAIN, EDIT, EDIT_ROW, REFUSED, RESHAPED, SCORES, SKIPPED, RunDir
+from nein.benchmarks.nein.runs import AGAIN, EDIT, REFUSED, RESHAPED, SCORES, RunDir
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.folder import Row, head
+from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
 
@@ -29,13 +29,11 @@ ASPECT = 1.05
 
 @dataclass(frozen=True)
 class Member:
-    """A sample of a block: its place in the data; its picture, or why it has none; and its row of an earlier
-    command, if that still counts."""
+    """A sample of a block: its place in the data, and its image, or why it has none."""
 
     index: int
     sample: Sample
     image: Any
-    kept: Row | None
 
 
 def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
@@ -57,23 +55,13 @@ def editing(
 ) -> Stage:  # fmt: skip
     """The stage that makes the images of a run.
 
-    maps           Also draw the editor's intermediate pictures.
+    blocks         Of one sample each where the editor makes them one by one (`EditorChoice.place`): what a
+                   service did not answer is asked for again alone, and a kill loses what is in work.
+    maps           Also draw the editor's intermediate images.
     retry_refused  Also send again what a service refused.
     without        The run of the same editor without this one's remedy: the first block is compared with it.
-
-    A batch has the same members whatever the selection, and a block that lacks a picture is made again as a
-    whole. Not so with an editor that costs money (`paid`): it gets the selected samples that lack a picture.
-    Of a block where only some requests failed for a reason of the service, these alone are sent again. What
-    an editor gives as it comes (`as_made`) is kept at once: a block that is cut short is not paid twice.
     """
-    selected = blocks.wanted if isinstance(blocks.wanted, range) else frozenset(blocks.wanted)
     compared: list[int] = []  # the block that was compared with the run without the remedy
-
-    def failed(index: int, row: Row) -> bool:
-        """Whether its request has to be sent (again)."""
-        if row.get(SKIPPED):
-            return index in selected
-        return bool(row.get(AGAIN) or (retry_refused and row.get(REFUSED)))
 
     def vanished(index: int, row: Row) -> bool:
         """Whether a picture or sheet is not on disk, or empty; or what could not be read can be read now."""
@@ -83,41 +71,21 @@ def editing(
         paths = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
         return not all(map(atomic.holds_something, paths))
 
-    def read(number: int) -> tuple[int, bool, list[Member]]:
-        """The block's number, whether it lacks a row or a picture, and its members."""
-        earlier: dict[str, list[Row]] = {}
-        part = run.part_path(number)
-        known = run.read(EDIT, number) if run.head(EDIT, number).items() >= head(EDIT, number).items() else []
-        for row in [*known, *(atomic.read_lines(part, EDIT_ROW) if part.exists() else ())]:
-            earlier.setdefault(row["id"], []).append(row)
-        lacking, members = False, []
-        indices = blocks.members(number)
-        for index, sample in zip(indices, dataset.members(indices), strict=True):
-            image = _decode(sample)
-            rows = [row for row in earlier.get(sample.id, ()) if not vanished(index, row)]
-            rows = [row for row in rows if not replaced(row, image)]
-            lacking |= not rows
-            kept = next((row for row in rows if not failed(index, row)), None)
-            members.append(Member(index, sample, image, kept))
-        return number, lacking, members
+    def read(number: int) -> tuple[int, list[Member]]:
+        indices = blocks.needed(number)
+        samples = zip(indices, dataset.members(indices), strict=True)
+        return number, [Member(index, sample, _decode(sample)) for index, sample in samples]
 
     def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        number, lacking, members = block
-        paid, rows, sent = getattr(editor, "paid", False), {}, []
-        for item in members:
-            kept = item.kept if paid or not lacking or (item.kept or {}).get(REFUSED) else None
-            if kept is None and paid and item.index not in selected:
-                kept = {**_row(item.sample, run.track, run_seed), "error": "not selected", SKIPPED: True}
-            elif kept is None and isinstance(item.image, str):
-                kept = {**_row(item.sample, run.track, run_seed), "error": item.image}
-            if kept is None:
-                sent.append(item)
-            else:
-                rows[item.sample.id] = kept
+        number, members = block
+        rows = [_row(item.sample, run.track, run_seed) for item in members]
+        sent = [k for k, item in enumerate(members) if not isinstance(item.image, str)]
+        for row, item in zip(rows, members, strict=True):
+            row["error"] = item.image if isinstance(item.image, str) else None
         pictures: list[tuple[Path, np.ndarray]] = []
-        for position, result, turned in _edited(editor, sent, run, run_seed, maps):
-            item = sent[position]
-            row = _row(item.sample, run.track, run_seed)
+        results = _edited(editor, [members[k] for k in sent], run, run_seed, maps)
+        for k, (result, turned) in zip(sent, results, strict=True):
+            item, row = members[k], rows[k]
             row |= {"sample_sha256": images.pixel_hash(item.image), "note": result.note}
             row |= {} if getattr(editor, "seeded", True) else {"seed": None}
             if maps:
@@ -125,76 +93,56 @@ def editing(
             if result.image is None:
                 row["error"] = result.error or "the editor gave no picture and no reason"
                 row |= {REFUSED: True} if result.refused else {AGAIN: True} if result.transient else {}
-            else:
-                height, width = result.image.shape[:2]
-                row |= {"image": run.image_name(item.index, item.sample.id), "width": width, "height": height}
-                row["sha256"] = images.pixel_hash(result.image)
-                row |= {"orientation": turned} if turned != 1 else {}
-                row |= {RESHAPED: True} if _reshaped(result.image, item.image) else {}
-                pictures.append((run.image_path(row), result.image))
-            rows[item.sample.id] = row
-            if paid and hasattr(editor, "as_made"):
-                _write(pictures)
-                atomic.write_lines(run.part_path(number), rows.values())
-        _write(pictures)
-        of_block = [rows[item.sample.id] for item in members]
+                continue
+            height, width = result.image.shape[:2]
+            row |= {"image": run.image_name(item.index, item.sample.id), "width": width, "height": height}
+            row["sha256"] = images.pixel_hash(result.image)
+            row |= {"orientation": turned} if turned != 1 else {}
+            row |= {RESHAPED: True} if _reshaped(result.image, item.image) else {}
+            pictures.append((run.image_path(row), result.image))
+        atomic.parallel_map(lambda picture: images.write_png(*picture), pictures)
         if without is not None and not compared and number in without.done(EDIT):
             compared.append(number)
-            if count := idle(of_block, without.read(EDIT, number)):
+            if count := idle(rows, without.read(EDIT, number)):
                 log.warning(
                     "%s: the remedy did not act on the first block: its %d pictures are those of %s.",
                     run.label, count, without.label,
                 )  # fmt: skip
-        return {EDIT: of_block}
+        return {EDIT: rows}
 
     def usable(output: str, number: int, rows: list[Row]) -> bool:
-        members = zip(blocks.members(number), rows, strict=True)
-        return not any(failed(*pair) or vanished(*pair) for pair in members)
+        return not any(
+            row.get(AGAIN) or (retry_refused and row.get(REFUSED)) or vanished(index, row)
+            for index, row in zip(blocks.members(number), rows, strict=False)
+        )
 
-    def ids(number: int) -> list[str]:
-        return [sample.id for sample in dataset.members(blocks.members(number))]
+    def ids(records: range) -> list[str]:
+        return [sample.id for sample in dataset.members(records)]
 
-    def state(number: int) -> list[int | None]:
-        return atomic.sizes(sample.sample_path for sample in dataset.members(blocks.members(number)))
+    def state(records: range) -> list[int | None]:
+        return atomic.sizes(sample.sample_path for sample in dataset.members(records))
 
     return Stage(
-        EDIT, (EDIT,), blocks, read, work, editor, usable, invalidates=(SCORES,), ids=ids, state=state
-    )
-
-
-def replaced(row: Row, image: np.ndarray | str) -> bool:
-    """Whether the edit was made of another image than is there now."""
-    known = row["sample_sha256"]
-    return known is not None and not isinstance(image, str) and images.pixel_hash(image) != known
-
-
-def _write(pictures: list[tuple[Path, np.ndarray]]) -> None:
-    """Writes the pictures, which the list holds no longer then."""
-    atomic.parallel_map(lambda picture: images.write_png(*picture), pictures)
-    pictures.clear()
+        EDIT, (EDIT,), blocks, read, work, editor, usable,
+        invalidates=(SCORES,), ids=ids, state=state, cut=True,
+    )  # fmt: skip
 
 
 def _edited(
     editor: Any, members: Sequence[Member], run: RunDir, run_seed: int, maps: bool
-) -> Iterator[tuple[int, editors.EditResult, int]]:
-    """(place among the members, what came of it, EXIF orientation of a picture that was made elsewhere)."""
+) -> list[tuple[editors.EditResult, int]]:
+    """What came of each member, and the EXIF orientation of an image that was made elsewhere."""
     if isinstance(editor, ExternalEdits):
-        for position, member in enumerate(members):
-            yield position, *editor.read(member.sample.id)
-        return
+        return [editor.read(member.sample.id) for member in members]
     requests = []
     for member in members:
         seed = sample_seed(run_seed, member.sample.id)
         rest = member.sample.instruction(run.track), seed
         requests.append(editors.EditRequest(member.sample.id, member.image, *rest, maps))
-    results = []
-    if hasattr(editor, "as_made"):
-        yield from ((position, result, 1) for position, result in editor.as_made(requests))
-    elif requests:
-        results = editor.edit(requests)
-        if [result.id for result in results] != [request.id for request in requests]:
-            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    yield from ((position, result, 1) for position, result in enumerate(results))
+    results = editor.edit(requests) if requests else []
+    if [result.id for result in results] != [request.id for request in requests]:
+        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+    return [(result, 1) for result in results]
 
 
 def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:

@@ -79,10 +79,13 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
         plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)
-        editor = Model.one(name, made_by, choice.place, "editor")
+        editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
+        edited = (
+            dataclasses.replace(blocks, size=1, unit=blocks.size) if choice.requests is not None else blocks
+        )
         for track in [choice.external.track] if choice.external else config.tracks:
             folder = RunDir(config.out_dir / choice.slug / track)
-            stages = _stages(config, folder, dataset, blocks, choice, editor, scorer)
+            stages = _stages(config, folder, dataset, edited, choice, editor, scorer)
             identity = choice.identity()
             if choice.asks_the_run:
                 judge = config.models.vqa
@@ -92,9 +95,9 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
             facts = {
                 "editor": choice.slug, "track": track, "config": dataclasses.asdict(config),
-                "data": dataset.facts(blocks),
+                "data": dataset.facts(blocks), "selected": {EDIT: edited.selection},
             }  # fmt: skip
-            partial = not wanted and not folder.whole_metrics(blocks)
+            partial = not wanted and not folder.whole_metrics(edited)
             found.append(
                 Run(folder.label, folder.label, identity, stages, facts, outputs, partial, notes=missing)
             )
@@ -146,7 +149,7 @@ def _stages(
     config: EvalConfig, run: RunDir, dataset: Dataset, blocks: Blocks, choice: EditorChoice, editor: Model,
     scorer: Model,
 ) -> tuple[Stage, ...]:  # fmt: skip
-    stages, done = [], run.done(EDIT)
+    stages = []
     if "edit" in config.stages:
         maps = config.debug_zone and choice.has_maps
         stage = editing(
@@ -155,9 +158,9 @@ def _stages(
         )  # fmt: skip
         asks = {choice.row: choice.edits} if is_served(choice.row) else {}
         stages.append(dataclasses.replace(stage, asks=asks))
-    elif missing := sum(index // blocks.size not in done for index in blocks.wanted):
+    elif missing := sum(len(blocks.needed(n)) > run.records(EDIT, n, blocks) for n in blocks.numbers):
         raise UserError(
-            f"'{run.path}' lacks the edits of {missing} of {len(blocks.wanted)} samples; "
+            f"'{run.path}' lacks edits in {missing} of {len(blocks.numbers)} blocks of samples; "
             "run the stage edit to make them."
         )
     if "score" in config.stages:
@@ -176,8 +179,6 @@ def _stages(
 def scores(run: RunDir) -> ScoreTable:
     """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
     out what exists only for the whole."""
-    for part in (run.path / EDIT).rglob("*.part"):  # their blocks are whole
-        part.unlink()
     names = run.whole_metrics(run.blocks)
     if partial := [name for name in run.outputs(SCORES) if name not in names and run.done(scores_of(name))]:
         why = "scored on a smaller selection only, and left out; add to --metrics to complete"

@@ -300,7 +300,7 @@ def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     done = run.done(scores_of(metric))
     ids: list[str] = []
     edited, target, keys = [], [], []
-    for number in (number for number in run.blocks.numbers if number in done):
+    for number in (number for number in run.blocks.units.numbers if number in done):
         tensors, about = _features(run, metric, number)
         for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
             if name in run.sources:
@@ -317,8 +317,8 @@ def of_whole(metric: str, run: RunDir) -> dict[str, Any]:
     """The metric of the selection, an entry of corpus.json; the one there for the same features, since an
     interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
     sample, so that both sets weigh the scenes alike."""
-    paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.numbers
-    rows = selected(run, scores_of(metric), run.blocks)
+    paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.units.numbers
+    rows = selected(run, scores_of(metric), run.blocks.units)
     reasons = [row["reason"] for row in rows if row["reason"]]
     seal = json_digest({
         "samples": [edit["id"] for edit in run.edits], "identity": run.outputs(SCORES)[metric],

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.runner import selected, selected_blocks
+from nein.benchmarks.runner import FINISHED, selected, selected_blocks
 from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic, shapes
-from nein.engine.blocks import SEGMENT, Blocks
+from nein.engine.blocks import SEGMENT, SELECTION, Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row, runs_at
 from nein.engine.shapes import Shape
@@ -32,20 +32,19 @@ from nein.wording.scope import DEPTH, OTHERS
 
 EDIT, SCORES = "edit", "scores"
 #: In a row: an endpoint or the machine failed, and the same command tries again. In one of edits also: a
-#: service declined the request; it was not sent, since the sample was not selected and edits cost money; the
-#: picture came back with another aspect ratio.
-AGAIN, REFUSED, SKIPPED, RESHAPED = "again", "refused", "skipped", "reshaped"
+#: service declined the request; the picture came back with another aspect ratio.
+AGAIN, REFUSED, RESHAPED = "again", "refused", "reshaped"
 EDIT_ROW = {
     "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
     "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
-    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, SKIPPED, RESHAPED)},
+    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, RESHAPED)},
     "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
 }  # fmt: skip
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
-    "selected?": {f"{EDIT}?": {"size": int, "records": [[int, int]]}},
+    "selected?": {f"{EDIT}?": SELECTION},
 }
 _REPLIES: Shape = (None, {})
 SCORE_ROW = {
@@ -120,10 +119,6 @@ class RunDir(Folder):
         """Where the picture of an edit is. Raises UserError for a place outside of the folder."""
         return self.inside(self.path / edit["image"])
 
-    def part_path(self, block: int) -> Path:
-        """Rows of a block of edits that is not whole, of an editor that costs money."""
-        return self.block_path(EDIT, block).with_suffix(".part")
-
     def sheet_path(self, sample_id: str) -> Path:
         return self.path / "maps" / f"{sample_id}.png"
 
@@ -151,9 +146,17 @@ class RunDir(Folder):
         return selected_blocks(self.about, EDIT)
 
     def whole_metrics(self, blocks: Blocks) -> list[str]:
-        """The metrics that are there for the whole selection, by this or an earlier command."""
-        needed, begun = set(blocks.numbers), self.outputs(SCORES)
-        return [name for name in METRICS if name in begun and needed <= self.done(scores_of(name))]
+        """The metrics that a command has finished for these samples and more."""
+        finished = {
+            name: Blocks.read(entry, f"'{self.manifest_path}'")
+            for name, entry in self.about.get(FINISHED, {}).items()
+        }
+        there = self.outputs(SCORES)
+        return [
+            name for name in METRICS
+            if name in there and (made := finished.get(scores_of(name))) and made.covers(blocks)
+            and self.done(scores_of(name)).issuperset(blocks.units.numbers)
+        ]  # fmt: skip
 
     @cached_property
     def edits(self) -> list[Row]:
@@ -181,7 +184,7 @@ class RunDir(Folder):
         `metric` and what its block says. One at a time: a row with a judge's replies is a kilobyte."""
         names = [name for name in self.whole_metrics(self.blocks) if METRICS[name].kind != "corpus"]
         numbers = None if number is None else [number]
-        columns = [selected(self, scores_of(name), self.blocks, numbers) for name in names]
+        columns = [selected(self, scores_of(name), self.blocks.units, numbers) for name in names]
         for rows in zip(*columns, strict=True):
             for name, row in zip(names, rows, strict=True):
                 if row["id"] != rows[0]["id"]:
@@ -262,7 +265,7 @@ class RunDir(Folder):
         """The rows of the scores of a sample, read again from its block, of which the last one is kept."""
         if sample not in self.index:
             return []
-        number = self.blocks.wanted[self.index[sample]] // self.blocks.size
+        number = self.blocks.wanted[self.index[sample]] // self.blocks.units.size
         if self._last[0] != number:
             rows: dict[str, list[Row]] = {}
             for row in self.score_rows(number):

@@ -101,7 +101,7 @@ def scorer_model(config: EvalConfig, device: str) -> Model:
 def scoring(
     run: RunDir,
     dataset: Dataset,
-    blocks: Blocks,
+    edited: Blocks,
     names: Sequence[str],
     scorer: Model,
     served: bool = False,
@@ -109,10 +109,12 @@ def scoring(
 ) -> Stage:
     """The stage that scores the edits of a run, by metrics in the order of the table.
 
+    edited  The blocks of the edits; scores are made of their units.
     served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else.
     plain   COCO's and NeIn's images are read as by the released scripts: `images.decode`, and detectors see
             them upright.
     """
+    blocks = edited.units
     corpus = [name for name in names if metrics.METRICS[name].kind == "corpus"]
     for name in corpus:  # blocks whose features have vanished are scored again
         for number in run.done(scores_of(name)):
@@ -121,16 +123,21 @@ def scoring(
     needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
     def members(number: int) -> Sequence[Sample]:
-        return dataset.members(blocks.members(number))
+        return dataset.members(blocks.needed(number))
 
-    def read(number: int) -> tuple[int, list[metrics.EditPair]]:
-        rows = list(run.rows(EDIT, [number]))
-        edits = {row["id"]: row for row in rows}
+    def edits_of(number: int) -> list[Row]:
+        """Of the samples of a block; those of a larger selection are left out."""
+        numbers = Blocks(blocks.count, edited.size, blocks.needed(number)).numbers
+        rows = list(run.rows(EDIT, numbers))[: len(blocks.needed(number))]
         if [row["id"] for row in rows] != [sample.id for sample in members(number)]:
             raise UserError(
-                f"'{run.block_path(EDIT, number)}' does not hold the samples of its block; remove it and "
+                f"'{run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove it and "
                 "give the same command again."
             )
+        return rows
+
+    def read(number: int) -> tuple[int, list[metrics.EditPair]]:
+        edits = {row["id"]: row for row in edits_of(number)}
 
         @functools.cache  # of a block: several samples share a picture
         def original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
@@ -166,7 +173,7 @@ def scoring(
             and (role := row["reason"].removeprefix("the ").partition(" image is unusable")[0])
             in ("edited", "COCO", "NeIn")
         }  # fmt: skip
-        edits = {row["id"]: row for row in run.rows(EDIT, [number])} if roles else {}
+        edits = {row["id"]: row for row in edits_of(number)} if roles else {}
         for sample in members(number) if roles else ():
             if (role := roles.get(sample.id)) is not None:
                 paths = {"COCO": sample.source_path, "NeIn": sample.sample_path}
@@ -175,21 +182,19 @@ def scoring(
                     return False
         return not (served and any(row.get(AGAIN) for row in rows))
 
-    def ids(number: int) -> list[str]:
-        return [sample.id for sample in members(number)]
+    def ids(records: range) -> list[str]:
+        return [sample.id for sample in dataset.members(records)]
 
     @functools.lru_cache(maxsize=1)  # for all metrics of a block
-    def state(number: int) -> list[int | None]:
-        chosen = members(number)
-        edited = (
-            run.path / run.image_name(index, sample.id)
-            for index, sample in zip(blocks.members(number), chosen, strict=True)
+    def state(records: range) -> list[int | None]:
+        chosen = dataset.members(records)
+        made = (
+            run.path / run.image_name(index, sample.id) for index, sample in zip(records, chosen, strict=True)
         )
         given = (path for sample in chosen for path in (sample.source_path, sample.sample_path))
-        return atomic.sizes(itertools.chain(given, edited))
+        return atomic.sizes(itertools.chain(given, made))
 
-    how = {"depends_on": EDIT, "ids": ids, "state": state}
-    return Stage("score", outputs, blocks, read, work, scorer, usable, **how)
+    return Stage("score", outputs, blocks, read, work, scorer, usable, ids=ids, state=state, cut=True)
 
 
 def _item(

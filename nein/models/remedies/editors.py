@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -180,7 +180,7 @@ class _Around(editors.Editor):
     def __init__(self, editor: Any, name: str, facts: dict[str, Any]) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._facts = editor, facts
-        self.paid, self.seeded = getattr(editor, "paid", False), getattr(editor, "seeded", True)
+        self.seeded = getattr(editor, "seeded", True)
 
     def describe(self) -> dict[str, Any]:
         return {**self._editor.describe(), "mended": self._facts}
@@ -210,23 +210,18 @@ class WithRemedy(_Around):
             getattr(part, "stop", lambda: None)()
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        results = dict(self.as_made(requests))
-        return [results[index] for index in range(len(requests))]
-
-    def as_made(self, requests: Sequence[editors.EditRequest]) -> Iterator[tuple[int, editors.EditResult]]:
-        """(place among the requests, result), as they come where the editor gives them so."""
-        sent = self._arm.send(requests)
+        sent, results = self._arm.send(requests), dict[int, editors.EditResult]()
         for index, (request, entry) in enumerate(zip(requests, sent, strict=True)):
             if entry.request is None:
                 image = None if entry.error else request.image.copy()
                 answer = editors.EditResult(request.id, image, entry.error, note=entry.note)
-                yield index, dataclasses.replace(answer, transient=entry.transient)
+                results[index] = dataclasses.replace(answer, transient=entry.transient)
         places = [index for index, entry in enumerate(sent) if entry.request is not None]
         forwarded = [entry.request for entry in sent if entry.request is not None]
-        edit = getattr(self._editor, "as_made", lambda some: enumerate(self._editor.edit(some)))
-        for number, result in edit(forwarded) if forwarded else ():
-            note = "; ".join(filter(None, (sent[places[number]].note, result.note)))
-            yield places[number], dataclasses.replace(result, note=note)
+        for place, result in zip(places, self._editor.edit(forwarded) if forwarded else (), strict=True):
+            note = "; ".join(filter(None, (sent[place].note, result.note)))
+            results[place] = dataclasses.replace(result, note=note)
+        return [results[index] for index in range(len(requests))]
 
 
 # --- the best of several edits: several times the work -----------------------------------------
