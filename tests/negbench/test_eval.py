@@ -325,18 +325,17 @@ def test_a_card_says_what_was_offered_chosen_and_right():
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
     runs = {"sure": [card_run(data)], "tied": [card_run(data, **tied)], "mute": [card_run(data, **mute)]}
-    described, details = report.questions(runs)
+    card = next(report.questions(runs))
     first = next(task for task in data.tasks if isinstance(task, ChoiceTask)).questions[0]
-    assert described.ids[0] == f"nano/mcq.templated/{first.id}"
+    assert card.id == f"nano/mcq.templated/{first.id}"
     options = [option.text for option in first.options]
     right = first.correct
-    assert described.titles[0] == options[right]
-    assert {entry for of in described.facets["Chosen"][:1] for entry in of} >= {"none"}
-    assert [values[0][0] for values in described.values] == [float(right == 2), 0.5, None]
-    detail = next(details)
-    assert detail.lines[right] == f"{options[right]} (right)"
-    assert isinstance(detail.pictures[0][1], str)
-    sure, both, none = detail.said
+    assert card.title == options[right]
+    assert "none" in card.facets["Chosen"]
+    assert [values[0] for values in card.values] == [float(right == 2), 0.5, None]
+    assert card.lines[right] == f"{options[right]} (right)"
+    assert isinstance(card.pictures[0][1], str)
+    sure, both, none = card.said
     assert sure.cells[0].text == options[2]
     assert sure.cells[0].mark == ("right" if right == 2 else "wrong")
     assert [row[0] for row in sure.rows] == [
@@ -351,6 +350,6 @@ def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empt
     (data,) = loading.load("nano", scenes=8)
     other = card_run(data)
     other.rows = lambda task: []
-    described, _ = report.questions({"a": [card_run(data)], "b": [other]}, limit=3)
-    assert len(described.ids) == 3
-    assert all(described.values[1][0][k] is None for k in range(3))
+    drawn = list(report.questions({"a": [card_run(data)], "b": [other]}, limit=3))
+    assert len(drawn) == 3
+    assert all(card.values[1] == [None] for card in drawn)
