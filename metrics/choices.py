@@ -129,7 +129,7 @@ class ChatChoices(Described):
     def describe(self) -> dict[str, Any]:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"
         picture = "where the prompt has it" if self.chat.keeps_order else "before the words"
-        own = {"kind": "choice", "decoding": decoding, "picture": picture}
+        own: dict[str, Any] = {"kind": "choice", "decoding": decoding, "picture": picture}
         if not self.concurrent:
             own |= {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
         return {**self.chat.describe(), **own}

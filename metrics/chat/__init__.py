@@ -84,7 +84,7 @@ class Completion:
     finished: bool = True
     version: str = ""
     usage: Mapping[str, int] = field(default_factory=dict)
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Chat:

@@ -103,7 +103,7 @@ class Endpoint(Chat):
 
         return self.service.each(answer, range(len(messages)))
 
-    def _count(self, error: Exception | None) -> None:
+    def _count(self, error: BaseException | None) -> None:
         """Raises SilentError where too many requests in a row had no answer."""
         with self._counting:
             self._silent = self._silent + 1 if getattr(error, "silent", False) else 0

@@ -60,13 +60,13 @@ class LocalChat(Chat):
         shapes = [tuple(image.shape for image in message.images) for message in messages]
         for group in alike(range(len(messages)), lambda index: shapes[index], size):
             completions = isolated(
-                lambda part: self._answers([messages[index] for index in part], sampling),
+                lambda part: self._replies([messages[index] for index in part], sampling),
                 group,
                 lambda error: Completion(error=error),
             )
             yield from zip(group, completions, strict=True)
 
-    def _answers(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
+    def _replies(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
         inputs = self._inputs(messages)
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []

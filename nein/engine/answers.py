@@ -59,7 +59,7 @@ class AnswerCache:
         """Adds a request to what a model has taken. dollars: None for an unknown price."""
         with self._mutex, self._sentences(), self._writing():
             row = self._db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
-            entry = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
+            entry: dict[str, Any] = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
             for name, count in {"requests": 1, **counts}.items():
                 entry[name] = entry.get(name, 0) + count
             if dollars is not None:

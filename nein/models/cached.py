@@ -161,9 +161,10 @@ class Spending:
         total = _total(rows) + sum(
             dearest.get(name, Decimal(0)) * count for name, count in self._in_flight.items()
         )
+        budget = self._budget or Decimal(0)
         if model not in dearest:
-            return total < self._budget and not self._in_flight[model]
-        return total + dearest[model] <= self._budget
+            return total < budget and not self._in_flight[model]
+        return total + dearest[model] <= budget
 
 
 def _total(rows: Mapping[str, Mapping[str, Any]]) -> Decimal:
@@ -191,6 +192,6 @@ class Services:
     def keep(self, model: Any) -> Any:
         """The model, the answers of whose `chat` are kept if it is served: a single answer of a model that is
         here depends in its last bits on the batch."""
-        if self.cache is not None and getattr(getattr(model, "chat", None), "concurrent", 0):
+        if self.cache is not None and getattr(model, "chat", None) and model.chat.concurrent:
             model.chat = CachedChat(model.chat, self.cache)
         return model

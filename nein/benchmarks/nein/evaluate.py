@@ -75,7 +75,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     loaders: dict[str, Callable[[], Editor]] = {}
     for choice in choices:
         name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
-        how = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
         plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
         made_by = functools.partial(_load, config, choice, device, plain)

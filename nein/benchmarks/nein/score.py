@@ -82,12 +82,13 @@ def scorer_model(config: EvalConfig, device: str) -> Model:
     """The scorer as the engine loads it."""
 
     def load() -> Scorer:
-        services = Services.of(config, config.cache_dir / "answers.sqlite")
+        answers = AnswerCache(config.cache_dir / "answers.sqlite")
+        services = Services.of(config, answers)
 
         def load_these(wanted: Iterable[str]) -> dict[str, Any]:
             return load_models(wanted, config, device, services)
 
-        return Scorer(load_these, settings(config), config.cache_dir, services.cache)
+        return Scorer(load_these, settings(config), config.cache_dir, answers)
 
     return Model(
         "scoring",

@@ -305,7 +305,7 @@ def _maker(config: BuildConfig, folder: Folder, device: str) -> EditorMaker | Te
     name = config.maker.partition(":")[2]
     if config.edits:
         choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        how = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         return EditorMaker(choice.load(services=lambda: Services.of(config, folder.answers), **how))
     pipeline, identity = text_pipeline(name, device, config.dtype)
     return TextMaker(pipeline, identity, resolution=config.resolution, steps=config.steps)
