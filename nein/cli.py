@@ -93,7 +93,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command(
         "make a NeIn data set from captioned images",
-        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.build:build", shared=True,
+        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.card:build", shared=True,
     ),
     "stats": Command(
         "count negative sentences in a caption set",
@@ -118,7 +118,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench generate": Command(
         "make NegBench data: captions, questions, hard pairs",
-        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.build:build", shared=True,
+        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.card:build", shared=True,
     ),
     "negbench convert": Command(
         "convert an open_clip checkpoint to safetensors",
@@ -135,7 +135,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",
-        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.run:build",
+        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.card:build",
     ),
     "negvqa check": Command(
         "estimate a conversion's accuracy from review sheets",

@@ -5,6 +5,7 @@ import pytest
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.generate.nein import sources, stats
+from nein.generate.nein.config import BuildConfig
 from tests.helpers import commands
 from tests.metrics import tiny
 
@@ -22,7 +23,7 @@ def coco(folder, images, annotations):
 
 
 def load(path, images=None):
-    return sources.load(str(path), str(images) if images else None, scenes=1)
+    return sources.load(BuildConfig(source=str(path), images=str(images) if images else None))
 
 
 def load_lines(folder, lines):
@@ -35,13 +36,13 @@ def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
     said = [(7, " A dog.\nIt  runs. "), (9, "A cat"), (7, "A dog"), (9, "  ")]
     rows = [{"image_id": image, "caption": text} for image, text in said]
     found = load(coco(folder, images, rows), folder / "images")
-    first, second = found.sources
+    first, second = found.records
     assert (first.id, first.sample_stem) == ("COCO_000000000007", "NeIn_000000000007")
     assert first.captions == ("A dog. It runs.", "A dog")
     assert first.path == folder / "images" / "COCO_val2014_000000000007.png"
     assert (second.id, second.sample_stem, second.captions) == ("a", "NeIn_a", ("A cat",))
     rows[1]["caption"] = "A dog"
-    assert load(coco(folder, images, rows), folder / "images").sha256 != found.sha256
+    assert load(coco(folder, images, rows), folder / "images").sha256() != found.sha256()
 
 
 def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
@@ -49,10 +50,10 @@ def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
         {"image": "a.png", "captions": ["one", "two"]}, {"file_name": "b.png", "text": "three"},
         {"image": "a.png", "caption": "four"},
     ])  # fmt: skip
-    assert [(s.id, s.captions) for s in found.sources] == [("a", ("one", "two", "four")), ("b", ("three",))]
+    assert [(s.id, s.captions) for s in found.records] == [("a", ("one", "two", "four")), ("b", ("three",))]
     assert dict(found.notes) == {"image listed again; captions added": 1}
     (folder / "list.jsonl").rename(folder / "images" / "list.jsonl")
-    assert load(folder / "images").sources == found.sources  # a folder that holds it
+    assert load(folder / "images").records == found.records  # a folder that holds it
 
 
 def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(folder):
@@ -64,28 +65,18 @@ def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(fo
         {"image": "COCO_a.png", "captions": ["would make the samples of a.png"]},
     ])  # fmt: skip
     expected = ["", sources.SAME_NAME, sources.NO_CAPTION, sources.BAD_NAME, sources.SAME_NAME]
-    assert [s.problem for s in found.sources] == expected
+    assert [s.problem for s in found.records] == expected
 
 
-def test_the_core_list_has_the_papers_length_and_words_count_whole_and_idioms_apart():
-    assert len(stats.CORE) == len(set(stats.CORE)) == 32
-    assert set(stats.CORE) < set(stats.WIDE)
-    rows = [(str(i), s) for i, s in enumerate(SENTENCES)]
-    found = stats.count(rows, stats.CORE)
-    assert (len(found.hits), found.negative, found.idiomatic) == (7, 4, 2)
-    assert found.idioms == [SENTENCES[1], SENTENCES[4]]
-    assert found.examples == [SENTENCES[2], SENTENCES[3]]
-    assert found.words["no"] == 2
-    wide = stats.count(rows, stats.WIDE)
-    assert (wide.negative, wide.words["empty"]) == (5, 1)
-
-
-def test_the_papers_words_are_counted_beside_its_printed_rows(tmp_path, capsys):
+def test_the_papers_words_count_whole_and_stand_beside_its_printed_rows(tmp_path, capsys):
     assert len(stats.PAPER) == len(set(stats.PAPER)) == 28
+    found = stats.count([(str(i), s) for i, s in enumerate(SENTENCES)], stats.PAPER)
+    assert (len(found.hits), found.negative, found.words["no"]) == (7, 3, 2)
+    assert found.examples == [SENTENCES[k] for k in (2, 3, 4)]
     (tmp_path / "c.txt").write_text(
         "A dog isn't here.\nSnow and knots.\nHe can NOT see.\nNobody cannot lack.\n"
     )
-    assert not commands.exit_code("stats", str(tmp_path / "c.txt"), "--words", "paper", "--examples", "0")
+    assert not commands.exit_code("stats", str(tmp_path / "c.txt"), "--examples", "0")
     lines = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()]
     [own] = [cells for cells in lines if "paper (28)" in cells]
     assert own[3:5] == ["4", "2"]
@@ -103,24 +94,24 @@ def test_the_papers_words_are_counted_beside_its_printed_rows(tmp_path, capsys):
     ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
     ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
     ("nowhere", None, "neither nano"),
-    ("images", None, "exactly one"),
+    ("images", None, "None of the 4 images"),
 ])  # fmt: skip
 def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sentence):
     if content is not None:
         (folder / name).write_text(content)
-        with pytest.raises(UserError, match="is not a folder"):
+        with pytest.raises(UserError, match="There is no folder"):
             load(folder / name, folder / "gone")
     with pytest.raises(UserError, match=sentence):
         load(folder / name, folder / "images")
 
 
 def test_nano_scenes_are_drawn_once_and_more_begin_with_the_same():
-    few, again, more = (sources.load("nano", None, scenes=count) for count in (2, 2, 3))
+    few, again, more = (sources.load(BuildConfig(source="nano", scenes=n)) for n in (2, 2, 3))
     assert again == few
-    assert [(s.id, s.captions) for s in more.sources[:2]] == [(s.id, s.captions) for s in few.sources]
-    assert [s.path.read_bytes() for s in more.sources[:2]] == [s.path.read_bytes() for s in few.sources]
-    assert len(more.sources) == 3
-    assert all(len(s.captions) >= 3 for s in more.sources)
+    assert [(s.id, s.captions) for s in more.records[:2]] == [(s.id, s.captions) for s in few.records]
+    assert [s.path.read_bytes() for s in more.records[:2]] == [s.path.read_bytes() for s in few.records]
+    assert len(more.records) == 3
+    assert all(len(s.captions) >= 3 for s in more.records)
 
 
 def test_lists_of_objects(tmp_path):
@@ -149,10 +140,10 @@ SENTENCES = [
 
 
 def test_a_share_has_an_interval_clustered_by_image():
-    one = stats.count([(str(i), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
-    few = stats.count([(str(i % 7), s) for i, s in enumerate(SENTENCES * 20)], stats.CORE)
+    one = stats.count([(str(i), s) for i, s in enumerate(SENTENCES * 20)], stats.PAPER)
+    few = stats.count([(str(i % 7), s) for i, s in enumerate(SENTENCES * 20)], stats.PAPER)
     narrow, wide = one.share(), few.share()
-    assert narrow.value == wide.value == pytest.approx(4 / 7)
+    assert narrow.value == wide.value == pytest.approx(3 / 7)
     assert wide.high - wide.low > narrow.high - narrow.low
 
 
@@ -174,10 +165,10 @@ def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
     files = [tmp_path / name for name in ("coco.json", "nein.json", "llava.json", "c.jsonl", "c.txt")]
     assert run(*files, "--words", tmp_path / "mine.txt", "--json", tmp_path / "out.json") == 0
     printed = capsys.readouterr().out
-    assert printed.count("57.14") == 5
-    assert "false positive Things you cannot miss in Rome." in printed
+    assert printed.count("42.86") == 5
+    assert SENTENCES[2] in printed
     counts = json.loads((tmp_path / "out.json").read_text())
-    assert {counts[f"{f.name}/core"]["negative"] for f in files} == {4}
+    assert {counts[f"{f.name}/paper"]["negative"] for f in files} == {3}
     assert {counts[f"{f.name}/mine.txt"]["negative"] for f in files} == {2}
 
 

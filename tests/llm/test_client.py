@@ -5,7 +5,7 @@ import pytest
 from pydantic import BaseModel
 
 from nein.engine.answers import AnswerCache
-from nein.generate.negvqa import run as negvqa
+from nein.generate.negvqa import stages as negvqa
 from nein.generate.negvqa.sources import Choice
 from nein.metrics.chat.endpoint import Endpoint
 from nein.models.cached import CachedChat

@@ -1,23 +1,25 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
-from nein.datasets.negbench.media import Drawn
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder
-from nein.generate.negbench import dataset, sources
+from nein.generate.negbench import files, sources, stages
 from nein.generate.negbench.config import BuildConfig
-from nein.generate.negbench.work import Job
+from nein.generate.sources import BAD_NAME, NO_CAPTION, Listing
 
 
-def job_of(out, images, **options):
-    config = BuildConfig(**{"source": "captions", "captions": "x", "form": "training", **options})
-    drawn, folder = Drawn(lambda name: np.zeros((4, 4, 3), np.uint8)), Folder(out)
-    return Job(config, folder, sources.write_list(folder, images, 4), drawn)
+@pytest.fixture
+def maker_of(monkeypatch):
+    """A build of images that no file lists."""
+
+    def maker(out, images, **options):
+        monkeypatch.setattr(stages.sources, "load", lambda config: Listing(images, {}))
+        given = {"source": "captions", "captions": "x", "form": "training", "shard_size": 4, **options}
+        return stages.NegbenchMaker(BuildConfig(out=str(out), images=".", **given))
+
+    return maker
 
 
 def scenes(count):
@@ -27,31 +29,31 @@ def scenes(count):
     ]
 
 
-def test_memory_does_not_grow_with_the_records(tmp_path, peak):
+def test_memory_does_not_grow_with_the_records(maker_of, tmp_path, peak):
     def of(count):
-        job = job_of(tmp_path / str(count), scenes(count))
+        maker = maker_of(tmp_path / str(count), scenes(count))
 
         def write():
-            assert dataset.write(job)["files"]["negcap.csv"]["rows"] == 3 * count
+            assert files.write(maker)["files"]["negcap.csv"]["rows"] == 3 * count
 
         return peak(write)
 
     assert (of(400) - of(50)) / 350 < 600  # bytes; records that are all kept take 3,700
 
 
-def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(tmp_path):
-    job = job_of(tmp_path, scenes(2), source="pairs")
+def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(maker_of, tmp_path):
+    maker = maker_of(tmp_path, scenes(2), source="pairs")
     one = scenes(1)[0].row()
-    job.folder.write("work/pairs", 0, [one, one])
+    maker.folder.write("work/pairs", 0, [one, one])
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "negcap.csv").write_text("before")
     with pytest.raises(UserError, match="the id '0' occurs more than once"):
-        dataset.write(job)
+        files.write(maker)
     assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["negcap.csv"]
     assert (tmp_path / "dataset" / "negcap.csv").read_text() == "before"
 
 
-def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path):
+def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_path):
     start = [Concepts("a-with", "a.png"), Concepts("b-without", "b.png"), Concepts("c", "c.png")]
     made = [
         Concepts("a-with", problem="no try"),
@@ -59,29 +61,20 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(tmp_path):
         Concepts("b-without-with", "b2.png", ("A dog and a cat",), ("dog", "cat"), ("car",)),
         Concepts("c", problem="no try"),
     ]
-    job = job_of(tmp_path, start, source="pairs")
-    job.folder.write("work/pairs", 0, [image.row() for image in made])
-    facts = dataset.write(job)
-    one = replace(job, config=replace(job.config, limit=1))
-    assert [image.id for image, _ in dataset.images(one)] == ["a-with"]
+    maker = maker_of(tmp_path, start, source="pairs")
+    maker.folder.write("work/pairs", 0, [image.row() for image in made])
+    facts = files.write(maker)
+    one = maker_of(tmp_path, start, source="pairs", limit=1)
+    assert [image.id for image, _ in files.images(one)] == ["a-with"]
     assert facts["unusable"] == {"no try": 2}
     assert facts["images"] == 4
-
-
-def test_odd_characters_in_names_do_not_cut_a_line_of_the_list(tmp_path):
-    odd = [Concepts(f"a\u2028{k}\x85", f"a\u2028{k}.jpg", ("A\u2028dog",), ("dog",)) for k in range(6)]
-    folder = Folder(tmp_path)
-    found = sources.write_list(folder, [*odd, odd[0]], 4)
-    assert [*sources.members(folder, 0), *sources.members(folder, 1)] == odd
-    assert sources.write_list(None, odd, 3).sha256 == found.sha256
-    assert found.notes == {"listed twice, left out the second time": 1}
 
 
 # --- lists of captioned images: what is read, and what is refused how -------------------------------
 
 
 def read(path):
-    return list(sources.load(BuildConfig(source="captions", captions=str(path))))
+    return sources.load(BuildConfig(source="captions", captions=str(path))).records
 
 
 def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
@@ -92,11 +85,13 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
         {"filename": "four.jpg"},
     ]
     path = tmp_path / "list.jsonl"
-    path.write_text("\n\n".join(json.dumps(line) for line in lines))
+    path.write_text("\n\n".join(json.dumps(line) for line in [*lines, lines[0]]))
     found = read(path)
+    listing = sources.load(BuildConfig(source="captions", captions=str(path)))
+    assert listing.notes["listed twice, left out the second time"] == 1
     assert {c.path: c.captions or c.problem for c in found} == {
         "a/one.png": ("A dog.", "A cat."), "two.jpg": ("A car.",), "three.jpg": ("A boat.",),
-        "four.jpg": sources.NO_CAPTION,
+        "four.jpg": NO_CAPTION,
     }  # fmt: skip
 
 
@@ -106,9 +101,8 @@ def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path):
         '{"image": "a.png", "caption": "A dog \\ud83d."}\n{"image": "b\\udc80.png", "caption": "A cat."}\n'
     )
     found = read(path)
-    assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), sources.BAD_NAME)]
+    assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), BAD_NAME)]
     assert all("\ud83d" not in c.path and c.path.encode() for c in found)
-    assert sources.write_list(Folder(tmp_path), found, 4).count == 2
 
 
 def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):
@@ -117,8 +111,7 @@ def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):
     (tmp_path / "a.txt").write_text("A  dog.")
     (tmp_path / "b.txt").symlink_to(tmp_path / "nowhere")
     found = read(tmp_path)
-    assert [(c.id, c.captions) for c in found] == [("a", ("A dog.",)), ("b", ())]
-    assert found[1].problem.startswith(sources.BAD_TEXT)
+    assert [(c.id, c.captions, c.problem) for c in found] == [("a", ("A dog.",), ""), ("b", (), NO_CAPTION)]
 
 
 def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absent(tmp_path):
@@ -132,7 +125,7 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
     for name, rows in (("captions", captions), ("instances", found)):
         content = {"images": images, "annotations": rows, "categories": kinds}
         Path(given[name]).write_text(json.dumps(content))
-    first, second, third = sources.load(BuildConfig(source="coco", **given))
+    first, second, third = sources.load(BuildConfig(source="coco", **given)).records
     assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
     assert second.captions == ()
     assert (third.negatives, third.notes) == (("car",), ())
@@ -144,7 +137,7 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path):
         (tmp_path / name).with_suffix(".txt").write_text("A dog.")
     for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
         config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)
-        assert [c.path for c in sources.load(config)] == names
+        assert [c.path for c in sources.load(config).records] == names
 
 
 def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said():

@@ -39,7 +39,7 @@ def test_objects_are_checked_against_the_captions(server):
         "cats": {"present": ["cat", "sofa"], "absent": ["lamp", "rug", "tv", "book"]},
     }
     server.rule = lambda body, _: answer(next(answers[name] for name in answers if name in prompt(body)))
-    found = language.extract(client(server), IMAGES, 0, 3)
+    found = language.extract(client(server), IMAGES, 0, count=3)
     assert [image.id for image in found] == ["a", "b", "c"]
     assert (found[0].positives, found[0].negatives) == (("dog",), ("ball",))
     assert found[0].notes == (
@@ -52,7 +52,7 @@ def test_objects_are_checked_against_the_captions(server):
 
 def test_nonsense_and_silence_are_problems_that_keep_their_place(server):
     server.rule = lambda body, _: answer("What a lovely picture!") if "dog" in prompt(body) else BROKEN
-    found = language.extract(client(server), IMAGES, 0, 3)
+    found = language.extract(client(server), IMAGES, 0, count=3)
     assert "unusable (nonsense)" in found[0].problem
     assert found[1].problem.startswith(language.NO_ANSWER)
     assert found[0].positives == found[1].negatives == ()
@@ -155,7 +155,7 @@ def test_by_paper_answers_count_as_they_are_and_by_fixed_they_are_checked(server
     server.rule = lambda body, _: answer(said)
     image = Concepts("a", "a.png", ("A dog and a cat",))
     paper, fixed = (
-        language.extract(client(server), [image], 0, 5, protocol=protocol)[0]
+        language.extract(client(server), [image], 0, count=5, protocol=protocol)[0]
         for protocol in ("paper", "fixed")
     )
     assert (paper.positives, fixed.positives) == (("Dog", "unicorn"), ("dog",))

@@ -14,7 +14,7 @@ from nein import metrics
 from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.engine.errors import UserError
-from nein.engine.images import ImageError
+from nein.engine.images import decode
 from nein.generate.negbench import pairs
 from nein.generate.negbench.pairs import Verifier, verify
 from nein.metrics.base import MetricError
@@ -25,6 +25,7 @@ from tests.metrics.tiny import make_owlv2, make_owlvit
 from tests.rehearsal import ScriptedDetector
 
 NAMES = ("dog", "cat", "car", "boat")
+GONE = "unreadable image: the file is missing"
 
 
 def shows(*names):
@@ -71,16 +72,19 @@ PLAN = pairs.PairPlan(
 )
 
 
-def made(maker, source, attempts=3, seen=None):
-    def save(name, picture):
-        return f"{name}.png"
+@pytest.fixture
+def made(tmp_path):
+    def make(maker, start, attempts=3, seen=None):
+        tools = pairs.PairTools(maker, seen or eye())
+        return pairs.make_pairs({"p": PLAN}, {"p": start}, tools, folder=tmp_path, seed=0, attempts=attempts)
 
-    return pairs.make_pairs([PLAN], ["p"], source, maker, seen or eye(), save, seed=0, attempts=attempts)
+    return make
 
 
-def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_only():
+def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_only(made, tmp_path):
     hand = Hand()
-    without, with_ = made(hand, lambda _: shows("dog", "cat"))
+    without, with_ = made(hand, shows("dog", "cat"))
+    assert (decode(tmp_path / with_.path) == shows("dog", "cat", "car")).all()
     assert (without.positives, without.negatives) == (("dog", "cat"), ("car", "boat"))
     assert (with_.positives, with_.negatives) == (("dog", "cat", "car"), ("boat",))
     assert without.source_id == with_.source_id == "p"
@@ -97,22 +101,19 @@ def test_a_pair_is_made_again_until_the_detector_sees_the_object_in_one_picture_
         (None, "the object is not in the picture with it"),
     ],
 )
-def test_every_way_a_pair_can_be_wrong_is_seen(start, reason):
+def test_every_way_a_pair_can_be_wrong_is_seen(made, start, reason):
     hand = Hand(good_from=0 if start else 9)
-    (image,) = made(hand, lambda _: shows(*(start or ("dog", "cat"))), attempts=1)
+    (image,) = made(hand, shows(*(start or ("dog", "cat"))), attempts=1)
     assert (image.problem, image.notes) == (pairs.NOT_MADE, (reason,))
 
 
-def test_a_detector_or_a_picture_that_fails_costs_its_pair_only():
+def test_a_detector_or_a_picture_that_fails_costs_its_pair_only(made):
     def broken(*_):
         raise MetricError("out of order")
 
-    def gone(_):
-        raise ImageError("p.png: the file is missing")
-
-    (image,) = made(Hand(0), lambda _: shows("dog", "cat"), 1, eye(rule=broken))
+    (image,) = made(Hand(0), shows("dog", "cat"), 1, eye(rule=broken))
     assert (image.problem, image.notes) == (pairs.NOT_MADE, ("the detector failed: out of order",))
-    (image,) = made(Hand(), gone)
+    (image,) = made(Hand(), GONE)
     assert image.problem == "unreadable image: the file is missing"
 
 
@@ -130,7 +131,7 @@ def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_prese
     image = Concepts("i", "i.png", ("A dog",), ("dog", "cat"), ("car", "boat"))
     for also, there in ((True, ("dog",)), (False, ("dog", "cat"))):
         asked = eye("A photo of {object}", 1.0)
-        (found,) = verify(asked, [image], lambda _: shows("dog", "car"), positives=also)
+        (found,) = verify(asked, [(image, shows("dog", "car"))], positives=also)
         assert (found.positives, found.negatives) == (there, ("boat",))
 
 
@@ -156,7 +157,7 @@ def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label():
     def absent(protocol, negatives):
         asked = replace(image, negatives=negatives)
         verifier = Verifier(Boxes(), "{object}", 0.1, protocol, len(negatives))
-        (seen,) = verify(verifier, [asked], lambda _: shows(), positives=False)
+        (seen,) = verify(verifier, [(asked, shows())], positives=False)
         return seen.negatives
 
     assert absent("fixed", ("dog", "cat", "boat")) == ("boat",)
@@ -165,20 +166,16 @@ def test_by_paper_an_object_is_there_where_a_box_has_it_for_its_best_label():
     for protocol, left in (("fixed", ()), ("paper", ())):  # present objects do not compete with absent ones
         verifier = Verifier(Boxes(), "{object}", 0.1, protocol, 1)
         both = replace(image, positives=("dog",), negatives=("cat",))
-        (seen,) = verify(verifier, [both], lambda _: shows(), positives=True)
+        (seen,) = verify(verifier, [(both, shows())], positives=True)
         assert (seen.positives, seen.negatives) == (("dog",), left)
 
 
 def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects():
-    def unreadable(_):
-        raise ImageError("i.png: the file is missing")
-
     image = Concepts("i", "i.png", ("A",), ("cat",), ("dog", "boat"))
     seen = {
         (protocol, wanted): verify(
             Verifier(Boxes(), "{object}", 0.1, protocol, wanted),
-            [image],
-            unreadable if wanted == 2 else lambda _: shows(),
+            [(image, GONE if wanted == 2 else shows())],
             positives=False,
         )[0]
         for protocol in ("paper", "fixed")
@@ -225,14 +222,12 @@ def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(make, tmp_pa
 
 @pytest.mark.slow
 def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
-    from nein.generate.negbench.work import text_pipeline
-
     # the parts of a tiny editor whose UNet reads noise alone
     index = build_pipeline(tmp_path / "sd", seed=1, in_channels=4) and tmp_path / "sd" / "model_index.json"
     content = {**json.loads(index.read_text()), "_class_name": "StableDiffusionPipeline"}
     index.write_text(json.dumps(content))
-    pipeline, identity = text_pipeline(str(tmp_path / "sd"), "cpu", "float32")
-    maker = pairs.TextMaker(pipeline, identity, resolution=32, steps=2)
+    how = {"device": "cpu", "dtype": "float32", "resolution": 32, "steps": 2}
+    maker = pairs.load_text_maker(str(tmp_path / "sd"), **how)
     first = maker.make([PLAN], [None], [5])[0]
     again = maker.make([PLAN], [None], [5])[0]
     other = maker.make([PLAN], [None], [6])[0]
@@ -242,11 +237,11 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     assert np.array_equal(first[0], again[0])
     assert not np.array_equal(first[0], first[1])
     assert not np.array_equal(first[0], other[0])
-    assert identity["class"] == "StableDiffusionPipeline"
+    assert maker.describe()["class"] == "StableDiffusionPipeline"
     for file in ("tokenizer.json", "vocab.json", "merges.txt"):
         (tmp_path / "sd" / "tokenizer" / file).unlink()
     with pytest.raises(UserError, match=r"2 words and the model's embedding 190: its tokenizer\.json is"):
-        text_pipeline(str(tmp_path / "sd"), "cpu", "float32")
+        pairs.load_text_maker(str(tmp_path / "sd"), **how)
 
 
 @pytest.mark.slow

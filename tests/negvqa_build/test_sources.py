@@ -7,13 +7,19 @@ import pandas as pd
 import pytest
 
 from nein.engine.errors import UserError
-from nein.generate.negvqa.sources import SPLIT, load
+from nein.generate.negvqa import sources
+from nein.generate.negvqa.config import ConversionConfig
+from nein.generate.negvqa.sources import SPLIT
 from nein.nano.sentences import iter_questions
 from tests.negvqa_build.conftest import WORDS, rows, write
 
 
+def load(source, **options):
+    return sources.load(ConversionConfig(source=str(source), **options))
+
+
 def test_a_vmcbench_file_is_read_with_every_option(choices):
-    found = load(str(choices)).items
+    found = load(choices).records
     assert len(found) == 24
     assert (found[5].answer, found[5].subset, found[5].options) == ("dog", "TextVQA", WORDS)
     assert found[5].wrong == ["cat", "car", "bench"]
@@ -24,17 +30,17 @@ def test_a_vmcbench_file_is_read_with_every_option(choices):
 def test_other_column_names_are_mapped(tmp_path):
     names = {"index": "id", "image": "file", "question": "prompt", "answer": "gold", "A": "opt1", "B": "opt2"}
     path = write(tmp_path, [{name: row[key] for key, name in names.items()} for row in rows()[:2]])
-    found = load(str(path), columns=names).items
+    found = load(path, columns=names).records
     assert [(item.answer, item.subset) for item in found] == [("cat", "all"), ("dog", "all")]
     with pytest.raises(UserError, match=r"no question in the first record.*--columns\.question"):
-        load(str(path))
+        load(path)
     with pytest.raises(UserError, match="did you mean 'question'"):
-        load(str(path), columns={"questoin": "prompt"})
+        load(path, columns={"questoin": "prompt"})
 
 
 def test_tables_and_lists_read_like_lines(choices):
     records = rows()
-    expected = load(str(choices))
+    expected = load(choices)
     as_list = choices.with_name("list.json")
     as_list.write_text(json.dumps(records))
     for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
@@ -42,9 +48,9 @@ def test_tables_and_lists_read_like_lines(choices):
             writer = csv.DictWriter(file, records[0], delimiter=delimiter)
             writer.writeheader()
             writer.writerows(records)
-        assert load(str(choices.with_suffix(suffix))).items == expected.items
-    assert load(str(as_list)).items == expected.items
-    assert load(str(as_list)).sha256 == expected.sha256
+        assert load(choices.with_suffix(suffix)).records == expected.records
+    assert load(as_list).records == expected.records
+    assert load(as_list).sha256() == expected.sha256()
 
 
 def test_a_picture_may_be_in_the_record_itself(choices, monkeypatch):
@@ -52,7 +58,7 @@ def test_a_picture_may_be_in_the_record_itself(choices, monkeypatch):
     data = (choices.parent / "pictures" / "0.png").read_bytes() * 4  # longer than any name
     record = {**rows()[0], "image": base64.b64encode(data).decode()}
     choices.write_text(json.dumps(record) + "\n")
-    [item] = load(str(choices)).items
+    [item] = load(choices).records
     assert item.picture is not None
     assert item.picture.read_bytes() == data
 
@@ -75,7 +81,7 @@ def test_a_record_that_cannot_be_used_stays_and_says_why(choices, change, proble
     records = rows()
     records[1] = {**records[1], **change}
     choices.write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = load(str(choices)).items
+    found = load(choices).records
     assert len(found) == 24
     assert problem in found[1].problem
     assert [item.problem for item in found if item != found[1]] == [""] * 23
@@ -83,15 +89,15 @@ def test_a_record_that_cannot_be_used_stays_and_says_why(choices, change, proble
 
 def test_a_file_that_is_none_ends_in_one_sentence(choices, tmp_path):
     with pytest.raises(UserError, match="neither nano"):
-        load(str(tmp_path / "nowhere.jsonl"))
-    with pytest.raises(UserError, match="is not a folder"):
-        load(str(choices), pictures=str(tmp_path / "nowhere"))
+        load(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match="There is no folder"):
+        load(choices, images=str(tmp_path / "nowhere"))
     choices.write_text('{"index": 1}\n{broken\n')
     with pytest.raises(UserError, match="line 2, is not valid JSON"):
-        load(str(choices))
+        load(choices)
     choices.write_text("")
     with pytest.raises(UserError, match="no usable question"):
-        load(str(choices))
+        load(choices)
 
 
 def test_two_splits_of_the_hub_are_read_one_after_the_other(choices, monkeypatch):
@@ -103,13 +109,13 @@ def test_two_splits_of_the_hub_are_read_one_after_the_other(choices, monkeypatch
             image=[{"bytes": b"\x89PNG" + split.encode(), "path": None}] * len(part)
         )
         table.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
-    found = load(f"hub:{folder}", split="dev+test").items
+    found = load(f"hub:{folder}", split="dev+test").records
     assert [item.id for item in found] == ["0", "1", "2", "3", "4"]
 
 
 def test_drawn_questions_have_options_that_are_really_wrong(tmp_path, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
-    found = load("nano", questions=16).items
+    found = load("nano", questions=16).records
     for item, (_, scene, question) in zip(found, iter_questions(SPLIT, 16), strict=True):
         assert item.answer == question.right
         assert len(item.wrong) == len(item.options) - 1 >= 1

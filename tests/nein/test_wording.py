@@ -5,7 +5,7 @@ import re
 import pytest
 
 from nein.generate.nein import algorithms
-from nein.generate.nein.sources import COCO
+from nein.generate.sources import COCO
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families, nouns
 from nein.wording.families import FAMILIES, STAYS, choices, sentence

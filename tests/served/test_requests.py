@@ -12,8 +12,8 @@ from PIL import Image
 
 from nein import editors, metrics
 from nein.benchmarks.negvqa.matching import matched
-from nein.generate.negvqa.run import by_model
 from nein.generate.negvqa.sources import Choice
+from nein.generate.negvqa.stages import by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
 from nein.models.llm import LlmOptions
 from nein.models.llm import client as llm

@@ -88,9 +88,14 @@ EXAMPLES = {
 
 
 def extract(
-    client: Client, images: Sequence[Concepts], seed: int, count: int, thing: str = "image", *,
+    client: Client,
+    images: Sequence[Concepts],
+    seed: int,
+    *,
+    count: int,
+    thing: str = "image",
     protocol: Protocol = "fixed",
-) -> list[Concepts]:  # fmt: skip
+) -> list[Concepts]:
     """Objects of every image's captions, present and absent; of a video also actions.
 
     By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
@@ -206,9 +211,13 @@ class Sentence:
 
 
 def paraphrase(
-    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool,
+    client: Client,
+    sentences: Sequence[Sentence],
+    seed: int,
+    *,
+    keep_order: bool,
     protocol: Protocol = "fixed",
-) -> list[tuple[str | None, str]]:  # fmt: skip
+) -> list[tuple[str | None, str]]:
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
     By "fixed" a sentence that loses an object or changes its polarity is refused and drawn again, as often as

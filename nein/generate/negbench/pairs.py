@@ -4,8 +4,9 @@ the object in one and not in the other. A pair gives two images, without the obj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.sentences import stream
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.images import ImageError
+from nein.engine.images import write_png
+from nein.loading.digests import folder_digest
 from nein.loading.errors import isolated
 from nein.metrics.base import MetricError, fingerprint
+from nein.models.llm.client import Client
 from nein.wording import nouns
 
 NOT_MADE = "no try gave a pair that the detector confirms"
@@ -94,6 +97,55 @@ class TextMaker:
         return (np.asarray(drawn.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
 
 
+def load_text_maker(name: str, *, resolution: int, steps: int, device: str, dtype: str) -> TextMaker:
+    """A text-to-image pipeline of diffusers from a folder or the hub, safetensors only. Raises UserError."""
+    import torch
+    from diffusers import AutoPipelineForText2Image, DiffusionPipeline
+
+    from nein.editors.checkpoint import check_parts, check_tokenizers, explained, locate
+    from nein.loading.digests import torch_dtype
+
+    where, revision = locate(name)
+    with explained(name):
+        check_parts(DiffusionPipeline.load_config(where, revision=revision), name, where, revision)
+        pipeline = AutoPipelineForText2Image.from_pretrained(
+            where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
+        )
+    check_tokenizers(pipeline, name)
+    pipeline.set_progress_bar_config(disable=True)
+    if getattr(pipeline, "safety_checker", None) is not None:
+        # It would put a black picture in the place of one it refuses, which the detector would then judge.
+        pipeline.safety_checker = None
+    weights = folder_digest(Path(where)) if Path(where).is_dir() else f"{where}@{revision or 'main'}"
+    identity = {"class": type(pipeline).__name__, "weights": weights, "dtype": dtype}
+    return TextMaker(pipeline.to(torch.device(device)), identity, resolution=resolution, steps=steps)
+
+
+@dataclass(frozen=True)
+class PairTools:
+    """What makes pairs. client: thinks of scenes; None where an editor starts from pictures."""
+
+    maker: EditorMaker | TextMaker
+    verifier: Verifier
+    client: Client | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint({"maker": self.maker.fingerprint, "detector": self.verifier.fingerprint})
+
+    def describe(self) -> dict[str, Any]:
+        parts = {"maker": self.maker, "detector": self.verifier, "llm": self.client}
+        return {kind: part.describe() for kind, part in parts.items() if part is not None}
+
+    def usage(self) -> dict[str, Any]:
+        return self.client.usage() if self.client is not None else {}
+
+    def stop(self) -> None:
+        """Ends waiting for answers."""
+        if self.client is not None:
+            self.client.stop()
+
+
 def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> PairPlan | str:
     """What is added to a captioned picture: an object of the vocabulary that it is not said to show."""
     if image.problem or not image.captions or not image.positives:
@@ -110,49 +162,57 @@ def plan_edit(image: Concepts, vocabulary: Sequence[str], seed: int) -> PairPlan
 
 
 def make_pairs(
-    plans: Sequence[PairPlan | str], ids: Sequence[str], source: Callable[[str], np.ndarray | None],
-    maker: EditorMaker | TextMaker, verifier: Verifier, save: Callable[[str, np.ndarray], str], *,
-    seed: int, attempts: int,
-) -> list[Concepts]:  # fmt: skip
-    """Two images per plan, or one that says why there is no pair. source: the picture an editor starts from,
-    by id; save: writes a picture under a name and returns its path."""
+    plans: Mapping[str, PairPlan | str],
+    pictures: Mapping[str, Any],
+    tools: PairTools,
+    *,
+    folder: Path,
+    seed: int,
+    attempts: int,
+) -> list[Concepts]:
+    """Two images per plan, or one that says why there is no pair; files below `folder`.
+
+    pictures  By id, what an editor starts from, (H, W, 3) uint8, or why there is none; None for text.
+    """
     done: dict[str, list[Concepts]] = {}
-    open_: list[tuple[PairPlan, np.ndarray | None]] = []
-    for name, plan in zip(ids, plans, strict=True):
-        if isinstance(plan, str):
-            done[name] = [Concepts(name, "", problem=plan)]
-            continue
-        try:
-            open_.append((plan, source(plan.id)))
-        except ImageError as error:
-            done[name] = [Concepts(name, "", problem=_unreadable(error))]
+    for name, plan in plans.items():
+        problem = next((part for part in (plan, pictures[name]) if isinstance(part, str)), NOT_MADE)
+        done[name] = [Concepts(name, "", problem=problem)]
+    open_ = [
+        plan
+        for plan in plans.values()
+        if not isinstance(plan, str) and not isinstance(pictures[plan.id], str)
+    ]
     for turn in range(attempts):
         if not open_:
             break
-        seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan, _ in open_]
-        going, pictures = zip(*open_, strict=True)
-        results, left = maker.make(going, pictures, seeds), []
-        for (plan, picture), pair in zip(open_, results, strict=True):
-            why = pair if isinstance(pair, str) else _refuse(plan, pair, verifier)
+        seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan in open_]
+        results = tools.maker.make(open_, [pictures[plan.id] for plan in open_], seeds)
+        left = []
+        for plan, pair in zip(open_, results, strict=True):
+            why = pair if isinstance(pair, str) else _refuse(plan, pair, tools.verifier)
             if isinstance(pair, str) or why:
                 done[plan.id] = [Concepts(plan.id, "", problem=NOT_MADE, notes=(why,))]
-                left.append((plan, picture))
+                left.append(plan)
             else:
-                other, note = (plan.other,) if plan.other else (), (f"made at try {turn + 1}",)
-                names = [f"{plan.id}-{end}" for end in ("without", "with")]
-                paths = [save(name, image) for name, image in zip(names, pair, strict=True)]
-                stem, present = plan.source_id or plan.id, (*plan.objects, plan.extra)
-                done[plan.id] = [
-                    Concepts(names[0], paths[0], (plan.caption,), plan.objects, (plan.extra, *other),
-                             source_id=stem, notes=note),
-                    Concepts(names[1], paths[1], (plan.caption_with,), present, other, source_id=stem),
-                ]  # fmt: skip
+                done[plan.id] = _images(plan, pair, folder, note=f"made at try {turn + 1}")
         open_ = left
-    return [image for name in ids for image in done[name]]
+    return [image for images in done.values() for image in images]
 
 
-def _unreadable(error: ImageError) -> str:
-    return f"{UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
+def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
+    """Without the object, and with it."""
+    names = [f"{plan.id}-{end}" for end in ("without", "with")]
+    paths = [f"pictures/{name.replace('/', '_')}.png" for name in names]
+    for path, picture in zip(paths, pair, strict=True):
+        write_png(folder / path, picture)
+    other, source = (plan.other,) if plan.other else (), plan.source_id or plan.id
+    present = (*plan.objects, plan.extra)
+    return [
+        Concepts(names[0], paths[0], (plan.caption,), plan.objects, (plan.extra, *other),
+                 source_id=source, notes=(note,)),
+        Concepts(names[1], paths[1], (plan.caption_with,), present, other, source_id=source),
+    ]  # fmt: skip
 
 
 def _refuse(plan: PairPlan, pair: Pictures, verifier: Verifier) -> str:
@@ -189,6 +249,13 @@ class Verifier:
     protocol: sentences.Protocol = "fixed"
     wanted: int = 0
 
+    @property
+    def fingerprint(self) -> str:
+        return str(self.detector.fingerprint)
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self.detector.describe())
+
     def scores(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, float]]:
         """Highest score per name, per image. Raises UserError where "paper" needs labels that the detector
         lacks."""
@@ -210,51 +277,50 @@ class Verifier:
 
 
 def verify(
-    verifier: Verifier, images: Sequence[Concepts], picture: Callable[[Concepts], np.ndarray], *,
-    positives: bool,
-) -> list[Concepts]:  # fmt: skip
+    verifier: Verifier, images: Sequence[tuple[Concepts, np.ndarray | str]], *, positives: bool
+) -> list[Concepts]:
     """The images without the absent objects that are there after all and, with `positives`, without the
-    present ones that are not found. picture: decodes an image; an ImageError makes it unusable."""
-    done: list[Concepts] = []
-    pictures, usable = [], []
+    present ones that are not found. Beside each its pixels, or why there are none: it is of no use then."""
+    done: dict[str, Concepts] = {}
+    usable: list[tuple[Concepts, Any]] = []
     as_released = verifier.protocol == "paper"
-    for image in images:
-        if as_released and not image.problem and len(image.negatives) != verifier.wanted:
+    for image, picture in images:
+        if image.problem:
+            pass
+        elif as_released and len(image.negatives) != verifier.wanted:
             image = image.noting(f"absent objects not as many as wanted, {UNVERIFIED}")
-        elif not image.problem:
-            try:
-                pictures.append(picture(image))
-                usable.append(image)
-            except ImageError as error:
-                why = _unreadable(error)
-                image = image.noting(f"{why}, {UNVERIFIED}") if as_released else replace(image, problem=why)
-        done.append(image)
+        elif not isinstance(picture, str):
+            usable.append((image, picture))
+        elif as_released:
+            image = image.noting(f"{picture}, {UNVERIFIED}")
+        else:
+            image = replace(image, problem=picture)
+        done[image.id] = image
     # By paper those asked about together compete, and the present ones would win: they are asked apart.
-    questions: list[list[tuple[str, ...]]] = [[image.negatives] for image in usable]
-    if positives and as_released:
-        questions = [[image.negatives, image.positives] for image in usable]
-    elif positives:
-        questions = [[(*image.negatives, *image.positives)] for image in usable]
-
-    # All images together or, where that fails, one by one, so that one odd image costs itself only.
-    def answered(names: Sequence[tuple[str, ...]]) -> list[Any]:
-        return isolated(
-            lambda rows: verifier.scores([pictures[i] for i in rows], [names[i] for i in rows]),
-            range(len(pictures)),
-            str,
-        )
-
-    answers = [answered(names) for names in zip(*questions, strict=True)]
-    verified: dict[str, Concepts] = {}
-    for image, *rows in zip(usable, *answers, strict=True):
+    together = [
+        image.negatives + (image.positives if positives and not as_released else ()) for image, _ in usable
+    ]
+    asked = [together, [image.positives for image, _ in usable]] if positives and as_released else [together]
+    pictures = [picture for _, picture in usable]
+    answers = [_isolated_scores(verifier, pictures, names) for names in asked]
+    for number, (image, _) in enumerate(usable):
+        rows = [answer[number] for answer in answers]
         failure = next((row for row in rows if isinstance(row, str)), None)
         if failure is not None:
-            verified[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
+            done[image.id] = replace(image, problem=f"{NOT_ASKED}: {failure}")
             continue
         is_shown = {name: verifier.present(score) for row in rows for name, score in row.items()}
         absent = tuple(name for name in image.negatives if not is_shown[name])
         present = tuple(name for name in image.positives if not positives or is_shown[name])
         notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
         notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
-        verified[image.id] = replace(image.noting(*notes), negatives=absent, positives=present)
-    return [verified.get(image.id, image) for image in done]
+        done[image.id] = replace(image.noting(*notes), negatives=absent, positives=present)
+    return [*done.values()]
+
+
+def _isolated_scores(
+    verifier: Verifier, pictures: Sequence[Any], names: Sequence[tuple[str, ...]]
+) -> list[Any]:
+    """All images together or, where that fails, one by one, so that one odd image costs itself only."""
+    pairs = [*zip(pictures, names, strict=True)]
+    return isolated(lambda part: verifier.scores(*map(list, zip(*part, strict=True))), pairs, str)

@@ -1,29 +1,23 @@
 """Multiple-choice questions with pictures: a file in VMCBench's layout, by other names with a column map.
 
 A record holds a question, options A, B, ... (two or more), the right letter, a subset, and a picture: the
-name of a file, its bytes in base64, or (hub) an image cell. A record that cannot be used stays in the list
-with its problem, so that it is counted.
+name of a file, its bytes in base64, or (hub) an image cell.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import json
-import random
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nein.datasets import hub
 from nein.datasets.negvqa import questions as data
 from nein.engine import atomic, images
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, unknown
+from nein.generate import sources
+from nein.generate.negvqa.config import ConversionConfig
+from nein.generate.sources import Listing
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
@@ -68,122 +62,74 @@ class Choice:
         return [text for plain, text in first.items() if plain != _plain(self.answer)]
 
 
-@dataclass(frozen=True)
-class Choices:
-    """All records in file order, where they come from, and a hash over everything that decides a negation."""
-
-    items: tuple[Choice, ...]
-    origin: dict[str, Any]
-    sha256: str
-
-
-def load(
-    source: str, *, pictures: str | None = None, split: str = "dev", columns: Mapping[str, str] = FIELDS,
-    questions: int = 200,
-) -> Choices:  # fmt: skip
-    """Reads "nano", "hub:OWNER/NAME[@REVISION]", or a .jsonl, .json (a list), .csv or .tsv file.
-
-    pictures   Folder of the pictures; beside the file by default.
-    columns    Our field (a key of `FIELDS`, or A, B, ...) -> its name in the file.
-    questions  How many are drawn for "nano".
-
-    Raises UserError for a file that cannot be read, and when no record can be used.
-    """
-    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **columns}
-    for key in columns:
+def load(config: ConversionConfig) -> Listing[Choice]:
+    """The questions of `--source`: nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .json, .csv or .tsv file.
+    Raises UserError for one that cannot be read, and when no record can be used."""
+    for key in config.columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
     rows: Iterable[Mapping[str, Any]]
-    origin: dict[str, Any]
-    if source == "nano":
-        folder = _drawn(questions)
+    folder, file = None, expanded(config.source)
+    if config.source == "nano":
+        folder, origin = _drawn(config.questions), {"kind": "nano", "questions": config.questions}
         rows = atomic.checked_lines(folder / FILE)
-        origin = {"kind": "nano", "questions": questions}
-    elif reference := hub.reference(source):
-        folder, rows = None, hub.read(reference, split)
-        origin = {"kind": "hub", **reference._asdict(), "split": split}
+    elif reference := hub.reference(config.source):
+        rows = hub.read(reference, config.split)
+        origin = {"kind": "hub", **reference._asdict(), "split": config.split}
+    elif file.is_file():
+        folder, rows, origin = file.parent, sources.read_table(file), {"kind": "file", "file": file.name}
     else:
-        file = expanded(source)
-        if not file.is_file():
-            raise UserError(
-                f"--source '{source}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
-            )
-        folder, rows = file.parent, _rows(file)
-        origin = {"kind": "file", "file": file.name}
-    if pictures is not None:
-        folder = expanded(pictures)
-        if not folder.is_dir():
-            raise UserError(f"--images '{pictures}' is not a folder.")
-    items = tuple(_items(rows, names, folder))
-    if all(item.problem for item in items):
-        why = f" ({items[0].problem} in the first record)" if items else ""
         raise UserError(
-            f"'{source}' has no usable question{why}; map its columns, for example "
+            f"--source '{file}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
+        )
+    if config.images is not None:
+        folder = sources.image_folder(config.images, Path())
+    records = [*_records(rows, {**FIELDS, **{k: k for k in LETTERS}, **config.columns}, folder)]
+    if all(record.problem for record in records):
+        why = f" ({records[0].problem} in the first record)" if records else ""
+        raise UserError(
+            f"'{config.source}' has no usable question{why}; map its columns, for example "
             "--columns.question prompt --columns.A option_a."
         )
-    digest = hashlib.sha256()
-    for item in items:
-        name = item.picture.name if item.picture is not None else ""
-        facts = [item.id, item.subset, name, item.question, item.options, item.right, item.problem]
-        digest.update(json.dumps(facts, ensure_ascii=False).encode() + b"\n")
-    return Choices(items, origin, digest.hexdigest())
+    return Listing(records, origin)
 
 
-def _items(
+def _records(
     rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None
 ) -> Iterator[Choice]:
     taken: set[str] = set()
     for number, row in enumerate(rows, start=1):
-        cell = {key: row.get(name) for key, name in names.items()}
-        texts = [_text(cell[letter]) for letter in LETTERS]
-        count = next((k for k, text in enumerate(texts) if not text), len(texts))
-        options = tuple(texts[:count])
-        answer = _text(cell["answer"]).upper()
+        cells = {key: row.get(name) for key, name in names.items()}
+        texts = [_text(cells[letter]) for letter in LETTERS]
+        options = tuple(texts[: texts.index("")] if "" in texts else texts)
+        answer, question = _text(cells["answer"]).upper(), _text(cells["question"])
         right = LETTERS.find(answer) if len(answer) == 1 else -1
-        identity = _text(cell["index"]) or str(number)
+        name, subset = _text(cells["index"]) or str(number), _text(cells["category"]) or "all"
         problem, picture = "", None
-        if not _text(cell["question"]):
+        if not question:
             problem = f"no {names['question']}"
-        elif count < 2:
+        elif len(options) < 2:
             problem = "fewer than two options"
-        elif not 0 <= right < count:
+        elif not 0 <= right < len(options):
             problem = f"no letter of an option in {names['answer']}"
-        elif identity in taken:
+        elif name in taken:
             problem = f"an {names['index']} that occurs twice"
         else:
             try:
-                picture = data.read_picture(cell["image"], folder)
+                picture = data.read_picture(cells["image"], folder)
             except ValueError as error:
                 problem = str(error).removeprefix("whose ")
             if picture is not None and not picture.is_file():
                 problem = "the picture is not there"
-        taken.add(identity)
-        subset = _text(cell["category"]) or "all"
-        choice = Choice(identity, subset, picture, _text(cell["question"]), options, max(right, 0), problem)
+        taken.add(name)
+        choice = Choice(name, subset, picture, question, options, max(right, 0), problem)
         if not problem and not choice.wrong:
             choice = replace(choice, problem="no wrong option differs from the right one")
         yield choice
 
 
-def _rows(file: Path) -> Iterable[Mapping[str, Any]]:
-    if file.suffix in (".csv", ".tsv"):
-        csv.field_size_limit(1 << 30)  # pictures in base64
-        try:
-            with file.open(encoding="utf-8", newline="") as opened:
-                yield from csv.DictReader(opened, delimiter="\t" if file.suffix == ".tsv" else ",")
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"'{file}' cannot be read as a table: {error}.") from None
-    elif file.suffix == ".json":
-        rows = atomic.read_json(file)
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"'{file}' must hold a list of objects, one per question.")
-        yield from rows
-    else:
-        yield from (row for _, row in atomic.iter_lines(file))
-
-
 def _text(cell: Any) -> str:
-    return "" if cell is None or cell != cell else " ".join(str(cell).split(" ")).strip()
+    return "" if cell is None or cell != cell else str(cell).strip()
 
 
 def _plain(text: str) -> str:
@@ -222,66 +168,5 @@ def _wrong(scene: Scene, question: Question) -> set[str]:
     if question.right in NUMBERS:
         return set(NUMBERS)
     if question.right in CATEGORIES:
-        return {category for category in CATEGORIES if category not in scene.categories}
+        return set(CATEGORIES) - set(scene.categories)
     return set()  # left or right, top or bottom
-
-
-def wrong_option(item: Choice, seed: int) -> str:
-    """One of the wrong options that differ from the right one, drawn with the item's own seed."""
-    rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))
-    return item.wrong[int(rng.integers(len(item.wrong)))]
-
-
-def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
-    """The letter, A or B, that is right for each original question (the other is right for the negated one).
-
-    rule  "balanced": in every subset as many A as B, or one more of either; which items get which depends on
-          their ids and the seed, not on their order. "drawn": each by itself, as in the paper, so that a
-          share of A far from one half can happen.
-    """
-    if rule == "drawn":
-        return ["AB"[sample_seed(seed, f"letter/{item.id}") >> 62] for item in items]
-    subsets: dict[str, list[int]] = defaultdict(list)
-    for index, item in enumerate(items):
-        subsets[item.subset].append(index)
-    drawn = [""] * len(items)
-    for subset, places in subsets.items():
-        first = sample_seed(seed, f"letters/{subset}") >> 62
-        ranked = sorted(places, key=lambda index: sample_seed(seed, f"letter/{items[index].id}"))
-        for rank, index in enumerate(ranked):
-            drawn[index] = "AB"[(rank + first) % 2]
-    return drawn
-
-
-def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
-    """(id -> wrong option, letters) of negated questions in file order, by the one random sequence of the
-    authors' notebook. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
-    rng = random.Random(seed)
-    wrong, drawn = {}, []
-    for item in items:
-        others = [text for number, text in enumerate(item.options) if number != item.right]
-        [wrong[item.id]] = rng.sample(others, 1)
-        order = [0, 1]
-        rng.shuffle(order)
-        drawn.append("AB"[order.index(0)])
-    return wrong, drawn
-
-
-def record(item: Choice, picture: str, negated: str, wrong: str, letter: str) -> dict[str, Any]:
-    """One line of NegVQA's layout: two options, and both questions with the letters that are right."""
-    options = (item.answer, wrong) if letter == "A" else (wrong, item.answer)
-    return {
-        "index": item.id, "image": picture, "category": item.subset,
-        "original_question": item.question, "negated_question": negated,
-        "A": options[0], "B": options[1],
-        "original_answer": letter, "negated_answer": "B" if letter == "A" else "A",
-    }  # fmt: skip
-
-
-def chosen(ids: Sequence[str], count: int, seed: int) -> list[str]:
-    """`count` of the ids at random for the check sheet (all, if fewer), whatever their order.
-
-    In random order, so that whoever stops early has checked a random sample too.
-    """
-    ranked = sorted(ids, key=lambda identity: sample_seed(seed, f"sheet/{identity}"))
-    return ranked[:count]

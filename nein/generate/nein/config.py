@@ -104,8 +104,6 @@ class StatsConfig(Options):
     """Which captions are counted, and by which words."""
 
     captions: Paths = argument("CAPTIONS", "COCO captions .json, .jsonl, or text lines")
-    words: Paths = option(
-        [], "extra word lists: paper (NeIn's Table 1), or files with one word per line", "Main"
-    )
-    examples: NonNegativeInt = option(5, "example sentences to print per category", "Output")
+    words: Paths = option([], "word lists beside the paper's: files with one word per line", "Main")
+    examples: NonNegativeInt = option(5, "example sentences to print per list", "Output")
     json: Path | None = option(None, "write all counts to this JSON file", "Output")

@@ -1,0 +1,222 @@
+"""What `nein negbench generate` makes of a list of images, in up to five stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nein import metrics
+from nein.datasets.negbench import drawn
+from nein.datasets.negbench.concepts import ROW, Concepts
+from nein.datasets.negbench.media import Drawn, Files
+from nein.datasets.negbench.records import Media
+from nein.engine import images
+from nein.engine.folder import Row
+from nein.generate import maker
+from nein.generate.maker import ShardStage, llm_identity
+from nein.generate.negbench import language, pairs, sources, tasks
+from nein.generate.negbench.config import DECIDES, BuildConfig
+from nein.generate.negbench.pairs import PairTools, Verifier
+from nein.generate.sources import COCO
+from nein.loading.references import is_served
+from nein.models import editor_choice, references
+from nein.models.cached import Services
+from nein.models.llm import client as llm
+
+VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
+
+#: An image, and its pixels, (H, W, 3) uint8, or why there are none.
+Looked = tuple[Concepts, np.ndarray | str | None]
+
+
+class NegbenchStage(ShardStage):
+    """A shard whose language model gave no answer (a timeout, a refusal) is done again, and with it what was
+    made of it."""
+
+    maker: NegbenchMaker
+    model = "llm"
+
+    def load(self) -> Any:
+        return self.maker.client(self.config.llm, self.device)
+
+    @property
+    def place(self) -> str:
+        asks = self.model in ("llm", "checker") and is_served(str(self.config.llm.model))
+        return "remote" if asks else "device"
+
+    def read(self, shard: int) -> Any:
+        """The images as the stages before left them."""
+        return self.maker.concepts(shard, before=self.name)
+
+    def is_valid(self, rows: list[Row]) -> bool:
+        reasons = [str(row.get("problem", "")) for row in rows]
+        reasons += [why for row in rows for why in row.get("refused", ())]
+        return not any(reason.startswith(language.NO_ANSWER) for reason in reasons)
+
+    def verifier(self, protocol: Any) -> Verifier:
+        config, where = self.config, references.resolve(self.config.detector)
+        detector = metrics.load_judge("ovd", where, device=self.device, dtype=config.dtype)
+        return Verifier(detector, config.query, config.threshold, protocol, config.absent)
+
+    def look(self, image: Concepts) -> np.ndarray | str:
+        try:
+            return self.maker.media.frames(image.path)[0]
+        except images.ImageError as error:
+            return f"{pairs.UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
+
+
+class MakePairs(NegbenchStage):
+    """Two pictures that differ in one object, by an editor or from text (HardNeg-Syn)."""
+
+    name, model = "pairs", "pairs"
+
+    def load(self) -> PairTools:
+        config, name = self.config, self.config.maker.partition(":")[2]
+        how: Any = {"device": self.device, "dtype": config.dtype}
+        if config.edits:
+            choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
+            editor = choice.load(services=self._services, batch_size=config.batch_size, **how)
+            painter: pairs.EditorMaker | pairs.TextMaker = pairs.EditorMaker(editor)
+        else:
+            painter = pairs.load_text_maker(name, resolution=config.resolution, steps=config.steps, **how)
+        # How the authors verified pairs is not released.
+        return PairTools(painter, self.verifier("fixed"), None if config.edits else super().load())
+
+    def _services(self) -> Services:
+        return Services.of(self.config, self.maker.folder.answers)
+
+    def read(self, shard: int) -> list[Looked]:
+        edits = self.config.edits
+        return [(image, self.look(image) if edits else None) for image in super().read(shard)]
+
+    def work(self, model: PairTools, inputs: list[Looked]) -> list[Row]:
+        from nein.nano.draw import CATEGORIES
+
+        config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
+        if model.client is None:
+            plans = [pairs.plan_edit(image, vocabulary, config.seed) for image, _ in inputs]
+        else:
+            plans = language.imagine(model.client, [image.id for image, _ in inputs], config.seed)
+        made = pairs.make_pairs(
+            {image.id: plan for (image, _), plan in zip(inputs, plans, strict=True)},
+            {image.id: picture for image, picture in inputs},
+            model,
+            folder=self.maker.dataset,
+            seed=config.seed,
+            attempts=config.attempts,
+        )
+        return [image.row() for image in made]
+
+    def is_valid(self, rows: list[Row]) -> bool:
+        """Pictures that have vanished are made again."""
+        paths = [self.maker.dataset / row["path"] for row in rows if row.get("path")]
+        return super().is_valid(rows) and all(path.exists() for path in paths)
+
+
+class ExtractConcepts(NegbenchStage):
+    """Captions -> objects that are there and that are not."""
+
+    name = "concepts"
+
+    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+        config = self.config
+        how: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
+        return [image.row() for image in language.extract(model, inputs, config.seed, **how)]
+
+
+class Verify(NegbenchStage):
+    """A detector drops absent objects that are there after all; `--verify both`: present ones not found."""
+
+    name, model = "verify", "detector"
+
+    def load(self) -> Verifier:
+        return self.verifier(self.config.protocol)
+
+    def read(self, shard: int) -> list[Looked]:
+        return [(image, self.look(image)) for image in super().read(shard)]
+
+    def work(self, model: Verifier, inputs: list[Looked]) -> list[Row]:
+        rows: list[Row] = []
+        for start in range(0, len(inputs), int(self.config.batch_size)):
+            batch = inputs[start : start + int(self.config.batch_size)]
+            verified = pairs.verify(model, batch, positives=self.config.verify == "both")
+            rows += [image.row() for image in verified]
+        return rows
+
+    def is_valid(self, rows: list[Row]) -> bool:
+        return True
+
+
+class Validate(NegbenchStage):
+    """The language model says at temperature 0 whether both lists of objects are such."""
+
+    name, model = "validate", "checker"
+
+    def load(self) -> llm.Client:
+        options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT)
+        return self.maker.client(options, self.device)
+
+    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+        return [image.row() for image in language.validate(model, inputs)]
+
+
+class Paraphrase(NegbenchStage):
+    """Per image: its captions and options in other words, None where one was refused, and why."""
+
+    name = "paraphrase"
+
+    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+        config = self.config
+        owned = [(image.id, text) for image in inputs for text in tasks.to_rephrase(image, config)]
+        how: Any = {"keep_order": config.affneg, "protocol": config.protocol}
+        found = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
+        rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in inputs}
+        for (owner, sentence), (text, why) in zip(owned, found, strict=True):
+            rows[owner]["texts"][sentence.id] = text
+            rows[owner]["refused"] += [why] if why else []
+        return list(rows.values())
+
+
+class NegbenchMaker(maker.Maker):
+    """A build of NegBench. media: reads pictures by their path; dataset: the folder of finished files."""
+
+    config: BuildConfig
+
+    def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
+        if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
+            llm.check(str(config.llm.model))
+        if config.detects:
+            metrics.check_reference(references.resolve(config.detector))
+        is_pairs = config.source == "pairs"
+        if is_pairs and config.edits:
+            editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
+        needed = {
+            MakePairs: is_pairs, ExtractConcepts: config.concepts == "llm" and not is_pairs,
+            Verify: config.verify != "none" and not is_pairs, Validate: config.validate,
+            Paraphrase: config.paraphrase,
+        }  # fmt: skip
+        self.stages = [stage for stage, is_needed in needed.items() if is_needed]
+        self.dataset = self.folder.path / "dataset"
+        where = sources.root(config)
+        self.media: Media = Drawn(drawn.picture) if where is None else Files(where)
+        self.listing = sources.load(config)
+
+    def identity(self, device: str) -> dict[str, Any]:
+        config = self.config
+        return {
+            **{key: getattr(config, key) for key in DECIDES}, "list of images": self.listing.sha256(),
+            "device": device.partition(":")[0], "image_rule": images.RULE,
+            **({"mcq": config.mcq} if config.mcq != "script" else {}),
+            **({"llm": llm_identity(config.llm)} if config.asks_llm else {}),
+        }  # fmt: skip
+
+    def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
+        """The images of a shard as the stages before `before` left them."""
+        names = [stage.name for stage in self.stages]
+        done = names[: names.index(before)] if before in names else names
+        if not done:
+            return self.members(shard)
+        return [Concepts.of(row) for row in self.rows(done[-1], shard, ROW)]

@@ -1,0 +1,209 @@
+"""What `nein generate` makes of captioned images, in four stages; its files: docs/benchmarks/nein-data.md."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nein import editors
+from nein.engine import atomic, images
+from nein.engine.errors import UserError
+from nein.engine.folder import Row
+from nein.generate import maker
+from nein.generate.maker import ShardStage
+from nein.generate.nein import algorithms, sources
+from nein.generate.nein.config import BuildConfig
+from nein.generate.nein.sources import Source
+from nein.loading.digests import json_digest
+from nein.loading.errors import isolated
+from nein.loading.references import is_served, parse_reference
+from nein.models import editor_choice, judges, references
+from nein.models.cached import Services
+
+UNREADABLE = "unreadable image"
+EDITOR_FAILED = "the editor failed"
+#: Part of the configuration that decides records; the rest may differ between commands on one folder.
+DECIDES = (
+    "queried", "kept", "absent_below", "image_format", "match_above", "protocol", "seed", "shard_size",
+    "batch_size", "dtype", "judge_dtype",
+)  # fmt: skip
+
+
+class NeinStage(ShardStage):
+    maker: NeinMaker
+
+    def load(self) -> Any:
+        """The judge of a filter."""
+        where = references.resolve(getattr(self.config.models, self.model))
+        how: dict[str, Any] = {"device": self.device, "dtype": self.config.judge_dtype}
+        if parse_reference(where).has_files:
+            how["batch_size"] = self.config.batch_size
+            if self.model == "vqa":
+                how["quantization"] = self.config.models.vqa_quantization
+        return judges.load(self.model, where, services=self.services() if is_served(where) else None, **how)
+
+    def services(self) -> Services:
+        return Services.of(self.config, self.maker.folder.answers)
+
+    def accepted(self, shard: int, stage: str) -> tuple[list[Row], list[np.ndarray]]:
+        """The candidates that a stage accepted, and their generated images, (H, W, 3) uint8."""
+        names = {row["id"] for row in self.maker.rows(stage, shard) if row["verdict"] == algorithms.ACCEPTED}
+        chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in names]
+        made = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
+        return chosen, [images.decode(self.maker.image_path(made[row["id"]])) for row in chosen]
+
+
+class Clauses(NeinStage):
+    """Algorithm 1: image and captions -> objects that are absent, and a sentence that says so for each."""
+
+    name, model = "clauses", "itm"
+
+    def read(self, shard: int) -> list[tuple[Source, np.ndarray | str]]:
+        """Every image, (H, W, 3) uint8, or why it cannot be used."""
+        return [(source, source.problem or _pixels(source.path)) for source in self.maker.members(shard)]
+
+    def work(self, model: Any, inputs: list[tuple[Source, np.ndarray | str]]) -> list[Row]:
+        usable = [pair for pair in inputs if not isinstance(pair[1], str)]
+        cosines = iter(isolated(functools.partial(self._cosines, model), usable))
+        rows = []
+        for source, pixels in inputs:
+            problem = pixels if isinstance(pixels, str) else ""
+            values: Any = None if problem else next(cosines)
+            if isinstance(values, str):
+                problem = f"{algorithms.FAILED}: {values}"
+            if problem:
+                rows.append(algorithms.unusable(source, problem))
+            else:
+                row = algorithms.clauses(source, values, self.maker.rules)
+                rows.append({**row, "sha256": images.pixel_hash(np.asarray(pixels))})
+        return rows
+
+    def _cosines(self, matcher: Any, pairs: Sequence[tuple[Source, Any]]) -> Any:
+        names = [algorithms.queried(self.maker.rules, source.id) for source, _ in pairs]
+        return matcher.match([pixels for _, pixels in pairs], names, head="itc")
+
+
+class Generate(NeinStage):
+    """Source image and "Add a cat." -> the sample, by an editor."""
+
+    name, model = "generate", "editor"
+
+    def load(self) -> Any:
+        config = self.config
+        how = {"device": self.device, "dtype": config.dtype, "batch_size": config.batch_size}
+        return self.maker.editor.load(services=self.services, **how)
+
+    def read(self, shard: int) -> list[editors.EditRequest]:
+        paths = {source.id: source.path for source in self.maker.members(shard) if not source.problem}
+        candidates = self.maker.candidates(shard)
+        pixels = {name: images.decode(paths[name]) for name in {c["source"] for c in candidates}}
+        return [
+            editors.EditRequest(c["id"], pixels[c["source"]], c["generated"], c["seed"]) for c in candidates
+        ]
+
+    def work(self, model: editors.Editor, inputs: list[editors.EditRequest]) -> list[Row]:
+        results = model.edit(inputs) if inputs else []
+        if [result.id for result in results] != [request.id for request in inputs]:
+            raise AssertionError(f"editor {model.name!r} did not answer every request, in order")
+        return [self._row(result) for result in results]
+
+    def _row(self, result: editors.EditResult) -> Row:
+        if result.image is None:
+            error = result.error or "the editor gave no picture and no reason"
+            return {"id": result.id, "image": None, "verdict": EDITOR_FAILED, "error": error}
+        name = f"{result.id}.{self.config.image_format}"
+        path = self.maker.image_path(name)
+        (images.write_jpeg if self.config.image_format == "jpg" else images.write_png)(path, result.image)
+        height, width = result.image.shape[:2]
+        return {
+            "id": result.id, "image": name, "width": width, "height": height,
+            "sha256": images.pixel_hash(images.decode(path)), "verdict": algorithms.ACCEPTED,
+            "note": result.note,
+        }  # fmt: skip
+
+    def is_valid(self, rows: list[Row]) -> bool:
+        """Generated images that have vanished are made again."""
+        made = [self.maker.image_path(row["image"]) for row in rows if row["image"] is not None]
+        return all(map(atomic.holds_something, made))
+
+
+class Match(NeinStage):
+    """Filter 1: do image and caption with the object match?"""
+
+    name, model = "match", "itm"
+
+    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
+        return self.accepted(shard, "generate")
+
+    def work(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
+        above, protocol = self.config.match_above, self.config.protocol
+        return algorithms.match(*inputs, model, above=above, protocol=protocol)
+
+
+class Ask(NeinStage):
+    """Filter 2: does the judge say yes to caption and object?"""
+
+    name, model = "ask", "vqa"
+
+    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
+        return self.accepted(shard, "match")
+
+    def work(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
+        return algorithms.ask(*inputs, model, protocol=self.config.protocol)
+
+
+class NeinMaker(maker.Maker):
+    """A build of NeIn."""
+
+    config: BuildConfig
+    stages = (Clauses, Generate, Match, Ask)
+
+    def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
+        if "finish" in config.stages and "parquet" in config.formats:
+            if importlib.util.find_spec("datasets") is None:
+                raise UserError(
+                    "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
+                )
+        for kind in {stage.model for stage in self.stages if stage.name in config.stages} - {"editor"}:
+            where = references.resolve(getattr(config.models, kind))
+            if parse_reference(where).kind == "name":
+                raise UserError(
+                    f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
+                )
+            judges.check(where)
+        self.listing = sources.load(config)
+        self.rules = algorithms.Rules(
+            objects=sources.categories(config.objects, config.queried),
+            families=tuple(config.family_labels),
+            **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
+        )
+        self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
+
+    def identity(self, device: str) -> dict[str, Any]:
+        config, models = self.config, ("itm", "vqa", "vqa_quantization")
+        return {
+            **{key: getattr(config, key) for key in DECIDES}, "families": config.family_labels,
+            "objects": json_digest({"objects": self.rules.objects})[:16], "noise": algorithms.NOISE,
+            **self.editor.identity(), **{key: getattr(config.models, key) for key in models},
+            "sources": self.listing.sha256(), "device": device.partition(":")[0], "image_rule": images.RULE,
+        }  # fmt: skip
+
+    def candidates(self, shard: int) -> list[Row]:
+        return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
+
+    def image_path(self, name: str) -> Path:
+        """Of a generated image."""
+        return self.folder.path / "work" / "pictures" / name
+
+
+def _pixels(path: Path) -> np.ndarray | str:
+    try:
+        return images.decode(path)
+    except images.ImageError as error:
+        return f"{UNREADABLE}: {error}".replace(f"{path}: ", "")
