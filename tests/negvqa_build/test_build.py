@@ -1,6 +1,5 @@
 import json
 import random
-import re
 
 import pytest
 
@@ -17,11 +16,11 @@ def run(*arguments, code=0):
     assert commands.exit_code("negvqa", *arguments) == code
 
 
-def facts(body):
-    """The question, the right and the wrong answer of a request: what stands last in the instruction."""
+def asked(body):
+    """The question of a request: what stands last in the prompt."""
     text = body["messages"][0]["content"]
-    found = re.findall(r"^Question: (.*)\nRight answer: (.*)\nWrong answer: (.*)$", text, re.MULTILINE)
-    return found[-1]
+    assert text.startswith("**Task:**")
+    return text.rpartition("Question: ")[2].partition("\n")[0]
 
 
 def negation(question):
@@ -29,7 +28,7 @@ def negation(question):
 
 
 def good(body, _=0):
-    answer = {"negatable": True, "negated_question": negation(facts(body)[0])}
+    answer = {"is_negatable": True, "negated_question": negation(asked(body))}
     return 200, say(json.dumps(answer)), {}
 
 
@@ -52,9 +51,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
         texts = dict(zip("AB", item.options, strict=True))
         assert texts[item.answers["original"]] == right != texts[item.answers["negated"]]
         assert images.decode(item.picture).mean() == 40 * (row["index"] % 6)
-    asked = {facts(body) for body in server.requests}
-    records = atomic.read_lines(out / "records.jsonl")
-    assert asked == {(r["question"], r["right"], r["wrong"]) for r in records}
+    assert {asked(body) for body in server.requests} == {row["question"] for row in rows()}
     split = questions.load(
         str(out / "questions-original.jsonl"), negated=str(out / "questions-negated.jsonl")
     )
@@ -62,15 +59,8 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
     assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
 
 
-def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(arguments, server, tmp_path):
-    def rule(body, _):
-        text = body["messages"][0]["content"]
-        assert text.startswith("**Task:**")
-        asked = text.rpartition("Question: ")[2].partition("\n")[0]
-        return 200, say(json.dumps({"is_negatable": True, "negated_question": negation(asked)})), {}
-
-    server.rule = rule
-    run(*arguments, "--instruction", "paper", "--letters", "notebook")
+def test_the_notebook_s_letters_make_questions(arguments, tmp_path):
+    run(*arguments, "--letters", "notebook")
     found = atomic.read_lines(tmp_path / "out" / "questions.jsonl")
     assert [row["negated_question"] for row in found] == [negation(row["question"]) for row in rows()]
     random.seed(1234)
@@ -83,17 +73,17 @@ def test_the_paper_s_prompt_and_the_notebook_s_letters_make_questions(arguments,
 def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     arguments, server, tmp_path, capsys
 ):
-    yes = {"negatable": True}
+    yes = {"is_negatable": True}
     special = {
         "What is on table 0?": (500, {}, {}),
         "What is on table 1?": (HANG_UP, None, {}),
         "What is on table 2?": (403, {}, {}),
         "What is on table 3?": (200, say("I would rather not."), {}),
-        "What is on table 4?": (200, say('{"negatable": false, "negated_question": ""}'), {}),
-        "What is on table 5?": (200, say('{"negatable": false, "negated_question": "What?"}'), {}),
+        "What is on table 4?": (200, say('{"is_negatable": false, "negated_question": ""}'), {}),
+        "What is on table 5?": (200, say('{"is_negatable": false, "negated_question": "What?"}'), {}),
         "What is on table 6?": (200, say(json.dumps({**yes, "negated_question": "what is on table 6?"})), {}),
     }
-    server.rule = lambda body, count: special.get(facts(body)[0]) or good(body)
+    server.rule = lambda body, count: special.get(asked(body)) or good(body)
     run(*arguments)
     said = capsys.readouterr().out
     assert "3 got no answer; retry them with the same command" in said
@@ -110,7 +100,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     server.rule = good
     server.requests.clear()
     run(*arguments)
-    assert sorted(facts(body)[0] for body in server.requests) == [f"What is on table {k}?" for k in range(3)]
+    assert sorted(asked(body) for body in server.requests) == [f"What is on table {k}?" for k in range(3)]
     manifest = Folder(tmp_path / "out").manifest()
     assert (manifest["status"], manifest["counts"]["negated"]) == ("complete", 20)
     second, first = sorted(usage["requests"] for usage in manifest["usage"].values())
@@ -130,7 +120,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
 def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(arguments, server, tmp_path, moment):
     run(*arguments)
     expected = contents(tmp_path / "out")
-    asked = len(server.requests)
+    before_kill = len(server.requests)
     server.requests.clear()
     killed = [*arguments, "--out", str(tmp_path / "killed"), "--concurrency", "1"]
     assert killing.run(cli.main, ["negvqa", *killed], moment) == killing.KILLED
@@ -138,7 +128,7 @@ def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(arguments, serv
     run(*killed)
     assert contents(tmp_path / "killed") == expected
     again = len(server.requests) - before
-    assert again == (asked - 8 if isinstance(moment, killing.Call) else 0)
+    assert again == (before_kill - 8 if isinstance(moment, killing.Call) else 0)
 
 
 def contents(out):

@@ -1,9 +1,8 @@
 from collections import Counter
 
 from nein.generate.negvqa.card import chosen
-from nein.generate.negvqa.files import letters
+from nein.generate.negvqa.files import letters, wrong_option
 from nein.generate.negvqa.sources import Choice
-from nein.generate.negvqa.stages import wrong_option
 
 
 def item(number, subset="GQA"):

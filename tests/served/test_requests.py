@@ -53,9 +53,9 @@ def rate(kind, where, **options):
     judge.score(PICTURES[:1], PICTURES[1:], [TOLD])
 
 
-def convert(where, instruction="ours", **options):
+def convert(where, **options):
     client = llm.load(LlmOptions(where, **options), services=None)
-    by_model([Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)], ["dog"], client, instruction)
+    by_model([Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)], client)
 
 
 def rewrite(where):
@@ -90,7 +90,7 @@ KINDS = {
     "editscore, paper": lambda where: rate("editscore", where, protocol="paper", temperature=0),
     "pairwise": lambda where: rate("pairwise", where),
     "json": convert,
-    "json, drawn": lambda where: convert(where, "paper", temperature=0.5, max_tokens=64, attempts=2),
+    "json, drawn": lambda where: convert(where, temperature=0.5, max_tokens=64, attempts=2),
     "json, thinking": lambda where: convert(
         where, reasoning_effort="none", extra_body={"top_k": 3}, thinking_tokens=90
     ),

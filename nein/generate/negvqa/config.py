@@ -33,10 +33,7 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     )
     questions: DrawnCount = option(200, "number of questions to draw for --source nano", "Main")
     negator: Literal["rules", "llm"] = option(
-        "rules", "negate by rules (offline), or ask --llm.model", "Method"
-    )
-    instruction: Literal["ours", "paper"] = option(
-        "ours", "LLM prompt: ours (with both answers) or the paper's", "Method"
+        "rules", "negate by rules (offline), or ask --llm.model as the paper does", "Method"
     )
     letters: Literal["balanced", "drawn", "notebook"] = option(
         "balanced", "answer letters: balanced, drawn (paper), or as the notebook", "Method"

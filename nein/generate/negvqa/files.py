@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.generate.negvqa.sources import Choice
-from nein.generate.negvqa.stages import NEGATED, Negation, NegvqaMaker, wrong_option
+from nein.generate.negvqa.stages import NEGATED, Negation, NegvqaMaker
 
 #: First bytes of a picture -> the ending of its name.
 ENDINGS = {
@@ -108,6 +110,12 @@ def _keep(out: Path, item: Choice, names: dict[str, str]) -> str:
         if not path.is_file() or path.stat().st_size != len(data):
             atomic.write_bytes(path, data)
     return names[digest]
+
+
+def wrong_option(item: Choice, seed: int) -> str:
+    """One of the wrong options that differ from the right one, drawn with the item's own seed."""
+    rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))
+    return item.wrong[int(rng.integers(len(item.wrong)))]
 
 
 def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
 from nein.generate import maker
 from nein.generate.maker import ShardStage, llm_identity
@@ -29,53 +27,23 @@ NEGATED, NOT_NEGATABLE, REFUSED, FAILED, UNUSABLE = (
 UNCHANGED = "unchanged question"
 TOGETHER = 128  # questions that rules or a local model are given at once
 
-INSTRUCTION = """\
-Below is a question about a picture, with its right answer and a wrong one. Rewrite the question so that it
-asks for the opposite: with the new question the wrong answer becomes right, and the right answer wrong.
-
-Rules:
-1. Change as few words as possible; as a rule, insert one "not" or swap one verb for its negation.
-2. The new question is grammatical, natural English and still has one clear answer among the two.
-3. Negate only what is asked. Sentences of background, given facts and conditions ("If ...", "Given that ...")
-   are repeated unchanged, never negated.
-4. Negate once. Do not negate a question that is negative already by adding a second negation.
-5. If no such question exists, the question is not negatable: then say so and leave the new question empty.
-
-Examples:
-Question: What is the woman holding? Right: umbrella. Wrong: phone.
--> negatable, "What is the woman not holding?"
-Question: A ball is dropped on the Moon. Which force pulls it down? Right: gravity. Wrong: friction.
--> negatable, "A ball is dropped on the Moon. Which force does not pull it down?"
-Question: How would you describe your feelings about this painting? Right: calm. Wrong: tense.
--> not negatable, ""
-
-Question: {question}
-Right answer: {right}
-Wrong answer: {wrong}"""
 #: As NegVQA's notebook and paper print it (arXiv:2505.22946, appendix); the question follows.
-PRINTED = (Path(__file__).parent / "paper_prompt.txt").read_text(encoding="utf-8")
-INSTRUCTIONS = {"ours": INSTRUCTION, "paper": PRINTED}
+PROMPT = (Path(__file__).parent / "paper_prompt.txt").read_text(encoding="utf-8")
 
 
-class Verdict(BaseModel):
+class PrintedVerdict(BaseModel):
     """What a language model has to answer."""
 
     model_config = ConfigDict(extra="forbid")
 
-    negatable: bool = Field(description="whether a negated question exists")
+    negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
     negated_question: str = Field(description="the negated question; empty if not negatable")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Verdict:
+    def _consistent(self) -> PrintedVerdict:
         if self.negatable != bool(self.negated_question.strip()):
             raise ValueError("a question is negatable exactly if a negated question is given")
         return self
-
-
-class PrintedVerdict(Verdict):
-    """What a language model has to answer."""
-
-    negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +69,9 @@ def by_rules(items: Sequence[Choice]) -> list[Negation]:
     ]
 
 
-def by_model(
-    items: Sequence[Choice], wrong: Sequence[str], client: llm.Client, instruction: str = "ours"
-) -> list[Negation]:
-    """Negations by a language model, told one of `INSTRUCTIONS`; `wrong` is the option that each item keeps
-    beside the right one."""
-    schema: type[Verdict] = Verdict
-    if instruction == "paper":
-        prompts, schema = [f"{PRINTED}\nQuestion: {item.question}" for item in items], PrintedVerdict
-    else:
-        prompts = [
-            INSTRUCTION.format(question=item.question, right=item.answer, wrong=other)
-            for item, other in zip(items, wrong, strict=True)
-        ]
-    outcomes = client.complete([*map(llm.Request, prompts)], schema)
+def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
+    requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in items]
+    outcomes = client.complete(requests, PrintedVerdict)
     return [_negation(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
 
 
@@ -129,14 +86,8 @@ def _negation(item: Choice, outcome: Any) -> Negation:
     return Negation(NEGATED, question)
 
 
-def wrong_option(item: Choice, seed: int) -> str:
-    """One of the wrong options that differ from the right one, drawn with the item's own seed."""
-    rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))
-    return item.wrong[int(rng.integers(len(item.wrong)))]
-
-
 class Negate(ShardStage):
-    """Question, right and wrong answer -> the negated question, or why there is none."""
+    """Question -> the negated question, or why there is none."""
 
     name, model = "negate", "negator"
     maker: NegvqaMaker
@@ -155,11 +106,7 @@ class Negate(ShardStage):
 
     def work(self, model: Any, inputs: list[Choice]) -> list[Row]:
         usable = [item for item in inputs if not item.problem]
-        if self.config.negator == "rules":
-            found = iter(by_rules(usable))
-        else:
-            wrong = [wrong_option(item, self.config.seed) for item in usable]
-            found = iter(by_model(usable, wrong, model, self.config.instruction))
+        found = iter(by_rules(usable) if self.config.negator == "rules" else by_model(usable, model))
         negations = [
             Negation(UNUSABLE, reason=item.problem) if item.problem else next(found) for item in inputs
         ]
@@ -193,5 +140,5 @@ class NegvqaMaker(maker.Maker):
         }  # fmt: skip
 
     def _asked(self) -> dict[str, Any]:
-        instruction = json_digest({"instruction": INSTRUCTIONS[self.config.instruction]})[:16]
-        return {"negator": "llm", "instruction": instruction, **llm_identity(self.config.llm)}
+        prompt = json_digest({"prompt": PROMPT})[:16]
+        return {"negator": "llm", "prompt": prompt, **llm_identity(self.config.llm)}
