@@ -110,9 +110,8 @@ class ShardStage:
         """A row per record; of one that failed it says why."""
         raise NotImplementedError
 
-    def is_valid(self, rows: list[Row]) -> bool:
-        """Whether rows that are there still count."""
-        return True
+    #: (rows) -> whether rows that are there still count; None: they do, and are not read.
+    is_valid: Any = None
 
     @property
     def place(self) -> str:
@@ -132,7 +131,7 @@ class ShardStage:
             read=self.read,
             work=self._work,
             model=Model.one(self.model, self.load, self.place, self.model),
-            is_valid=self._is_valid,
+            is_valid=self._is_valid if self.is_valid else None,
             depends_on="".join(before),
             invalidates=tuple(after),
         )
@@ -141,7 +140,7 @@ class ShardStage:
         return {self.output: self.work(model, inputs)}
 
     def _is_valid(self, output: str, shard: int, rows: list[Row]) -> bool:
-        return self.is_valid(rows)
+        return bool(self.is_valid(rows))
 
 
 def make(kind: Callable[[Any], Build], config: Any, executor: Executor, finish: Finish[Build]) -> str | None:

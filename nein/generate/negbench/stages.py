@@ -145,9 +145,6 @@ class Verify(NegbenchStage):
             rows += [image.row() for image in verified]
         return rows
 
-    def is_valid(self, rows: list[Row]) -> bool:
-        return True
-
 
 class Validate(NegbenchStage):
     """The language model says at temperature 0 whether both lists of objects are such."""

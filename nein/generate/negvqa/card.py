@@ -16,12 +16,15 @@ from nein.generate.negvqa import check, files
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.stages import NEGATED, NegvqaMaker
 from nein.loading.references import is_served
+from nein.models.llm import client as llm
 
 SHOWN = 12  # reasons in the summary
 
 
 def build(config: ConversionConfig) -> str | None:
     """`nein negvqa generate`. Only a local model needs the device."""
+    if config.negator == "llm":
+        llm.check(str(config.llm.model))
     is_local = config.negator == "llm" and not is_served(str(config.llm.model))
     return make(NegvqaMaker, config, start(config if is_local else replace(config, device="cpu")), finish)
 

@@ -124,12 +124,9 @@ class NegvqaMaker(maker.Maker):
     stages = (Negate,)
 
     def __init__(self, config: ConversionConfig) -> None:
-        is_llm = config.negator == "llm"
         # Of a model behind an address a shard is a question: a limit costs no more than it says.
-        size = 1 if is_llm and is_served(str(config.llm.model)) else TOGETHER
+        size = 1 if config.negator == "llm" and is_served(str(config.llm.model)) else TOGETHER
         super().__init__(config, wanted=("negate", "finish"), shard_size=size)
-        if is_llm:
-            llm.check(str(config.llm.model))
         self.listing = sources.load(config)
         self.negator = rules.describe() if config.negator == "rules" else self._asked()
 
