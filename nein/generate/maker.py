@@ -71,7 +71,7 @@ class Maker:
         stages = [stage(self, device) for stage in self.stages]
         outputs = [stage.output for stage in stages]
         return [
-            Step(self.folder, stage.of_engine(before=outputs[:number][-1:], after=outputs[number + 1 :]))
+            Step(self.folder, stage.of_engine(outputs[number + 1 :]))
             for number, stage in enumerate(stages)
             if stage.name in self.wanted
         ]
@@ -122,8 +122,8 @@ class ShardStage:
     def output(self) -> str:
         return f"work/{self.name}"
 
-    def of_engine(self, before: Sequence[str], after: Sequence[str]) -> Stage:
-        """before: the output of the stage before, if any; after: those of the stages behind."""
+    def of_engine(self, after: Sequence[str]) -> Stage:
+        """after: the outputs of the stages behind, which are made of this one's."""
         return Stage(
             self.name,
             (self.output,),
@@ -132,7 +132,6 @@ class ShardStage:
             work=self._work,
             model=Model.one(self.model, self.load, self.place, self.model),
             is_valid=self._is_valid if self.is_valid else None,
-            depends_on="".join(before),
             invalidates=tuple(after),
         )
 

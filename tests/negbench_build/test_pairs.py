@@ -227,7 +227,7 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     content = {**json.loads(index.read_text()), "_class_name": "StableDiffusionPipeline"}
     index.write_text(json.dumps(content))
     how = {"device": "cpu", "dtype": "float32", "resolution": 32, "steps": 2}
-    maker = pairs.load_text_maker(str(tmp_path / "sd"), **how)
+    maker = pairs.TextMaker(str(tmp_path / "sd"), **how)
     first = maker.make([PLAN], [None], [5])[0]
     again = maker.make([PLAN], [None], [5])[0]
     other = maker.make([PLAN], [None], [6])[0]
@@ -241,7 +241,7 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     for file in ("tokenizer.json", "vocab.json", "merges.txt"):
         (tmp_path / "sd" / "tokenizer" / file).unlink()
     with pytest.raises(UserError, match=r"2 words and the model's embedding 190: its tokenizer\.json is"):
-        pairs.load_text_maker(str(tmp_path / "sd"), **how)
+        pairs.TextMaker(str(tmp_path / "sd"), **how)
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ class PairPlan:
 
 
 Pictures = tuple[np.ndarray, np.ndarray]  # without the object, and with it
+Looked = tuple[Concepts, np.ndarray | str | None]  # an image, and its pixels or why there are none
 
 
 class EditorMaker:
@@ -68,15 +69,37 @@ class EditorMaker:
 
 
 class TextMaker:
-    """A text-to-image pipeline of diffusers draws both pictures from one noise, so that they are alike."""
+    """A text-to-image pipeline of diffusers (folder or hub, safetensors only): both pictures from one
+    noise, so that they are alike. Raises UserError."""
 
-    def __init__(self, pipeline: Any, identity: dict[str, Any], *, resolution: int, steps: int) -> None:
-        self.pipeline, self._identity = pipeline, identity
-        self.resolution, self.steps = resolution, steps
-        self.fingerprint = fingerprint(self.describe())
+    def __init__(self, name: str, *, resolution: int, steps: int, device: str, dtype: str) -> None:
+        import torch
+        from diffusers import AutoPipelineForText2Image, DiffusionPipeline
+
+        from nein.editors.checkpoint import check_parts, check_tokenizers, explained, locate
+        from nein.loading.digests import torch_dtype
+
+        where, revision = locate(name)
+        with explained(name):
+            check_parts(DiffusionPipeline.load_config(where, revision=revision), name, where, revision)
+            pipeline = AutoPipelineForText2Image.from_pretrained(
+                where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
+            )
+        check_tokenizers(pipeline, name)
+        pipeline.set_progress_bar_config(disable=True)
+        if getattr(pipeline, "safety_checker", None) is not None:
+            # A refused picture would be black, and the detector would then judge it.
+            pipeline.safety_checker = None
+        weights = folder_digest(Path(where)) if Path(where).is_dir() else f"{where}@{revision or 'main'}"
+        self.pipeline = pipeline.to(torch.device(device))
+        self._facts = {
+            "kind": "text", "class": type(pipeline).__name__, "weights": weights, "dtype": dtype,
+            "resolution": resolution, "steps": steps,
+        }  # fmt: skip
+        self.fingerprint = fingerprint(self._facts)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "text", **self._identity, "resolution": self.resolution, "steps": self.steps}
+        return self._facts
 
     def make(
         self, plans: Sequence[PairPlan], sources: Sequence[Any], seeds: Sequence[int]
@@ -89,36 +112,12 @@ class TextMaker:
     def _draw(self, text: str, seed: int) -> np.ndarray:
         import torch
 
+        size, steps = self._facts["resolution"], self._facts["steps"]
         drawn = self.pipeline(
-            prompt=text, height=self.resolution, width=self.resolution, num_inference_steps=self.steps,
+            prompt=text, height=size, width=size, num_inference_steps=steps, output_type="np",
             generator=torch.Generator().manual_seed(seed),  # on the CPU: the same noise on any device
-            output_type="np",
         )  # fmt: skip
         return (np.asarray(drawn.images[0]) * 255).round().clip(0, 255).astype(np.uint8)
-
-
-def load_text_maker(name: str, *, resolution: int, steps: int, device: str, dtype: str) -> TextMaker:
-    """A text-to-image pipeline of diffusers from a folder or the hub, safetensors only. Raises UserError."""
-    import torch
-    from diffusers import AutoPipelineForText2Image, DiffusionPipeline
-
-    from nein.editors.checkpoint import check_parts, check_tokenizers, explained, locate
-    from nein.loading.digests import torch_dtype
-
-    where, revision = locate(name)
-    with explained(name):
-        check_parts(DiffusionPipeline.load_config(where, revision=revision), name, where, revision)
-        pipeline = AutoPipelineForText2Image.from_pretrained(
-            where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
-        )
-    check_tokenizers(pipeline, name)
-    pipeline.set_progress_bar_config(disable=True)
-    if getattr(pipeline, "safety_checker", None) is not None:
-        # It would put a black picture in the place of one it refuses, which the detector would then judge.
-        pipeline.safety_checker = None
-    weights = folder_digest(Path(where)) if Path(where).is_dir() else f"{where}@{revision or 'main'}"
-    identity = {"class": type(pipeline).__name__, "weights": weights, "dtype": dtype}
-    return TextMaker(pipeline.to(torch.device(device)), identity, resolution=resolution, steps=steps)
 
 
 @dataclass(frozen=True)
@@ -276,11 +275,9 @@ class Verifier:
         return score >= self.threshold
 
 
-def verify(
-    verifier: Verifier, images: Sequence[tuple[Concepts, np.ndarray | str]], *, positives: bool
-) -> list[Concepts]:
+def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> list[Concepts]:
     """The images without the absent objects that are there after all and, with `positives`, without the
-    present ones that are not found. Beside each its pixels, or why there are none: it is of no use then."""
+    present ones that are not found."""
     done: dict[str, Concepts] = {}
     usable: list[tuple[Concepts, Any]] = []
     as_released = verifier.protocol == "paper"

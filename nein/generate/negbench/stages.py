@@ -18,7 +18,7 @@ from nein.generate import maker
 from nein.generate.maker import ShardStage, llm_identity
 from nein.generate.negbench import language, pairs, sources, tasks
 from nein.generate.negbench.config import DECIDES, BuildConfig
-from nein.generate.negbench.pairs import PairTools, Verifier
+from nein.generate.negbench.pairs import Looked, PairTools, Verifier
 from nein.generate.sources import COCO
 from nein.loading.references import is_served
 from nein.models import editor_choice, references
@@ -26,9 +26,6 @@ from nein.models.cached import Services
 from nein.models.llm import client as llm
 
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
-
-#: An image, and its pixels, (H, W, 3) uint8, or why there are none.
-Looked = tuple[Concepts, np.ndarray | str | None]
 
 
 class NegbenchStage(ShardStage):
@@ -80,7 +77,7 @@ class MakePairs(NegbenchStage):
             editor = choice.load(services=self._services, batch_size=config.batch_size, **how)
             painter: pairs.EditorMaker | pairs.TextMaker = pairs.EditorMaker(editor)
         else:
-            painter = pairs.load_text_maker(name, resolution=config.resolution, steps=config.steps, **how)
+            painter = pairs.TextMaker(name, resolution=config.resolution, steps=config.steps, **how)
         # How the authors verified pairs is not released.
         return PairTools(painter, self.verifier("fixed"), None if config.edits else super().load())
 

@@ -35,7 +35,7 @@ def of_image(image: Concepts, config: BuildConfig) -> Tasks:
         item = sentences.training_captions(image, config.seed, order=config.order, **rules)
         question = sentences.training_question(image, config.seed, wording=config.wording, **rules)
         return Tasks(None, item, (question,) if question else ())
-    both = sentences.retrieval_items(
+    original, negated = sentences.retrieval_items(
         image, config.seed, captions=config.captions_per_image, order=config.order, **rules
     ) or (None, None)
     if config.mcq == "files":
@@ -44,10 +44,10 @@ def of_image(image: Concepts, config: BuildConfig) -> Tasks:
     else:
         questions = sentences.evaluation_questions(image, config.seed, single=config.medical, **how, **rules)
     if not config.medical:
-        return Tasks(*both, tuple(questions))
+        return Tasks(original, negated, tuple(questions))
     named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
     medical = sentences.medical_questions(image, config.seed, wording=config.wording, conditions=named)
-    return Tasks(*both, tuple(questions), medical)
+    return Tasks(original, negated, tuple(questions), medical)
 
 
 def to_rephrase(image: Concepts, config: BuildConfig) -> list[Sentence]:
