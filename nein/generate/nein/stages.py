@@ -95,7 +95,9 @@ class Generate(NeinStage):
 
     def load(self) -> Any:
         config = self.config
-        how = {"device": self.device, "dtype": config.dtype, "batch_size": config.batch_size}
+        how: dict[str, Any] = {
+            "device": self.device, "dtype": config.dtype, "batch_size": config.batch_size,
+        }  # fmt: skip
         return self.maker.editor.load(services=self.services, **how)
 
     def read(self, shard: int) -> list[editors.EditRequest]:
