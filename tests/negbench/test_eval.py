@@ -250,13 +250,17 @@ def test_a_model_without_quick_gelu_is_not_silently_compared_with_figures_made_w
 def test_all_that_the_authors_print_is_there():
     rows = report.paper_numbers()
     for source, count in (("repo_baseline", 5), ("repo_scaling", 3)):
-        mine = [row for row in rows if row.source == source]
-        assert len({row.model for row in mine}) == count
+        mine = frames.select(rows, source=source)
+        assert mine["row"].nunique() == count
         assert len(mine) == count * 2 * 4  # two data sets; the total and three types
-    values = {(*row.model, row.source, row.dataset, row.metric): row.value for row in rows}
-    assert values["CLIP-Laion2B-Huge", "none", "repo_scaling", "voc2007", "MCQ-hybrid"] == 0.477110
-    named = {(source, pair) for model in models.MODELS.values() for source, pair in model.published.items()}
-    assert named <= {(row.source, row.model) for row in rows}
+    huge = {"row": "CLIP-Laion2B-Huge", "source": "repo_scaling", "dataset": "voc2007", "type": "hybrid"}
+    assert frames.pick(rows, **huge)["value"] == 0.477110
+    named = {
+        (source, report._named(pair))
+        for one in models.MODELS.values()
+        for source, pair in one.published.items()
+    }
+    assert named <= set(zip(rows["source"], rows["row"], strict=True))
 
 
 PRINTED = {

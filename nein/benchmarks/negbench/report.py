@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
-from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL, TEMPLATED
+from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
@@ -322,56 +321,21 @@ def _template(question: Question, option: int) -> str:
     return question.options[option].template or UNKNOWN
 
 
-#: Metric of `paper_numbers.csv` -> task, and the columns of our figure.
-_METRICS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{
-        name: (RETRIEVAL, {"metric": "recall@5", "kind": kind, "direction": TEXT_TO_IMAGE})
-        for name, kind in (("R@5", ORIGINAL), ("R-Neg@5", NEGATED))
-    },
-    **{
-        name: (MCQ, {"metric": "accuracy", "type": type_})
-        for name, type_ in (("MCQ", "all"), ("MCQ-positive", "affirmation"), ("MCQ-negative", "negation"),
-                            ("MCQ-hybrid", "hybrid"))
-    },
-    "R-drop@5": (RETRIEVAL, {"metric": "gap@5", "direction": TEXT_TO_IMAGE}),  # of figure 3
-    "MCQ-drop": (MCQ, {"metric": "drop", "type": "all"}),  # of figure 4c, from the control
-}  # fmt: skip
 #: Source -> what a table says of it.
 _PRINTED = {
     "paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository",
     "repo_scaling": "repository, scaling", "repo_finetuned": "repository",
 }  # fmt: skip
-_SETS = {name: name.lower() for name in ("COCO", "VOC2007", "MSR-VTT", "HardNeg-Syn", "CheXpert")}
-
-
-class PaperNumber(NamedTuple):
-    source: str
-    model: tuple[str, str]  # and the data of fine-tuning
-    dataset: str
-    metric: str  # of `_METRICS`
-    value: float  # a share
-
-    @property
-    def variant(self) -> str:
-        """Drops on HardNeg-Syn and CheXpert are of the only wording that was released."""
-        return TEMPLATED if self.dataset in ("hardneg-syn", "chexpert") else REPHRASED
-
-    @property
-    def unit(self) -> str:
-        return "points" if "drop" in self.metric else "%"
+OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
 @lru_cache(maxsize=1)
-def paper_numbers() -> tuple[PaperNumber, ...]:
-    """Every line of `paper_numbers.csv`."""
-    with Path(__file__).with_name("paper_numbers.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(
-            PaperNumber(
-                row["source"], (row["model"], row["finetune_data"]), _SETS[row["dataset"]], row["metric"],
-                float(row["value"]) / 100,
-            )
-            for row in csv.DictReader(file)
-        )  # fmt: skip
+def paper_numbers() -> pd.DataFrame:
+    """What authors print, as figures: its `source`, the `row` there (a model and its data of fine-tuning) and
+    the columns `OF`. The file has values as printed, in per cent."""
+    file = Path(__file__).with_name("paper_numbers.csv")
+    printed = frames.read_csv(file.read_text(encoding="utf-8"))
+    return printed.assign(value=printed["value"] / 100)
 
 
 def differs(row: str | None, quick_gelu: bool | None) -> str:
@@ -386,44 +350,39 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
     """The printed figures of a model of `models.MODELS` beside its own; the model's name says that they are
     printed, and if they were computed otherwise. features: of multiple choice the paper prints those of
     "unnormalised", the repository those of "normalised"."""
-    printed: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     otherwise, known = differs(model, quick_gelu), MODELS[model].published if model in MODELS else {}
-    groups = figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()
-    for group in frames.records(groups):
+    for group in frames.records(figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()):
         by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
-        figures_of: list[tuple[str, dict[str, Any]]] = []  # source, figure
-        values: dict[str, float] = {}
-        for entry in paper_numbers():
-            task, what = _METRICS[entry.metric]
-            mine = known.get(entry.source) == entry.model and entry.source.startswith("paper") == by_paper
-            asked = (group["task"], group["dataset"], group["variant"])
-            if mine and (task, entry.dataset, entry.variant) == asked:
-                figures_of.append((entry.source, number(entry.value, unit=entry.unit, **what)))
-                values[what.get("kind", "")] = entry.value
-        if ORIGINAL in values and NEGATED in values:
-            apart = number(values[ORIGINAL] - values[NEGATED], unit="points", metric="gap@5")
-            figures_of.append(("paper_table1", {**apart, "direction": TEXT_TO_IMAGE}))
-        for source, row in figures_of:
+        where = {key: group[key] for key in ("dataset", "task", "variant")}
+        for source in (source for source in _PRINTED if source in known):
+            if source.startswith("paper") != by_paper:
+                continue
+            printed = frames.records(paper_numbers(), source=source, row=_named(known[source]), **where)
+            recalls = {row["kind"]: row["value"] for row in printed if row["kind"]}
+            if len(recalls) == 2:
+                lost = recalls[ORIGINAL] - recalls[NEGATED]
+                apart = number(lost, unit="points", metric="gap@5", direction=TEXT_TO_IMAGE)
+                printed.append({**printed[0], "kind": "", **apart})
             words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
-            name = f"{group['model']}, as printed ({words})"
-            printed.append({**row, **group, "model": name, "source": "printed", "benchmark": "negbench"})
-    return frames.frame(printed)
+            more = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
+            rows += [{**row, **more, "row": "", "benchmark": "negbench"} for row in printed]
+    return frames.frame(rows)
 
 
 def gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
-    ends = {"recall@5, retrieval": ("R@5", "R-Neg@5"), "choices, mcq": ("MCQ-positive", "MCQ-negative")}
-    by: dict[tuple[Any, ...], dict[str, float]] = {}
-    for entry in paper_numbers():
-        by.setdefault((entry.source, entry.model, entry.dataset), {})[entry.metric] = entry.value
-    for (source, model, dataset), values in by.items():
-        for measure, metrics in ends.items():
-            affirmed, denied = map(values.get, metrics)
-            if source in _PRINTED and affirmed is not None and denied is not None:
-                yield {
-                    "model": _named(model), "data": dataset, "measure": f"{measure} ({REPHRASED})",
-                    "affirmed": affirmed, "negated": denied,
-                }  # fmt: skip
+    affirmed = {("recall@5", ORIGINAL): NEGATED, ("accuracy", AFFIRMATION): NEGATION}
+    by: dict[tuple[tuple[str, ...], str], float] = {}
+    for row in frames.records(paper_numbers(), source=tuple(_PRINTED)):
+        place = tuple(row[key] for key in ("source", "row", "dataset", "task", "metric"))
+        by[place, row["kind"] or row["type"]] = row["value"]
+    for (place, end), value in by.items():
+        _, name, data, task, metric = place
+        denied = by.get((place, affirmed.get((metric, end), "none")))
+        if denied is not None:
+            measure = f"{'choices' if metric == 'accuracy' else metric}, {task} ({REPHRASED})"
+            yield {"model": name, "data": data, "measure": measure, "affirmed": value, "negated": denied}
 
 
 def _named(model: tuple[str, str]) -> str:
@@ -432,12 +391,13 @@ def _named(model: tuple[str, str]) -> str:
 
 def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     """The figures of a source: of the model and data set of a run, by its manifest, or all."""
-    about = run["summary"] if run else {}
-    listed = MODELS.get(about.get("row") or "")
-    mine = listed.published.get(source) if listed else None
-    where = "coco" if about.get("dataset") == NANO else about.get("dataset")  # which drawn data stand for
-    for entry in paper_numbers():
-        if entry.source == source and (run is None or (mine, where) == (entry.model, entry.dataset)):
-            task, what = _METRICS[entry.metric]
-            facts = {"dataset": entry.dataset, "variant": entry.variant, "task": task, **what}
-            yield Printed(_named(entry.model), facts, entry.value, entry.unit, whole=task == RETRIEVAL)
+    printed = frames.select(paper_numbers(), source=source)
+    if run:
+        listed = MODELS.get(run["summary"].get("row") or "")
+        mine = listed.published.get(source) if listed else None
+        where = run["summary"].get("dataset")
+        where = "coco" if where == NANO else where  # which drawn data stand for
+        printed = frames.select(printed, row=_named(mine) if mine else (), dataset=where)
+    for row in frames.records(printed):
+        of = {key: row[key] for key in OF if row[key]}
+        yield Printed(row["row"], of, row["value"], row["unit"], whole=row["task"] == RETRIEVAL)
