@@ -107,8 +107,7 @@ def isolated(
             raise
         if len(items) == 1:
             return [failed(error)]
-        level = getattr(error, "level", logging.WARNING)
-        log.log(level, "%d items together failed (%s); trying them one by one", len(items), reason(error))
+        log.warning("%d items together failed (%s); trying them one by one", len(items), reason(error))
         return [result for item in items for result in isolated(work, [item], failed, errors)]
     if len(results) != len(items):
         raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")

@@ -197,7 +197,8 @@ class Service:
                 f"'{self.address}' refuses the key (HTTP {error.status_code}); set {variable}."
             ) from None
         except openai.APIStatusError as error:
-            if (target := _redirected(error.response)) and target != urlsplit(self.address).netloc:
+            target = _redirected(error.response)
+            if target and urlsplit(target)[:2] != urlsplit(self.address)[:2]:
                 raise UserError(self._sent_on(target)) from None
             return
         except (ValueError, KeyError, TypeError):
@@ -288,7 +289,7 @@ class Service:
                     if status == 200:
                         return bytes(content)
                     if target := _redirected(reply):
-                        raise NoAnswer(f"the reply's link: {self._sent_on(target, urlsplit(url).netloc)}")
+                        raise NoAnswer(f"the reply's link: {self._sent_on(target, url)}")
                     why = f"HTTP {status}"
             except NoAnswer:
                 raise
@@ -321,9 +322,9 @@ class Service:
         text = QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
         return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
 
-    def _sent_on(self, target: str, host: str = "") -> str:
-        host = host or urlsplit(self.address).netloc
-        return f"'{host}' sends requests on to '{target}', where nothing is sent; give that address"
+    def _sent_on(self, target: str, url: str = "") -> str:
+        here = credentials.without(url or self.address)
+        return f"'{here}' sends requests on to '{target}', where nothing is sent; give that address"
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without the key, if that has at least `shortest` letters: a short one may be a word."""
@@ -412,10 +413,10 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def _redirected(response: Any) -> str:
-    """Host and port that a reply sends on to; "" where it does not."""
+    """Where a reply sends on to; "" where it does not."""
     if response.status_code not in range(300, 400):
         return ""
-    return urlsplit(urljoin(str(response.url), response.headers.get("location", ""))).netloc
+    return credentials.without(urljoin(str(response.url), response.headers.get("location", "")))
 
 
 def _error_within(content: bytes) -> tuple[int, str] | None:

@@ -141,14 +141,14 @@ FIRST_FAILS = [
     ((200, {"error": {"code": 503, "message": "busy"}}, {}), "transient", "busy"),
     ((200, {"error": {"code": "content_policy_violation"}}, {}), "refused", "content_policy_violation"),
     ((307, "", {"Location": "http://elsewhere.example/v1/images/edits"}), "transient",
-     "' sends requests on to 'elsewhere.example'"),
+     "sends requests on to 'http://elsewhere.example/"),
     ((400, {"detail": "size is odd"}, {}), "", "HTTP 400 {\"detail\": \"size is odd\"}"),
     ((200, "no JSON", {}), "", "is not JSON"),
     ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "is not base64"),
     ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "cannot be read"),
     ((200, {"data": [{"url": "http://elsewhere.example/a.png"}]}, {}), "", "neither https nor here"),
     ((200, {"data": [{"url": "/missing.png"}]}, {}), "", "cannot be fetched: HTTP 404"),
-    ((200, {"data": [{"url": "/moved.png"}]}, {}), "", "' sends requests on to 'elsewhere.example'"),
+    ((200, {"data": [{"url": "/moved.png"}]}, {}), "", "/moved.png' sends requests on to 'https://elsewhere.example/"),
 ]  # fmt: skip
 
 
