@@ -26,7 +26,7 @@ import safetensors.numpy
 
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.metrics.fid import jackknife_interval
@@ -92,7 +92,9 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
             for number, start in enumerate(range(0, count, BLOCK)):
                 run.write(output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
-        frames.write(run.path / FIGURES, figures.of_table(run.every, run.corpus(), run.track))
+        scores = run.scored()
+        scores.write(run.path / SCORES)
+        frames.write(run.path / FIGURES, figures.of_table(scores, run.corpus(), run.track))
     return root / "runs"
 
 
