@@ -37,7 +37,7 @@ LONGEST = [
     for name in """
     engine/test_ray train/editor_finetuning/test_finetune benchmarks/test_restart editors/test_zone
     editors/test_instruct_pix2pix test_site test_docs test_api editors/test_pipelines editors/test_contract
-    test_fuzz train/clip_finetuning/test_finetune reporting/test_export engine/test_slurm
+    train/clip_finetuning/test_finetune reporting/test_export engine/test_slurm
     negvqa/test_nano
 """.split()
 ]

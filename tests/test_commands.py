@@ -1,7 +1,5 @@
 """The command `nein`: its table, what other packages add to it, and that every `--help` comes at once."""
 
-import pytest
-
 import nein
 from nein import cli
 from tests.helpers import packages
@@ -28,22 +26,6 @@ def test_the_overview_lists_every_command_and_a_group_lists_its_own(capsys):
     assert "nein negbench analyse " in text
     assert "nein eval" not in text
     assert outcome(capsys, "negbench")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["evall"], "Unknown command 'nein evall'; did you mean 'nein eval'?"),
-        (["-x"], "Unknown command 'nein -x'"),
-        (["data", "chek", "folder"], "Unknown command 'nein data chek'; did you mean 'nein data check'?"),
-        (["nagbench", "eval"], "Unknown command 'nein nagbench'; did you mean 'nein negbench'?"),
-    ],
-)
-def test_an_unknown_command_is_one_sentence_with_a_near_match(words, sentence, capsys):
-    code, _, error = outcome(capsys, *words)
-    assert code == 2
-    assert sentence in error
-    assert error.count("\n") == 1
 
 
 def test_another_package_adds_a_command_by_an_entry_point(tmp_path, monkeypatch, capsys):

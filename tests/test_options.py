@@ -25,7 +25,7 @@ from nein.config.groups import (
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
 from tests.helpers.commands import exit_code, outcome
-from tests.test_fuzz import LINES
+from tests.helpers.lines import LINES
 
 #: Field -> the group that declares it.
 SHARED = {
@@ -181,11 +181,3 @@ def test_every_command_that_asks_an_endpoint_takes_its_pace(line, server, tmp_pa
     assert server.most == 1
     sent = {(head["X-Stainless-Retry-Count"], head["X-Stainless-Read-Timeout"]) for head in server.headers}
     assert sent == {("0", "7.0")}
-
-
-@pytest.mark.parametrize("command", ["report", "negvqa report", "negbench report"])
-def test_a_page_is_no_folder(command, capsys):
-    done = outcome(capsys, *command.split(), "runs", "--out", "/")
-    assert done.code == 2
-    assert "'/' is a folder; --out takes a file" in done.stderr
-    assert "takes a page" in outcome(capsys, *command.split(), "runs", "--out", "r.docx").stderr

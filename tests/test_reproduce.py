@@ -155,20 +155,3 @@ def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, 
         assert (printed, complaint.count("\n"), complaint.rstrip("\n").isprintable()) == ("", 1, True)
     else:
         assert (code, "The file is in order" in printed) == (1, False)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "Give a table (nein-table3"),
-        (("nein-tabel3",), "did you mean 'nein-table3'"),
-        (("nein-table3", "--check", "x"), "Give a table (nein-table3"),
-        (("nein-table3", "--preset=nano", "--run.foo", "3"), "Unknown option --foo"),
-        (("--check", "nowhere.json"), "cannot be read"),
-    ],
-)
-def test_wrong_words_are_one_sentence(words, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code, printed, complaint = outcome(capsys, "reproduce", *words)
-    assert (code, printed) == (2, "")
-    assert said in complaint

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from nein import metrics
 from nein.benchmarks.negbench import config, run
-from nein.engine.errors import UserError
 from nein.metrics import MetricError
 from nein.metrics.judges import dcsm
 from tests.metrics import tiny
@@ -120,15 +119,3 @@ def test_objects_in_a_published_file_are_not_run(base, tmp_path):
     dcsm.convert(tmp_path / "file.pt", tmp_path / "out", base=str(base))
     assert not (tmp_path / "harm").exists()
     assert (tmp_path / "out" / "model.safetensors").is_file()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--architecture", "ViT-B-32", "--base", "nano:clip"], "--base says what a method"),
-        (["--architecture", "dcsm", "--quick-gelu"], "--quick-gelu says nothing of dcsm"),
-    ],
-)
-def test_options_that_do_not_go_together_are_a_sentence(given, said):
-    with pytest.raises(UserError, match=said):
-        config.ConvertConfig.parse([*given, "in.pt", "out"])

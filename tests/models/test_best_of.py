@@ -8,8 +8,7 @@ import pytest
 from nein.editors import EditRequest, EditResult
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
-from nein.metrics.base import MemoryStore, MetricError, Score
+from nein.metrics.base import MemoryStore, Score
 from nein.models import editor_choice, rewards
 from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
@@ -143,19 +142,3 @@ def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_pa
     with pytest.raises(CancelledError):
         editor.edit(requests(1))
     assert len(server.requests) == 4
-
-
-@pytest.mark.parametrize(
-    ("arm", "said"),
-    [
-        ("best-of:1:removal", "N from 2 to 64"),
-        ("best-of:four:removal", "N from 2 to 64"),
-        ("best-of:4", "JUDGE one of removal, editscore:MODEL"),
-        ("best-of:4:judge", "'judge' is not a judge of edits"),
-        ("best-of:4:pairwize:a/b", "did you mean 'pairwise'"),
-        ("best-of:4:pairwise:nowhere", "There is no model folder"),
-    ],
-)
-def test_an_arm_that_cannot_be_is_a_sentence(arm, said):
-    with pytest.raises((UserError, MetricError), match=said):
-        editor_choice.resolve_editors(["ip2p"], "nano", {}, mend=[arm])

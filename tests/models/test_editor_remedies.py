@@ -1,14 +1,11 @@
 """Arms before editors: what is sent, what stays as it is, and what cannot be sent."""
 
-import re
-
 import numpy as np
 import pytest
 
 from nein.editors import EditRequest
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
 from nein.metrics.chat import Chat, Completion, local
 from nein.models import editor_choice
 from nein.models.cached import Services
@@ -157,25 +154,3 @@ def test_every_editor_is_followed_by_its_cures_under_names_of_their_own():
         for arm in ("", "+rewrite", "+best-of-4-removal")
     ]
     assert choices[1].identity() == {**choices[0].identity(), "mend": "rewrite"}
-
-
-@pytest.mark.parametrize(
-    ("editor", "arm", "said"),
-    [
-        ("ip2p", "rewritten", "rewrite:llm:MODEL"),
-        ("identity", "negative-prompt", "--mend negative-prompt is not supported by editor 'identity'"),
-        ("solid", "attention", "which takes no weights of attention"),
-        *(
-            (name, "negative-prompt", f"'{re.escape(name)}', which takes no negative prompt; use")
-            for name in ("flux2", "flux2-klein", "flux2-klein-kv", "omnigen")
-        ),
-        ("ip2p", "nag:1", "'nag:1' is not a remedy; expected nag, or nag:SCALE with a scale above 1"),
-        ("ip2p", "vsf:much", "expected vsf, or vsf:SCALE with a scale above 0"),
-        ("flux2", "nag", "editor 'flux2', which takes no guidance of its attention; use --mend rewrite"),
-        ("ip2p", "rewrite:llm:", "There is no language model ''"),
-    ],
-)
-def test_what_cannot_be_mended_is_a_sentence(editor, arm, said):
-    preset = "nano" if editor in ("ip2p", "identity", "solid") else "paper"
-    with pytest.raises(UserError, match=said):
-        editor_choice.resolve_editors([editor], preset, {}, mend=[arm])

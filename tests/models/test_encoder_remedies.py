@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negbench import models
-from nein.engine.errors import UserError
 from nein.metrics.dual import normalise, prepare, products
 from nein.metrics.dual.objects import ControlEncoder
 from nein.models.remedies.encoders import Capped, Decomposed, outside
@@ -62,14 +61,6 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
     assert mended.slug == f"{plain.slug}+decompose-0.25"
     assert mended.asked == plain.asked  # the identity of the run names the remedy
-
-
-@pytest.mark.parametrize(
-    "arm", "decomposed decompose: decompose:-1 decompose:11 spacevlm:2 decompose@a".split()
-)
-def test_an_arm_that_there_is_not_is_a_sentence(arm):
-    with pytest.raises(UserError, match=r"takes decompose\[:LAMBDA\].*, and spacevlm\["):
-        models.with_remedy(models.choose("random"), arm)
 
 
 @pytest.mark.parametrize(

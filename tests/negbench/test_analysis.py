@@ -18,7 +18,6 @@ from nein.benchmarks.negbench.analysis import (
     measure,
 )  # fmt: skip
 from nein.benchmarks.negbench.config import AnalyseConfig
-from nein.engine.errors import UserError
 from tests.metrics import tiny
 
 OWN = analysis.sentences(("dog", "cat"))
@@ -145,17 +144,3 @@ def test_a_sentence_transformer_is_read_through_its_library(tmp_path, capsys):
     printed = capsys.readouterr()
     assert " st " in printed.out
     assert "Loading" not in printed.err  # the library's own bar
-
-
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        (["--objects", "dog"], "pairs of two objects"),
-        (["--objects", "dog/dog"], "pairs of two objects"),
-        (["--model", ","], "No model was named"),
-        (["--model", "clop"], "did you mean 'clip'"),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path, line, said):
-    with pytest.raises(UserError, match=said):
-        analyse(tmp_path, *line)

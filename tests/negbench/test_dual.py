@@ -224,26 +224,6 @@ def test_a_pickle_that_would_run_something_is_not_run(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "reference, said",
-    [
-        ("open_clip:ViT-B-32", "names no weights"),
-        ("open_clip:ViT-B32/openai", "did you mean 'ViT-B-32'"),
-        ("open_clip:ViT-B-32/openia", "did you mean 'openai'"),
-        ("open_clip:ViT-B-32/openai#relu", "Unknown activation 'relu'"),
-        ("open_clip:ViT-B-32/negclip.pth", "nein negbench convert"),
-        ("open_clip:ViT-B-32/x.safetensors", "There is no file 'x.safetensors'"),
-        ("conch:x.bin", "non-commercial research"),
-        ("nowhere", "There is no model folder 'nowhere'"),
-        ("constant:3", "takes no seed"),
-    ],
-)
-def test_a_wrong_reference_is_one_sentence(reference, said):
-    with pytest.raises(metrics.MetricError) as caught:
-        metrics.load_dual(reference)
-    assert said in str(caught.value)
-
-
 def test_a_model_with_one_tower_is_refused(tmp_path):
     from transformers import ViTConfig, ViTModel
 

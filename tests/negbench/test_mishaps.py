@@ -4,11 +4,10 @@ import pytest
 from PIL import ExifTags, Image
 
 from nein import metrics
-from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import report
 from nein.datasets.negbench import loading, official
 from nein.engine.errors import UserError
 from nein.engine.images import decode
-from nein.engine.run import Executor
 from nein.metrics.dual.objects import ControlEncoder
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of
@@ -72,38 +71,6 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
     evaluate(tmp_path, *arguments)
     evaluate(tmp_path / "b", *arguments)
     assert rows_of(tmp_path, "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
-
-
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        ("--model clop", "did you mean 'clip'"),
-        ("--model negclip", "nein negbench convert --architecture ViT-B-32 negclip.pth"),
-        ("--model none", "No model was named"),
-        ("--datasets cocoa", "did you mean 'coco'"),
-        ("--data nowhere", "--data is 'nowhere'"),
-        ("--datasets voc2007", "--data nano draws nein and scope"),
-        ("--preset paper", "--data FOLDER"),
-        ("--split dev --data .", "--data nano"),
-        ("--data DATA --datasets coco", "None of the 8 pictures of COCO is there"),
-        ("--data DATA --datasets voc2007", "(VOC2007_mcq.csv, VOC2007_mcq_llama3.1_rephrased.csv)"),
-        ("--data DATA --datasets voc2007", "pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar"),
-        ("--data EMPTY", "has none of NegBench's files"),
-        ("--vlm openai:http://a/v1#m,openai:http://b/v1#m --model none", "have one name, 'openai-m'"),
-        ("--vlm tests.rehearsal:no --tasks retrieval --model none", "about one picture only"),
-        ("--vlm tests.rehearsal:no --model none --datasets nein --tasks pairs", "about one picture only"),
-        ("--model constant --datasets scope --tasks yes-no", "and every task asks questions instead"),
-        ("--model none --match tests.rehearsal:fits --datasets scope --tasks yes-no", "chooses between"),
-    ],
-)
-def test_a_mistake_is_one_sentence(tmp_path, data, line, said):
-    (tmp_path / "empty").mkdir()
-    line = line.replace("DATA", str(data)).replace("EMPTY", str(tmp_path / "empty"))
-    words = [*line.split(), "--out", str(tmp_path / "out")]
-    with pytest.raises(UserError) as caught:
-        run.NEGBENCH(config.EvalConfig.parse(words), Executor("cpu"))
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_file_with_another_number_of_rows_says_so(tmp_path, caplog):

@@ -110,56 +110,6 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions
     assert not any(row["error"] for row in answers_of(folder_of(out).path))
 
 
-BAD_ANSWERS = [
-    ("", "has no column index; expected index, original, negated"),
-    ("index,original\n10,A\n", "has no column negated; expected index, original, negated"),
-    ("index,original,negated\n99,A,B\n", "of no question: line 2"),
-    ("index,original,negated\n10,A,B\n10,A,B\n", "one already: line 3"),
-]
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["--model", "nano:nothing"], "no embedded model 'nano:nothing'"),
-        (["--model", "no/such/folder"], "no model folder"),
-        (["--model", ""], "--model names no model"),
-        (["--data", "nothing.jsonl"], "no file 'nothing.jsonl'"),
-        (["--scoring", "likelihood"], "Unknown scoring 'likelihood'"),
-        (["--model", "tests.rehearsal:yes"], "can only be a judge"),
-        (["--model", "openai:http://a/v1#m,openai:http://b/v1#m"], "have one name"),
-        (["--judge", "openai:http://127.0.0.1:9/v1#m", "--judge-quantization", "bnb-fp4"], "only LLaVA-NeXT"),
-        (["report", "nowhere"], "There is no run in"),
-        (["--data", "bare/questions.jsonl"], "None of the pictures is there"),
-        (["--matcher", "gpt"], "--matcher is 'gpt'; allowed: exact, llm:MODEL"),
-        (["--matcher", "llm:gpt"], "There is no language model 'gpt'"),
-        *(
-            (["--answers-from", f"{number}.csv"], sentence)
-            for number, sentence in enumerate(
-                (*(sentence for _, sentence in BAD_ANSWERS), "There is no file")
-            )
-        ),
-    ],
-)
-def test_mistakes_are_answered_in_one_sentence(arguments, sentence, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bare").mkdir()
-    shutil.copy(write_questions(tmp_path / "data"), tmp_path / "bare")
-    for number, (text, _) in enumerate(BAD_ANSWERS):
-        (tmp_path / f"{number}.csv").write_text(text)
-    if "--answers-from" in arguments:
-        arguments = [*arguments, "--data", "data/questions.jsonl"]
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
-    base = [] if arguments[0] == "report" else ["--questions", "4"]
-    if "--model" not in arguments and base:
-        base += ["--model", "judge"]
-    assert run(*arguments, *base) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert "Traceback" not in error
-    assert len([line for line in error.splitlines() if line.startswith("error:")]) == 1
-
-
 class Seer:
     """A judge that says yes to cats, more surely where the question is negated; it never doubts."""
 

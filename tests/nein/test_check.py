@@ -106,17 +106,3 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(capsys, monkeypatch)
     assert run("own_editor:Noisy") == 1
     assert "FAIL  gives the same pictures again: pictures differ by up to" in capsys.readouterr().out
     assert run("--judge", "vqa", "tests.rehearsal:no") == 0
-
-
-@pytest.mark.parametrize(("arguments", "expected"), [
-    ("identify", "did you mean"),
-    ("identity --number 2", "at least 3"),
-    ("identity --number 1001", "at most 1000"),
-    ("solid --editor-options.color red", "expected '#rrggbb'"),
-    ("--judge vqa nowhere", "no model folder 'nowhere'"),
-    ("--judge vqa math:sqrt", "'math:sqrt' is not a judge, and cannot be called with kind, device"),
-])  # fmt: skip
-def test_mistakes_are_one_sentence(arguments, expected, capsys):
-    assert run(*arguments.split()) == 2
-    error = capsys.readouterr().err
-    assert expected in error

@@ -157,28 +157,6 @@ def test_changed_annotations_or_options_of_a_metric_are_refused_until_told_to_ov
     assert evaluate(*options, "--overwrite").code == 0
 
 
-@pytest.mark.parametrize(("options", "sentence"), [
-    ("--editor ./nowhere", "nowhere"),
-    ("--editor identity --metrics clip_i --models.clip HERE/clip", "pytorch_model.bin"),  # a pickle
-    ("--editor identity --stages score", "lacks edits in 1 of 1 blocks"),
-    ("--editor identity --debug-zone", "no editor here has any; add --editor zone"),
-    ("--editor identity --device cuda", "sees no GPU of NVIDIA or AMD; use --device cpu"),
-    ("--editor identity --out HERE/file/out",
-     "cannot be written to (Not a directory); choose a writable folder with --out"),
-])  # fmt: skip
-def test_what_cannot_be_done_is_one_sentence(make_data, evaluate, tmp_path, monkeypatch, options, sentence):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "clip").mkdir()
-    (tmp_path / "clip" / "config.json").write_text('{"model_type": "clip"}')
-    torch.save({"weight": torch.zeros(1)}, tmp_path / "clip" / "pytorch_model.bin")
-    given = options.replace("HERE", str(tmp_path)).split()
-    done = evaluate(*base(make_data(1, 1), tmp_path / "out"), *given)
-    assert (done.code, done.stdout) == (2, "")
-    assert sentence in done.stderr
-    assert not list(tmp_path.glob("out/*/*/edit/*/*.jsonl"))  # said before any work
-
-
 def test_out_of_memory_names_the_option_and_a_defect_of_ours_is_no_mistake_of_the_user(
     make_data, evaluate, tmp_path, monkeypatch
 ):

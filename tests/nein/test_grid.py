@@ -144,23 +144,6 @@ def test_worst_and_best_follow_the_direction_of_the_metric_and_equal_ones_the_se
     assert (2 in order, len(order)) == (False, 7)
 
 
-@pytest.mark.parametrize("arguments, expected", [
-    ("--metric dinno --select worst", "did you mean 'dino'"),
-    ("--metric dino --select worst", "No sample has a value of dino here"),
-    ("--tracks add", "No run here has the track add"),
-    ("--out x.docx", "'x.docx' is not a picture that can be written; --out takes .png, .pdf or .svg."),
-    ("--out .", "'.' is a folder; --out takes a file, for example grid.png."),
-    ("--columns sample,ipp2", "Unknown column 'ipp2'; did you mean 'ip2p'?"),
-    ("--highlight nobody", "Unknown column or sample 'nobody'"),
-])  # fmt: skip
-def test_mistakes_are_sentences(arguments, expected, make_run, tmp_path, monkeypatch):
-    run = make_run()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=re.escape(expected)):
-        draw(run.out, *arguments.split())
-    assert not list(tmp_path.glob("x*"))
-
-
 def test_mixed_data_are_refused_and_equal_editors_told_apart(make_run):
     run, other = make_run(), make_run(out="other", sha="0" * 64)
     with pytest.raises(UserError, match="different data"):

@@ -274,20 +274,6 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
     assert flag in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(("arguments", "expected"), [
-    ("--judges vqq", "did you mean 'vqa'?"),
-    ("--limit 1", "--limit is 1; at least 2 are needed"),
-    ("--judge llava", "must be vqa=REFERENCE or ovd=REFERENCE"),
-    ("--instances FOLDER/val.json", "is not a COCO file"),
-    ("--instances FOLDER/none.json", "There is no file"),
-])  # fmt: skip
-def test_mistakes_are_one_sentence(world, scored, capsys, arguments, expected):
-    given = arguments.replace("FOLDER", str(world)).split()
-    done = commands.outcome(capsys, "calibrate", scored, "--device", "cpu", *given)
-    assert done.code == 2
-    assert expected in done.stderr
-
-
 @pytest.mark.parametrize(("entries", "expected"), [
     ({"kind": "vqa", "fingerprint": "x"}, "'article' is missing"),
     ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold' is missing"),

@@ -80,17 +80,6 @@ def test_options_go_to_the_editors_that_have_them_keep_their_type_and_are_part_o
     assert steps.identity()["editor.steps"] == 7
 
 
-@pytest.mark.parametrize(("argv", "said"), [
-    (("ip2p,identity", "--editor-options.stepz", "7"), "Unknown option 'stepz'"),
-    (("ip2p", "--editor-options", "x"), "--editor-options is 'x'; it must be a mapping"),
-    (("magicbrsh",), "did you mean 'magicbrush'"),
-    (("identity", "--steps", "3"), "Unknown option 'steps'"),
-])  # fmt: skip
-def test_an_unknown_editor_or_option_is_refused_before_anything_is_loaded(argv, said):
-    with pytest.raises(EditorError, match=said):
-        choose(*argv)
-
-
 def test_every_model_of_an_editor_is_resolved_and_its_name_kept_in_the_identity(monkeypatch, tmp_path):
     monkeypatch.setattr("nein.nano.zoo.path", lambda name: tmp_path / name)
     [choice] = choose("zone", "--editor-options.sam", "owner/sam@v1")
@@ -199,29 +188,6 @@ def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
         assert len(found.metrics) == 11
         assert all(getattr(found.models, kind) for kind in ("clip", "dino", "lpips", "fid", "vqa", "ovd"))
     assert found.protocol == "paper"
-
-
-@pytest.mark.parametrize(("given", "sentence"), [
-    ("--preset papr", "Unknown preset 'papr'; did you mean 'paper'?"),
-    ("--metrics clip-ii", "Unknown metric 'clip-ii'; did you mean 'clip_i'?"),
-    ("--batch-size foo", "--batch-size is 'foo'; it must be a whole number above 0."),
-    ("--editor", "--editor needs a value"),
-    ("limit 3", "'limit' stands without an option; did you mean --limit?"),
-    ("identity", "'identity' stands without an option; did you mean --editor identity?"),
-    ("--preset paper", "The paper preset needs NeIn's data: --data FOLDER"),
-    ("--config no.yaml", "There is no configuration file 'no.yaml'."),
-    ("--config .", "'.' is a folder; --config takes a YAML file."),
-    ("batch_sise: 3", "Unknown key 'batch_sise'; did you mean 'batch_size'?"),
-    ("models:\n  clipp: x", "Unknown key 'models.clipp'; did you mean 'models.clip'?"),
-    ("- a", "must hold 'key: value' lines"),
-    ("a: [", "is not valid YAML"),
-])  # fmt: skip
-def test_a_mistake_on_the_command_line_or_in_a_file_is_one_sentence(tmp_path, given, sentence):
-    argv = ["--config", write(tmp_path, given)] if ": " in given or given == "- a" else given.split()
-    with pytest.raises(UserError) as caught:
-        parse(*argv)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_models_that_must_be_here_are_looked_for_without_loading_and_others_left_out(monkeypatch, tmp_path):

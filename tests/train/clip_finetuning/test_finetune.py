@@ -192,32 +192,6 @@ def test_crops_change_what_is_seen_and_depend_on_the_position_alone(tune, whole,
     assert one == again != logged(whole)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--alpha", "0,2"], "--alpha has '2'"),
-        (["--alpha", "0.5,0.50"], "twice"),
-        (["--alpha", "half"], "--alpha has 'half'"),
-        (["--steps", "5", "--epochs", "1"], "either --epochs or --steps"),
-        (["--trainable", "text", "--augment", "crop"], "needs --augment none"),
-        (["--preset", "paper"], "The preset 'paper' needs its data"),
-        (["--base", "random", "--steps", "1"], "random"),
-        (["--captions", "nowhere.csv", "--steps", "1"], "nowhere.csv"),
-        (
-            ["--batch-size", "64", "--nano-scenes", "5"],
-            "A step takes 64 pictures with captions, but there are 3",
-        ),
-        (["--beta2", "1"], "--beta2 is 1.0; it must be below 1"),
-    ],
-)
-def test_a_mistake_is_one_sentence(words, sentence, tmp_path):
-    given = [*words, "--out", str(tmp_path), "--device", "cpu"]
-    with pytest.raises((UserError, metrics.MetricError)) as caught:
-        finetune_clip.main(given)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.slow
 def test_two_processes_end_in_the_weights_of_one(tune, line, tmp_path):
     alone = tune(out=tmp_path / "one", alpha="0.5,1") / "alpha-0.5"

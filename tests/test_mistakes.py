@@ -1,0 +1,228 @@
+"""Wrong arguments of every command: exit code 2, and one sentence with the words behind "=>"."""
+
+import shlex
+import shutil
+
+import pytest
+import torch
+
+from nein.editors import EditorError
+from nein.engine.errors import UserError
+from nein.metrics import MetricError
+from nein.train import finetune_clip, finetune_ip2p
+from tests.helpers.commands import exit_code, outcome
+from tests.negbench.conftest import write_data
+from tests.negvqa.tiny import write_questions
+
+SCRIPTS = {"finetune_ip2p": finetune_ip2p.main, "finetune_clip": finetune_clip.main}
+#: File -> its text; `world` has what else the lines name.
+FILES = {
+    "file": "in the way",
+    "clip/config.json": '{"model_type": "clip"}',
+    "key.yaml": "batch_sise: 3",
+    "inner.yaml": "models:\n  clipp: x",
+    "list.yaml": "- a",
+    "broken.yaml": "a: [",
+    "0.csv": "",
+    "1.csv": "index,original\n10,A\n",
+    "2.csv": "index,original,negated\n99,A,B\n",
+    "3.csv": "index,original,negated\n10,A,B\n10,A,B\n",
+}
+LINES = """
+evall => Unknown command 'nein evall'; did you mean 'nein eval'?
+-x => Unknown command 'nein -x'
+data chek folder => Unknown command 'nein data chek'; did you mean 'nein data check'?
+nagbench eval => Unknown command 'nein nagbench'; did you mean 'nein negbench'?
+list editor => editors
+
+eval --preset papr => Unknown preset 'papr'; did you mean 'paper'?
+eval --metrics clip-ii => Unknown metric 'clip-ii'; did you mean 'clip_i'?
+eval --batch-size foo => --batch-size is 'foo'; it must be a whole number above 0.
+eval --editor => --editor needs a value
+eval limit 3 => 'limit' stands without an option; did you mean --limit?
+eval identity => 'identity' stands without an option; did you mean --editor identity?
+eval --preset paper => The paper preset needs NeIn's data: --data FOLDER
+eval --config no.yaml => There is no configuration file 'no.yaml'.
+eval --config . => '.' is a folder; --config takes a YAML file.
+eval --config key.yaml => Unknown key 'batch_sise'; did you mean 'batch_size'?
+eval --config inner.yaml => Unknown key 'models.clipp'; did you mean 'models.clip'?
+eval --config list.yaml => must hold 'key: value' lines
+eval --config broken.yaml => is not valid YAML
+eval --editor ip2p,identity --editor-options.stepz 7 => Unknown option 'stepz'
+eval --editor ip2p --editor-options x => --editor-options is 'x'; it must be a mapping
+eval --editor magicbrsh => did you mean 'magicbrush'
+eval --editor identity --steps 3 => Unknown option 'steps'
+eval --editor ./nowhere => nowhere
+eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
+eval --editor identity --stages score --limit 1 => run the stage edit to make them
+eval --editor identity --debug-zone => no editor here has any; add --editor zone
+eval --editor identity --device cuda => sees no GPU of NVIDIA or AMD; use --device cpu
+eval --editor identity --out file/out => (Not a directory); choose a writable folder with --out
+eval --editor ip2p --mend best-of:1:removal => N from 2 to 64
+eval --editor ip2p --mend best-of:four:removal => N from 2 to 64
+eval --editor ip2p --mend best-of:4 => JUDGE one of removal, editscore:MODEL
+eval --editor ip2p --mend best-of:4:judge => 'judge' is not a judge of edits
+eval --editor ip2p --mend best-of:4:pairwize:a/b => did you mean 'pairwise'
+eval --editor ip2p --mend best-of:4:pairwise:nowhere => There is no model folder
+eval --editor ip2p --mend rewritten => rewrite:llm:MODEL
+eval --editor ip2p --mend rewrite:llm: => There is no language model ''
+eval --editor ip2p --mend nag:1 => 'nag:1' is not a remedy; expected nag, or nag:SCALE with a scale above 1
+eval --editor ip2p --mend vsf:much => expected vsf, or vsf:SCALE with a scale above 0
+eval --editor identity --mend negative-prompt => is not supported by editor 'identity'
+eval --editor solid --mend attention => which takes no weights of attention
+eval --preset paper --data x --editor flux2-klein --mend negative-prompt => 'flux2-klein', which takes no
+eval --preset paper --data x --editor omnigen --mend negative-prompt => 'omnigen', which takes no
+eval --preset paper --data x --editor flux2 --mend nag => no guidance of its attention; use --mend rewrite
+
+report runs --out / => '/' is a folder; --out takes a file
+report runs --out r.docx => takes a page
+negvqa report runs --out / => '/' is a folder; --out takes a file
+negvqa report runs --out r.docx => takes a page
+negbench report runs --out / => '/' is a folder; --out takes a file
+negbench report runs --out r.docx => takes a page
+grid run --metric dinno --select worst => did you mean 'dino'
+grid run --metric dino --select worst => No sample has a value of dino here
+grid run --tracks add => No run here has the track add
+grid run --out x.docx => 'x.docx' is not a picture that can be written; --out takes .png, .pdf or .svg.
+grid run --out . => '.' is a folder; --out takes a file, for example grid.png.
+grid run --columns sample,idenity => Unknown column 'idenity'; did you mean 'identity'?
+grid run --highlight nobody => Unknown column or sample 'nobody'
+calibrate run --judges vqq => did you mean 'vqa'?
+calibrate run --limit 1 => --limit is 1; at least 2 are needed
+calibrate run --judge llava => must be vqa=REFERENCE or ovd=REFERENCE
+calibrate run --instances key.yaml => is not
+calibrate run --instances none.json => There is no file
+check identify => did you mean
+check identity --number 2 => at least 3
+check identity --number 1001 => at most 1000
+check solid --editor-options.color red => expected '#rrggbb'
+check --judge vqa nowhere => no model folder 'nowhere'
+check --judge vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device
+reproduce => Give a table (nein-table3
+reproduce nein-tabel3 => did you mean 'nein-table3'
+reproduce nein-table3 --check x => Give a table (nein-table3
+reproduce nein-table3 --preset=nano --run.foo 3 => Unknown option --foo
+reproduce --check nowhere.json => cannot be read
+
+negbench eval --model clop => did you mean 'clip'
+negbench eval --model negclip => nein negbench convert --architecture ViT-B-32 negclip.pth
+negbench eval --model none => No model was named
+negbench eval --model open_clip:ViT-B-32 => names no weights
+negbench eval --model open_clip:ViT-B32/openai => did you mean 'ViT-B-32'
+negbench eval --model open_clip:ViT-B-32/openia => did you mean 'openai'
+negbench eval --model open_clip:ViT-B-32/openai#relu => Unknown activation 'relu'
+negbench eval --model open_clip:ViT-B-32/negclip.pth => nein negbench convert
+negbench eval --model open_clip:ViT-B-32/x.safetensors => There is no file 'x.safetensors'
+negbench eval --model conch:x.bin => non-commercial research
+negbench eval --model nowhere => nowhere
+negbench eval --model constant:3 => takes no seed
+negbench eval --model random --mend decompose: => takes decompose[:LAMBDA]
+negbench eval --model random --mend decompose:11 => takes decompose[:LAMBDA]
+negbench eval --model random --mend spacevlm:2 => and spacevlm[
+negbench eval --datasets cocoa => did you mean 'coco'
+negbench eval --data nowhere => --data is 'nowhere'
+negbench eval --datasets voc2007 => --data nano draws nein and scope
+negbench eval --preset paper => --data FOLDER
+negbench eval --split dev --data . => --data nano
+negbench eval --data negbench --datasets coco => None of the 8 pictures of COCO is there
+negbench eval --data negbench --datasets voc2007 => (VOC2007_mcq.csv, VOC2007_mcq_llama3.1_rephrased.csv)
+negbench eval --data negbench --datasets voc2007 => pascal/VOC/voc2007/VOCtest_06-Nov-2007.tar
+negbench eval --data empty => has none of NegBench's files
+negbench eval --vlm openai:http://a/v1#m,openai:http://b/v1#m --model none => have one name, 'openai-m'
+negbench eval --vlm tests.rehearsal:no --tasks retrieval --model none => about one picture only
+negbench eval --vlm tests.rehearsal:no --model none --datasets nein --tasks pairs => about one picture only
+negbench eval --model constant --datasets scope --tasks yes-no => and every task asks questions instead
+negbench eval --model none --match tests.rehearsal:fits --datasets scope --tasks yes-no => chooses between
+negbench analyse --objects dog => pairs of two objects
+negbench analyse --objects dog/dog => pairs of two objects
+negbench analyse --model , => No model was named
+negbench analyse --model clop => did you mean 'clip'
+negbench convert in.pt out --architecture ViT-B-32 --base nano:clip => --base says what a method
+negbench convert in.pt out --architecture dcsm --quick-gelu => --quick-gelu says nothing of dcsm
+
+negvqa --questions 4 --model nano:nothing => no embedded model 'nano:nothing'
+negvqa --questions 4 --model no/such/folder => no model folder
+negvqa --questions 4 --model '' => --model names no model
+negvqa --questions 4 --model judge --data nothing.jsonl => no file 'nothing.jsonl'
+negvqa --questions 4 --model judge --scoring likelihood => Unknown scoring 'likelihood'
+negvqa --questions 4 --model tests.rehearsal:yes => can only be a judge
+negvqa --questions 4 --model openai:http://a/v1#m,openai:http://b/v1#m => have one name
+negvqa --model judge --judge openai:http://127.0.0.1:9/v1#m --judge-quantization bnb-fp4 => only LLaVA-NeXT
+negvqa report nowhere => There is no run in
+negvqa --model judge --data bare/questions.jsonl => None of the pictures is there
+negvqa --questions 4 --model judge --matcher gpt => --matcher is 'gpt'; allowed: exact, llm:MODEL
+negvqa --questions 4 --model judge --matcher llm:gpt => There is no language model 'gpt'
+negvqa --data data/questions.jsonl --answers-from 0.csv => has no column index; expected index, original
+negvqa --data data/questions.jsonl --answers-from 1.csv => has no column negated; expected index, original
+negvqa --data data/questions.jsonl --answers-from 2.csv => of no question: line 2
+negvqa --data data/questions.jsonl --answers-from 3.csv => one already: line 3
+negvqa --data data/questions.jsonl --answers-from 4.csv => There is no file
+
+finetune_ip2p --recipe nanno => Unknown recipe 'nanno'; did you mean 'nano'?
+finetune_ip2p --steps=3 --epochs=1 => either --epochs or --steps
+finetune_ip2p --base=x => either --epochs or --steps
+finetune_ip2p --steps=3 --dropout=0.5 => --dropout is 0.5; it must be between 0 and 0.333
+finetune_ip2p --steps=3 --flip=2 => --flip is 2.0; it must be between 0 and 1
+finetune_ip2p --steps=3 --ema=1 => --ema is 1.0; it must be below 1
+finetune_ip2p --steps=3 --batch-size=6 --micro-batch=4 => 6 is not a multiple of --micro-batch 4
+finetune_ip2p --steps=3 --hold-out-templates=13 => has '13'; templates are numbered 0 to 12
+finetune_ip2p --steps=3 --validation-metrics=clipi => did you mean 'clip_i'?
+finetune_ip2p --steps=3 --push=me => --push is 'me'; it must be a hub id OWNER/NAME
+finetune_ip2p --recipe=nein-ip2p => The recipe 'nein-ip2p' needs NeIn's data: --data FOLDER
+finetune_clip --out o --alpha 0,2 => --alpha has '2'
+finetune_clip --out o --alpha 0.5,0.50 => twice
+finetune_clip --out o --alpha half => --alpha has 'half'
+finetune_clip --out o --steps 5 --epochs 1 => either --epochs or --steps
+finetune_clip --out o --trainable text --augment crop => needs --augment none
+finetune_clip --out o --preset paper => The preset 'paper' needs its data
+finetune_clip --out o --base random --steps 1 => random
+finetune_clip --out o --captions nowhere.csv --steps 1 => nowhere.csv
+finetune_clip --out o --batch-size 64 --nano-scenes 5 => takes 64 pictures with captions, but there are 3
+finetune_clip --out o --beta2 1 => --beta2 is 1.0; it must be below 1
+"""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """The folder that the lines are typed in."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    torch.save({"weight": torch.zeros(1)}, folder / "clip" / "pytorch_model.bin")
+    write_data(folder / "negbench")
+    for name in ("empty", "bare"):
+        (folder / name).mkdir()
+    shutil.copy(write_questions(folder / "data"), folder / "bare")
+    line = "--metrics removal_vqa --models.vqa tests.rehearsal:no --limit 2 --control none --device cpu"
+    assert exit_code("eval", "--editor", "identity", *line.split(), "--out", folder / "run") == 0
+    return folder
+
+
+def results(folder):
+    return {path for path in folder.rglob("*") if path.suffix in (".png", ".csv", ".jsonl", ".safetensors")}
+
+
+@pytest.mark.parametrize("line", [line for line in LINES.splitlines() if line])
+def test_a_mistake_is_one_sentence_before_any_work(line, world, cache, capsys, monkeypatch):
+    typed, sentence = line.split(" => ")
+    before, (name, *words) = results(world), shlex.split(typed)
+    monkeypatch.chdir(world)
+    monkeypatch.setenv("NEIN_CACHE", str(cache))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if name in SCRIPTS:
+        with pytest.raises((UserError, MetricError, EditorError)) as caught:
+            SCRIPTS[name](words)
+        said = f"error: {caught.value}"
+    else:
+        code, printed, said = outcome(capsys, name, *words)
+        assert (code, printed) == (2, "")
+    assert sentence in said
+    assert "Traceback" not in said
+    assert [row[:7] for row in said.splitlines() if row.startswith("error:")] == ["error: "]
+    assert results(world) == before
