@@ -10,18 +10,6 @@ import pytest
 
 from nein import cli
 from nein.config import groups, options
-from nein.config.groups import (
-    Batches,
-    DtypeOptions,
-    Formats,
-    Limit,
-    OnDevice,
-    Output,
-    Preset,
-    Runs,
-    Seed,
-    Sending,
-)  # fmt: skip
 from nein.config.options import Names, Paths, argument, option
 from nein.engine.errors import UserError
 from tests.helpers.commands import exit_code, outcome
@@ -29,10 +17,17 @@ from tests.helpers.lines import LINES
 
 #: Field -> the group that declares it.
 SHARED = {
-    **dict.fromkeys(("concurrency", "timeout", "retries"), Sending),
-    "preset": Preset, "limit": Limit, "overwrite": Output, "seed": Seed, "device": OnDevice,
-    "batch_size": Batches, "dtype": DtypeOptions, "runs": Runs, "formats": Formats,
-}  # fmt: skip
+    **dict.fromkeys(("concurrency", "timeout", "retries"), groups.Sending),
+    "preset": groups.Preset,
+    "limit": groups.Limit,
+    "overwrite": groups.Output,
+    "seed": groups.Seed,
+    "device": groups.OnDevice,
+    "batch_size": groups.Batches,
+    "dtype": groups.DtypeOptions,
+    "runs": groups.Runs,
+    "formats": groups.Formats,
+}
 #: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
 #: the preset of `nein fetch` and `nein reproduce` is that of other commands, whose values are not its own.
 OWN = {
@@ -52,7 +47,7 @@ class Inner:
 
 
 @dataclass(kw_only=True)
-class Example(Limit, OnDevice):
+class Example(groups.Limit, groups.OnDevice):
     """Fields of every kind."""
 
     counted = "eggs"

@@ -3,19 +3,9 @@
 import json
 
 import torch
+import transformers
 from diffusers import AutoencoderKL, EulerAncestralDiscreteScheduler, UNet2DConditionModel
 from diffusers import StableDiffusionInstructPix2PixPipeline as Pipeline
-from transformers import (
-    CLIPTextConfig,
-    CLIPTextModel,
-    CLIPTokenizer,
-    SamConfig,
-    SamImageProcessor,
-    SamMaskDecoderConfig,
-    SamModel,
-    SamPromptEncoderConfig,
-    SamVisionConfig,
-)  # fmt: skip
 
 from nein.editors.zone.models import ActionClassifier, save_classifier
 
@@ -41,7 +31,7 @@ def write_tokenizer(folder):
     words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     (folder / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
-    return CLIPTokenizer.from_pretrained(folder, model_max_length=TOKENS)
+    return transformers.CLIPTokenizer.from_pretrained(folder, model_max_length=TOKENS)
 
 
 def build_pipeline(
@@ -61,8 +51,8 @@ def build_pipeline(
         tokenizer = write_tokenizer(folder / "tokenizer")
         unet = UNet2DConditionModel(in_channels=in_channels, out_channels=4, **unet_sizes)
         vae = AutoencoderKL(latent_channels=4, **vae_sizes)
-        text_encoder = CLIPTextModel(
-            CLIPTextConfig(
+        text_encoder = transformers.CLIPTextModel(
+            transformers.CLIPTextConfig(
                 vocab_size=len(tokenizer),
                 max_position_embeddings=TOKENS,
                 bos_token_id=tokenizer.bos_token_id,
@@ -88,24 +78,24 @@ def build_pipeline(
 
 
 def build_sam(folder, *, seed=0):
-    """Save a SamModel of random weights for pictures of 32 pixels; returns its folder."""
+    """Save a transformers.SamModel of random weights for pictures of 32 pixels; returns its folder."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        vision = SamVisionConfig(
+        vision = transformers.SamVisionConfig(
             hidden_size=16, output_channels=16, num_hidden_layers=1, num_attention_heads=2, image_size=32,
             patch_size=8, mlp_dim=16, num_pos_feats=8, window_size=0, initializer_range=0.5,
         )  # fmt: skip
-        prompt = SamPromptEncoderConfig(hidden_size=16, image_size=32, patch_size=8)
-        decoder = SamMaskDecoderConfig(
+        prompt = transformers.SamPromptEncoderConfig(hidden_size=16, image_size=32, patch_size=8)
+        decoder = transformers.SamMaskDecoderConfig(
             hidden_size=16, mlp_dim=16, num_attention_heads=2, iou_head_hidden_dim=16
         )
-        config = SamConfig(
+        config = transformers.SamConfig(
             vision_config=vision.to_dict(), prompt_encoder_config=prompt.to_dict(),
             mask_decoder_config=decoder.to_dict(), initializer_range=0.5,  # masks with clear signs
         )  # fmt: skip
-        SamModel(config).save_pretrained(folder)
+        transformers.SamModel(config).save_pretrained(folder)
     size = {"height": 32, "width": 32}
-    SamImageProcessor(
+    transformers.SamImageProcessor(
         size={"longest_edge": 32}, pad_size=size, mask_size={"longest_edge": 32}, mask_pad_size=size
     ).save_pretrained(folder)
     return folder

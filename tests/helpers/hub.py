@@ -14,7 +14,7 @@ LARGE = 4096  # bytes from which a file is kept as the hub keeps weights, with i
 
 @dataclass
 class Repository:
-    """`revisions`: branch, tag or "refs/pr/N" -> path -> content. `gated`: a licence has to be accepted."""
+    """`revisions`: branch or tag -> path -> content. `gated`: a licence has to be accepted."""
 
     revisions: dict[str, dict[str, bytes]]
     gated: bool = False
@@ -48,15 +48,13 @@ class Hub(Listening):
     models, datasets  "owner/name" -> repository.
     pages      Path of any other address -> content.
     status     Where not 200, what everything is answered with.
-    stop_at    A large file breaks off after so many bytes, and nothing is answered from then on.
     """
 
     models: dict[str, Repository] = field(default_factory=dict)
     datasets: dict[str, Repository] = field(default_factory=dict)
     pages: dict[str, bytes] = field(default_factory=dict)
     status: int = 200
-    stop_at: int | None = None
-    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self):
         outer = self
@@ -83,11 +81,11 @@ class Hub(Listening):
         return repository
 
     def downloads(self):
-        return [path for method, path, _ in self.requests if method == "GET" and "/api/" not in path]
+        return [path for method, path in self.requests if method == "GET" and "/api/" not in path]
 
     def _answer(self, handler, *, with_content):
         path = urllib.parse.unquote(urllib.parse.urlsplit(handler.path).path)
-        self.requests.append((handler.command, path, handler.headers.get("Range", "")))
+        self.requests.append((handler.command, path))
         if self.status != 200:
             self._send(handler, self.status, {}, b"", with_content)
         elif path in self.pages:
@@ -103,11 +101,6 @@ class Hub(Listening):
         repository = (self.models if kind == "models" else self.datasets).get(f"{owner}/{name}")
         if repository is None:
             return 404, {"X-Error-Code": "RepoNotFound"}, {"error": "Repository not found"}
-        if rest == ["auth-check"]:
-            refused = {"X-Error-Code": "GatedRepo"}
-            return (403, refused, {"error": "gated"}) if repository.gated else (200, {}, {})
-        if rest == ["discussions"]:
-            return 200, {}, self._discussions(repository)
         revision = "/".join(rest[1:]) or "main"
         if not repository.has(revision):
             return 404, {"X-Error-Code": "RevisionNotFound"}, {"error": "Revision not found"}
@@ -117,28 +110,11 @@ class Hub(Listening):
             return 200, {}, listed
         siblings = [
             {"rfilename": file, "size": len(content), "blobId": _etag(content)}
-            | (
-                {"lfs": {"sha256": _etag(content), "size": len(content), "pointerSize": 134}}
-                if len(content) >= LARGE
-                else {}
-            )
             for file, content in repository.files(revision).items()
         ]
         facts = {"id": f"{owner}/{name}", "sha": repository.commit(revision), "siblings": siblings}
         gated = "manual" if repository.gated else False
         return 200, {}, {**facts, "gated": gated, "private": False, "tags": [], "downloads": 0}
-
-    def _discussions(self, repository):
-        numbers = [name.rpartition("/")[2] for name in repository.revisions if name.startswith("refs/pr/")]
-        found = [
-            {
-                "num": int(number), "title": "Adding `safetensors` variant of this model", "status": "open",
-                "isPullRequest": True, "createdAt": "2024-01-01T00:00:00.000Z",
-                "author": {"name": "SFconvertbot"}, "repo": {"name": "x", "type": "model"},
-            }
-            for number in numbers
-        ]  # fmt: skip
-        return {"discussions": found, "count": len(found), "start": 0}
 
     def _resolve(self, handler, path, with_content):
         parts = path.strip("/").split("/")
@@ -149,8 +125,7 @@ class Hub(Listening):
             return self._send(handler, 404, {"X-Error-Code": "RepoNotFound"}, b"", with_content)
         if repository.gated:
             return self._send(handler, 403, {"X-Error-Code": "GatedRepo"}, b"", with_content)
-        length = 3 if rest[0] == "refs" else 1  # refs/pr/N
-        revision, file = "/".join(rest[:length]), "/".join(rest[length:])
+        revision, file = rest[0], "/".join(rest[1:])
         if not repository.has(revision):
             return self._send(handler, 404, {"X-Error-Code": "RevisionNotFound"}, b"", with_content)
         headers = {"X-Repo-Commit": repository.commit(revision)}
@@ -160,11 +135,7 @@ class Hub(Listening):
         return self._file(handler, {**headers, "ETag": f'"{_etag(content)}"'}, content, with_content)
 
     def _file(self, handler, headers, content, with_content):
-        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])
-        status = 206 if start else 200
-        if start:
-            headers = {**headers, "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
-        self._send(handler, status, {**headers, "Accept-Ranges": "bytes"}, content[start:], with_content)
+        self._send(handler, 200, headers, content, with_content)
 
     def _send(self, handler, status, headers, content, with_content):
         handler.send_response(status)
@@ -172,16 +143,8 @@ class Hub(Listening):
             handler.send_header(name, value)
         handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        if not with_content:
-            return
-        if self.stop_at is not None and len(content) > self.stop_at:
-            handler.wfile.write(content[: self.stop_at])
-            handler.wfile.flush()
-            self.stop_at, self.status = None, 503
-            handler.close_connection = True
-            handler.connection.close()
-            return
-        handler.wfile.write(content)
+        if with_content:
+            handler.wfile.write(content)
 
 
 def _etag(content):

@@ -5,18 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoImageProcessor,
-    AutoTokenizer,
-    BlipForImageTextRetrieval,
-    BlipProcessor,
-    Owlv2ForObjectDetection,
-    Sam3Model,
-    Sam3Processor,
-    pipeline,
-)
+from transformers import pipeline
 
 from nein import metrics
 from nein.metrics import MetricError
@@ -33,9 +25,9 @@ def judged(request, models):
     folder, backend = models / "owlv2", request.param
     naive = pipeline(
         "zero-shot-object-detection",
-        model=Owlv2ForObjectDetection.from_pretrained(folder),
-        tokenizer=AutoTokenizer.from_pretrained(folder),
-        image_processor=AutoImageProcessor.from_pretrained(folder, backend=backend),
+        model=transformers.Owlv2ForObjectDetection.from_pretrained(folder),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
+        image_processor=transformers.AutoImageProcessor.from_pretrained(folder, backend=backend),
         device="cpu",
     )
     return metrics.load_judge("ovd", str(folder), backend=backend), naive
@@ -146,9 +138,12 @@ TEXTS = [["car"], ["car", "A man and his dog sit on a bench"], [], ["dog", "benc
 @pytest.fixture(scope="module")
 def naive(models):
     folder = models / "blip"
-    model = BlipForImageTextRetrieval.from_pretrained(folder)
-    parts = AutoImageProcessor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    processor = BlipProcessor(*parts)
+    model = transformers.BlipForImageTextRetrieval.from_pretrained(folder)
+    parts = (
+        transformers.AutoImageProcessor.from_pretrained(folder),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    processor = transformers.BlipProcessor(*parts)
 
     @torch.no_grad()
     def value(image, text, head):
@@ -180,7 +175,10 @@ def test_an_unknown_head_is_refused(blip):
 @pytest.mark.parametrize("of_videos", [False, True])
 def test_sam3_says_that_a_thing_is_there_and_where_as_its_own_post_processing_does(tmp_path, of_videos):
     folder = tiny.make_sam3(tmp_path / "sam3")
-    model, processor = Sam3Model.from_pretrained(folder).eval(), Sam3Processor.from_pretrained(folder)
+    model, processor = (
+        transformers.Sam3Model.from_pretrained(folder).eval(),
+        transformers.Sam3Processor.from_pretrained(folder),
+    )
     if of_videos:  # the published layout: the model of pictures within that of videos
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(

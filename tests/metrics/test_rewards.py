@@ -4,12 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoImageProcessor,
-    AutoTokenizer,
-    BlipForImageTextRetrieval,
-    Qwen2_5_VLForConditionalGeneration,
-)  # fmt: skip
+import transformers
 
 from nein import metrics
 from nein.loading.service import NoAnswer
@@ -135,7 +130,7 @@ def test_a_model_of_transformers_is_shown_both_pictures_and_draws_by_its_seed(qw
 def test_a_lora_is_merged_into_the_base_it_names_and_the_authors_questions_are_asked(qwen, tmp_path):
     from peft import LoraConfig, get_peft_model
 
-    base = Qwen2_5_VLForConditionalGeneration.from_pretrained(qwen)
+    base = transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(qwen)
     with tiny.seeded(5):
         tuned = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     tuned.save_pretrained(tmp_path)
@@ -231,9 +226,9 @@ def two_pictures(tmp_path_factory):
 
 def test_matching_reads_the_edit_and_what_changed(two_pictures):
     judge = metrics.load_reward(f"matching:{two_pictures}")
-    model = BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
-    images = AutoImageProcessor.from_pretrained(two_pictures)
-    ids = AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
+    model = transformers.BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
+    images = transformers.AutoImageProcessor.from_pretrained(two_pictures)
+    ids = transformers.AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
     for edit in (FIRST, SECOND):
         with torch.no_grad():
             pixels = images([SOURCE, edit], return_tensors="pt").pixel_values
