@@ -311,26 +311,6 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
         nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")
 
 
-BAD_ENCODERS = [
-    (lambda images: 1 / 0, "encode_image raised ZeroDivisionError"),
-    (lambda images: on_another_device(len(images)), "encode_image raised NotImplementedError"),
-]
-
-
-def test_pictures_that_an_object_cannot_encode_are_unscored_with_the_reason():
-    class Bad(Texts):
-        def __init__(self, number):
-            self.fingerprint, self.encode_image = f"bad-{number}", BAD_ENCODERS[number][0]
-
-    bad = {f"bad{number}": Bad(number) for number in range(len(BAD_ENCODERS))}
-    result = nein.negbench(bad, limit=8, scenes=16, device="cpu")
-    for number, (_, said) in enumerate(BAD_ENCODERS):
-        lacking = result.figures.query(f"unscored > 0 and model == 'bad{number}'")
-        assert {"retrieval", "mcq"} <= {*lacking["task"]}
-        assert lacking["value"].isna().all()
-        assert lacking["reasons"].str.contains(said, regex=False).any()
-
-
 def test_an_object_with_other_weights_is_another_model():
     class Towers(Texts):
         def __init__(self, factor):

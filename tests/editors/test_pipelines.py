@@ -24,21 +24,6 @@ from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
 from tests.editors.tiny_pipelines import SIDE
 
-# Why a class of diffusers that takes a picture and a prompt has no row, by what is in its name.
-NO_ROW = {
-    "InstructPix2Pix": "has an adapter of its own",
-    "Inpaint|Fill|PaintByExample": "needs a mask",
-    "Img2Img|Depth2Img|CycleDiffusion|Emb2Emb": "its prompt describes the whole result, it is no instruction",
-    "Variation|BlipDiffusion|StableCascade|DualGuided|Redux|UniDiffuser": "gives another picture of the kind",
-    "Upscale|Refiner|SuperResolution": "makes a picture larger or finer",
-    "Control|Adapter": "the picture is a condition of another: edges, depth, a pose",
-    "Video|I2V|LTX|PIA|Cosmos|Helios|SanaWM|Kandinsky6|WanAnimate": "makes films",
-    "VisualCloze": "is shown the task in pairs of pictures",
-    "Layered": "takes a picture apart into layers",
-    "DiffusionGemma": "writes text",
-    "GlmImage": "its editing fails with the installed transformers, whose picture features are a list",
-}  # fmt: skip
-
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory):
@@ -280,21 +265,6 @@ def test_every_recipe_has_a_row_with_its_arguments():
         assert ("guidance_scale" in options) == bool(recipe.guidance)
         assert ("image_guidance_scale" in options) == bool(recipe.image_guidance)
         assert ("resolution" in options) == bool(recipe.size or recipe.resolution)
-
-
-def test_every_editing_class_of_diffusers_has_a_row_or_a_reason():
-    without = set()
-    for name in dir(diffusers):
-        if name.endswith("Pipeline") and name not in RECIPES:
-            names = inspect.signature(getattr(diffusers, name).__call__).parameters
-            if {"image", "images", "input_images"} & {*names} and any(n.endswith("prompt") for n in names):
-                without.add(name)
-    assert len(without) > 100
-    assert [name for name in sorted(without) if not any(re.search(part, name) for part in NO_ROW)] == []
-    assert [part for part in NO_ROW if not any(re.search(part, name) for name in without)] == []
-    # FLUX.3 has none: a language model of its own rewrites the sentence, which here goes in verbatim.
-    for blocks in (diffusers.Flux3AutoBlocks, diffusers.Flux3DistilledAutoBlocks):
-        assert next(iter(blocks().sub_blocks)) == "prompt_upsampler"
 
 
 def test_kontext_sizes_are_the_librarys():

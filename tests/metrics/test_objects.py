@@ -59,8 +59,19 @@ def test_a_model_of_open_clip_in_memory_gives_its_own_features():
     assert memory.encode(PICTURES).shape == (3, 16)
 
 
-@pytest.mark.parametrize("rows", [np.zeros((2, 3)), [["a"], ["b"], ["c"]]])
-def test_features_that_are_none_are_refused_in_one_sentence(rows):
-    bad = SimpleNamespace(encode_image=lambda images: rows, encode_text=Colours().encode_text)
-    with pytest.raises(MetricError, match=r"for 3 inputs; expected numbers of shape \(3, D\)"):
+NO_FEATURES = r"for 3 inputs; expected numbers of shape \(3, D\)"
+
+
+@pytest.mark.parametrize(
+    ("encode", "said"),
+    [
+        (lambda images: np.zeros((2, 3)), NO_FEATURES),
+        (lambda images: [["a"], ["b"], ["c"]], NO_FEATURES),
+        (lambda images: 1 / 0, "bad.encode_image raised ZeroDivisionError"),
+        (lambda images: torch.empty(3, 3, device="meta"), "bad.encode_image raised NotImplementedError"),
+    ],
+)
+def test_what_gives_no_features_is_one_sentence(encode, said):
+    bad = SimpleNamespace(encode_image=encode, encode_text=Colours().encode_text)
+    with pytest.raises(MetricError, match=said):
         of(bad, name="bad", fingerprint="").encode(PICTURES)

@@ -1,20 +1,17 @@
 """The whole command, in process: what is scored, what is not and why, and every mistake as one sentence."""
 
 import shutil
-import time
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
-from nein import cli
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors.basic import Identity
 from nein.engine import images
 from nein.engine.blocks import sample_seed
 from nein.reporting import figures as frames
-from tests.helpers import forks
 from tests.helpers.runs import edits_of, scores_in
 from tests.loopback import say
 from tests.nein.conftest import write_data
@@ -183,31 +180,6 @@ def test_samples_are_selected_by_id_and_a_dry_run_makes_none(make_data, evaluate
     assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
     assert len(list((out / "identity/negative/images").rglob("*.png"))) == 2
     assert "| 2   |" in (out / "table.md").read_text()
-
-
-def test_a_terminated_run_ends_cleanly_and_goes_on(make_data, evaluate, tmp_path, monkeypatch):
-    data, out = make_data(6, 5), tmp_path / "out"
-    options, edit = [*ALONE, *base(data, out)], Identity.edit
-
-    def slowly(self, requests):
-        time.sleep(0.3)
-        return edit(self, requests)
-
-    monkeypatch.setattr(Identity, "edit", slowly)
-    said = tmp_path / "said"
-    process = forks.start(cli.main, ["eval", *map(str, options)], said)
-    blocks, deadline = out / "identity" / "negative" / "edit", time.monotonic() + 60
-    while time.monotonic() < deadline and not list(blocks.glob("*/0*.jsonl")):
-        time.sleep(0.02)
-    process.terminate()
-    process.join(60)
-    stderr = said.with_suffix(".err").read_text()
-    assert process.exitcode == 143
-    assert "Terminated; run the same command again to go on." in stderr
-    assert "Traceback" not in stderr
-    monkeypatch.undo()
-    assert evaluate(*options).code == 0
-    assert len(values(out, "identity/negative", "l1")) == 30
 
 
 def test_what_has_no_score_is_an_error_where_that_is_asked_for(server, evaluate, tmp_path):

@@ -232,6 +232,7 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
     for error, code, said in (
         (OSError(28, "No space left on device", "/a/b.png"), 2, "The disk is full (/a/b.png)"),
         (KeyboardInterrupt(), 130, "run the same command again to go on"),
+        (errors.Terminated(), 143, "Terminated; run the same command again to go on"),
     ):
         with pytest.raises(SystemExit) as caught:
             errors.exit_with(lambda error=error: (_ for _ in ()).throw(error))
