@@ -10,6 +10,8 @@ from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.loading.errors import UnavailableError
 from nein.loading.service import Pace, parallel_map
 
+PATIENCE = 8  # requests that fail, one after the other, until nothing more is sent
+
 
 class RemoteEditor(Editor):
     """Sends `concurrency` requests at a time, over all threads that share it; a subclass edits one.
@@ -27,6 +29,7 @@ class RemoteEditor(Editor):
         self.pace = pace or Pace()
         self._seats = threading.BoundedSemaphore(concurrency)
         self._works = False  # a request was answered, be it with a refusal
+        self._failed = 0
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
@@ -40,7 +43,7 @@ class RemoteEditor(Editor):
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         """Once the requests on their way have come back, raises UnavailableError where no more can be sent,
-        or where nothing has succeeded so far; CancelledError after `stop`."""
+        or where of several requests, or of `PATIENCE`, none has succeeded; CancelledError after `stop`."""
         ended: list[BaseException] = []
 
         def work(index: int) -> EditResult | None:
@@ -56,8 +59,9 @@ class RemoteEditor(Editor):
         made = [result for index in range(len(requests)) if (result := results[index]) is not None]
         failed = [str(result.error) for result in made if self.hopeless(result)]
         self._works |= len(failed) < len(made)
+        self._failed += len(failed)
         if ended:
             raise ended[0]
-        if failed and not self._works:
+        if failed and not self._works and (len(requests) > 1 or self._failed >= PATIENCE):
             raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed[-1]}.")
         return made

@@ -6,7 +6,10 @@ import bisect
 import dataclasses
 import datetime
 import functools
+import hashlib
+import importlib.metadata
 import itertools
+import json
 import logging
 import sys
 from collections import Counter
@@ -35,6 +38,7 @@ from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
 FIGURES, SCORES = "figures.csv", "scores.csv"
+END = "end"  # in a manifest: what a command left that finished everything, and what it printed
 FINISHED = "finished"  # in a manifest: output -> the largest selection of which all blocks were made
 log = logging.getLogger(__name__)
 
@@ -188,6 +192,10 @@ class Benchmark:
         runs = self.runs(config, executor.device)
         atomic.make_folder(config.out_dir)
         folders = [self.folder(config.out_dir / run.folder) for run in runs]
+        if (said := _said_before(self, config, runs, folders)) is not None:
+            if executor.is_main:
+                print(_NOTHING.format(config.out_dir), file=sys.stderr, flush=True)
+            return said if executor.concludes else None
         with executor.locked(folders):
             return self._run(config, executor, runs, folders)
 
@@ -218,6 +226,10 @@ class Benchmark:
             figures = frames.concat(entry.figures for entry in finished)
             tracking.log(config.trackers, out, dataclasses.asdict(config), figures)
         text = _report(self, config, finished)
+        if not lacking and not any(run.partial for run in runs):
+            end = {"seal": _seal(self, config, runs, folders), "said": text}
+            for folder in folders:
+                folder.update(**{END: end})
         if not (lacking and isinstance(config, ScoreOptions) and config.fail_on_unscored):
             return text
         print(text or "", end="", flush=True)
@@ -227,8 +239,50 @@ class Benchmark:
 def _check_out(benchmark: str, out: Path) -> None:
     """Raises UserError where `out` holds runs of another benchmark, whose tables ours would replace."""
     for path in runs_below(out):
-        if (other := Folder(path).manifest().get("benchmark", benchmark)) != benchmark:
+        if (other := Folder(path).kind() or benchmark) != benchmark:
             raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
+
+
+#: What is said where there was nothing to do.
+_NOTHING = "Nothing was computed: results read from '{}'; remove it to compute them again."
+
+
+def _said_before(
+    benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Sequence[Any]
+) -> str | None:
+    """What the same command printed when it had finished these runs, if nothing has changed since; None else.
+    No block is read."""
+    if config.overwrite or not runs or (isinstance(config, TrackerOptions) and config.trackers):
+        return None
+    ends = [
+        atomic.read_json(folder.manifest_path, dict).get(END, {}) if folder.manifest_path.exists() else {}
+        for folder in folders
+    ]
+    if len({end.get("seal") for end in ends}) > 1 or not isinstance(said := ends[0].get("said"), str):
+        return None
+    return said if ends[0]["seal"] == _seal(benchmark, config, runs, folders) else None
+
+
+def _seal(benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Sequence[Any]) -> str:
+    """Changes with the options, the data and models, this package's version, and every file of the runs and
+    of the report."""
+    facts: dict[str, Any] = {
+        "version": importlib.metadata.version("nein"),
+        "options": dataclasses.asdict(config),
+    }
+    facts["runs"] = [[run.identity, _facts(config, run), run.outputs] for run in runs]
+    facts["data"] = [_state(stage) for run in runs for stage in run.stages]
+    others = [path / FIGURES for path in runs_below(config.out_dir)] if benchmark.whole else []
+    report = [path for path in [*config.out_dir.iterdir(), *others] if path.is_file()]
+    facts["files"] = [*map(atomic.stamps, (folder.path for folder in folders)), atomic.stamps_of(report)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _state(stage: Stage) -> Any:
+    """What changes with the files that the rows of a stage are made of; of all wanted blocks."""
+    if stage.state is None or stage.depends_on_all:
+        return None
+    return [stage.state(stage.records(number)) for number in stage.blocks.numbers]
 
 
 def _is_complete(folder: Folder) -> bool:
@@ -256,7 +310,7 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
 def _computed(config: Any, steps: Sequence[Step], blocks: Sequence[int]) -> Iterator[str]:
     """That nothing was computed, or the peak memory of every model that worked, in its latest run."""
     if blocks and not any(blocks):
-        yield f"Nothing was computed: results read from '{config.out_dir}'; remove it to compute them again."
+        yield _NOTHING.format(config.out_dir)
     peaks: dict[str, dict[str, Any]] = {}
     for step, count in zip(steps, blocks, strict=True):
         if count and step.stage.model is not None:

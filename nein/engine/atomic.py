@@ -151,6 +151,23 @@ def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[d
         return head, [row for _, row in _objects(lines, shape, path)]
 
 
+def stamps_of(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """(path, bytes, time of change) of files, in order."""
+    found = ((path, path.stat()) for path in sorted(paths))
+    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found]
+
+
+def stamps(folder: Path) -> list[tuple[str, int, int]]:
+    """Of all files of a run's folder but its manifest and notes."""
+    found = []
+    for path, folders, names in os.walk(folder):
+        if Path(path) == folder:
+            folders[:] = [name for name in folders if name != "notes"]
+            names = [name for name in names if name != "manifest.json"]
+        found += [Path(path, name) for name in names]
+    return stamps_of(found)
+
+
 def sizes(paths: Iterable[Path]) -> list[int | None]:
     """Bytes of files, None of one that is not there: what changes when a file is replaced under its name, and
     stays when a folder is copied to another machine."""

@@ -94,6 +94,10 @@ class Folder:
         """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
         return self.path / ANSWERS
 
+    def kind(self) -> str:
+        """The benchmark whose run this is; "" where it does not say."""
+        return str(atomic.read_json(self.manifest_path, _KIND).get("benchmark", ""))
+
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
         `usage` (by model and worker), and `spent` (by model, of all runs of its OUT).

@@ -5,6 +5,9 @@ import dataclasses
 import json
 import re
 import shutil
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +56,40 @@ def test_a_folder_with_runs_of_another_benchmark_is_refused_and_stays(whole, cap
         refused = commands.outcome(capsys, "eval", "--editor", "identity", "--limit", "1", "--out", out)
         assert (refused.code, "holds runs of counting; choose another --out" in refused.stderr) == (2, True)
     assert (whole / "table.md").read_bytes() == before
+
+
+LINES = {
+    "counting": ("counting", "--limit", "8"),
+    "eval": ("eval", "--editor", "identity", "--metrics", "l1", "--control", "none", "--limit", "2"),
+    "negvqa": ("negvqa", "--questions", "2", "--formats", "md"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_finished_command_given_again_reads_its_manifest_and_no_block(name, tmp_path, capsys):
+    line, opened = [*LINES[name], "--device", "cpu", "--out", str(tmp_path / "out")], []
+
+    def audit(event, given):
+        if event == "open" and opened is not None and str(given[0]).startswith(str(tmp_path)):
+            opened.append(Path(str(given[0])).relative_to(tmp_path).as_posix())
+
+    first = commands.outcome(capsys, *line)
+    assert first.code == 0, first.stderr
+    sys.addaudithook(audit)
+    opened.clear()
+    again = commands.outcome(capsys, *line)
+    counted = Counter(opened)
+    assert (again.code, again.stdout) == (0, first.stdout)
+    assert "Nothing was computed" in again.stderr
+    assert not [file for file in counted if re.search(r"/\d{6}\.jsonl$|\.png$|/notes/|table\.md$", file)]
+    manifests = {file: count for file, count in counted.items() if file.endswith("manifest.json")}
+    assert manifests
+    assert max(manifests.values()) <= 2
+    for file in (min((tmp_path / "out").rglob("000000.jsonl")), tmp_path / "out" / "table.md"):
+        before = file.read_bytes()  # what is not as it was left is made again
+        file.unlink()
+        assert commands.exit_code(*line) == 0
+        assert file.read_bytes() == before
 
 
 def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
