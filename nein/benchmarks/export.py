@@ -70,8 +70,8 @@ def tables(folders: Sequence[Path], out: Path) -> list[Path]:
             sources.setdefault(name, []).append((label, functools.partial(_cells, read)))
         if (benchmark := registry.known(path)) is not None:
             own = benchmark.folder(path)
-            for output in own.manifest()["selected"]:
-                if "id" in own.row_shapes.get(output, ("id",)):  # what was encoded is no sample
+            for output in own.manifest()["selected"]:  # what was encoded is no sample
+                if "/" not in output and "id" in own.row_shapes.get(output, ("id",)):
                     read = functools.partial(runner.selected, own, output)
                     sources.setdefault(output, []).append((label, functools.partial(_cells, read)))
         for file in (path / SCORES, path / FIGURES):
