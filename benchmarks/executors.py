@@ -26,7 +26,7 @@ WORDS = ("eval", "--editor", "identity", "--metrics", "l1", "--control", "none",
 EXECUTORS = {
     "debug": ("--on", "debug"),
     "threads": ("--on", "threads"),
-    "ray": ("--on", "ray", "--workers", "2"),
+    "ray": ("--on", "ray", "--executor.workers", "2"),
 }
 
 

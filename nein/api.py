@@ -77,7 +77,7 @@ def evaluate(
     that sample's error, which is counted and shown; where it raises for all of the first, that is raised.
     """
     if concurrency is not None:
-        options["concurrency"] = concurrency  # of judges behind an address
+        options["endpoint"] = {**options.get("endpoint", {}), "concurrency": concurrency}
         options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
     editors, objects = _named(editor)
     given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
@@ -88,7 +88,7 @@ def evaluate(
     any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
 
     def make(name: str, thing: Any, device: str) -> Any:
-        overrides = config.editor_overrides()
+        overrides = config.editor_options
         if any_takes and not takes_options(thing):
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
         return as_editor(thing, name=name, device=device, **machine, **overrides)

@@ -7,7 +7,6 @@ the name is what is typed ("negbench nano"), the object a `nein.config.commands.
 from __future__ import annotations
 
 import importlib.metadata
-import pkgutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
@@ -186,10 +185,14 @@ def _submit(words: Sequence[str]) -> int:
     match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
         able = [name for name, command in COMMANDS.items() if command.shared]
-        raise UserError(
+        usage = (
             f"nein slurm submits {', '.join(able)} as an array of jobs, for example: nein slurm eval "
             "--partition gpu --gres gpu:1 --array 64 --time 4:00:00 --preset paper --data FOLDER."
         )
+        if words and words[0] in ("-h", "--help"):
+            print(usage)
+            return 0
+        raise UserError(usage)
     from nein.config.launch import submit
 
     name, command, rest = match
@@ -202,7 +205,7 @@ def _fetch(words: Sequence[str]) -> int:
     from nein.fetch import of_command
 
     name, command, rest = match
-    answer = of_command(name, pkgutil.resolve_name(command.configuration), rest)
+    answer = of_command(name, command, rest)
     print(answer if isinstance(answer, str) else "", end="")
     return answer if isinstance(answer, int) else 0
 
@@ -286,5 +289,5 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         "Measure how image editors and vision-language models understand negation.\n\n"
         + "\n\n".join(filter(None, parts))
         + "\n\nnein slurm COMMAND submits a command as an array of jobs.\n"
-        f"nein {start}COMMAND --help lists its options. Documentation: README.md."
+        f"nein {start}COMMAND --help lists its options."
     )

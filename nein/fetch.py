@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from nein.benchmarks import registry
 from nein.config import options
+from nein.config.commands import Command
 from nein.config.options import Names, Options, option
 from nein.engine.errors import UserError, chosen
 from nein.loading.errors import first_line
@@ -94,9 +95,12 @@ def run(config: FetchConfig) -> int | str:
     return fetch(config.needs())
 
 
-def of_command(name: str, configuration: Any, words: Sequence[str]) -> int | str:
+def of_command(name: str, command: Command, words: Sequence[str]) -> int | str:
     """`nein fetch NAME WORDS`: what this command needs."""
-    config, dry_run = options.read(configuration, words, prog=f"nein fetch {name}", to_fetch=True)
+    config, dry_run = options.read(
+        pkgutil.resolve_name(command.configuration), words,
+        prog=f"nein fetch {name}", description=command.description, to_fetch=True,
+    )  # fmt: skip
     needs = config.needs()
     return "".join(f"{line}\n" for line in planned(needs)) if dry_run else fetch(needs)
 

@@ -3,7 +3,7 @@ to check.
 
 nein reproduce nein-table3 --data NEIN --device cuda
 nein reproduce nein-table3 --preset nano        the same path in miniature, offline
-nein reproduce --check reproduction.json
+nein reproduce reproduction.json
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FILE = "reproduction.json"
 LARGEST = 16 * 2**20  # bytes of a file that is checked
 #: Options of a benchmark that say where something is; all others are named beside the figures.
-PLACES = ("data", "source-images", "nein-images", "images", "image-root", "annotations", "cache", "negated")
+PLACES = ("data", "images", "image-root", "cache", "negated")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ReproduceConfig(OnDevice):
         "Tables of trainings (NegBench's over alpha) are not among them: docs/reference/papers.md."
     )
 
-    table: str | None = argument("[TABLE]", f"one of {', '.join(TABLES)}", None)
+    table: str = argument("TABLE", f"{', '.join(TABLES)}, or a {FILE} to check; nothing is computed then")
     preset: Literal["nano", "paper"] = option(
         "paper", "paper: published models; nano: the same path in miniature", "Main"
     )
@@ -109,13 +109,15 @@ class ReproduceConfig(OnDevice):
     out: str | None = option(
         None, f"folder of the runs and {FILE} (default: runs/reproduce-TABLE-PRESET)", "Output"
     )
-    file: Path | None = option(None, f"check a {FILE}; compute nothing", "Main", typed="check")
 
     def check(self) -> None:
-        if (self.table is None) == (self.file is None):
-            raise UserError(f"Give a table ({', '.join(TABLES)}), or --check FILE, and not both.")
-        if self.table is not None:
+        if self.file is None:
             self.table = chosen("table", self.table, TABLES)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that is checked, in place of a table that is measured."""
+        return Path(self.table) if self.table.endswith(".json") else None
 
     @property
     def out_dir(self) -> Path:
@@ -123,7 +125,7 @@ class ReproduceConfig(OnDevice):
 
     @property
     def chosen(self) -> Table:
-        return TABLES[chosen("table", str(self.table), TABLES)]
+        return TABLES[chosen("table", self.table, TABLES)]
 
     def words(self) -> list[str]:
         table = self.chosen
@@ -141,11 +143,15 @@ class ReproduceConfig(OnDevice):
         return options.read(benchmark.config, self.words(), prog=prog, to_fetch=to_fetch)[0]
 
     def needs(self) -> list[Need]:
-        return [] if self.table is None else list(self.inner(to_fetch=True).needs())
+        return [] if self.file else list(self.inner(to_fetch=True).needs())
 
 
 def announced(config: ReproduceConfig) -> list[str]:
-    return [" ".join([registry.get(config.chosen.benchmark).typed, *config.words()])] if config.table else []
+    return (
+        [" ".join([registry.get(config.chosen.benchmark).typed, *config.words()])]
+        if config.file is None
+        else []
+    )
 
 
 # --- the file --------------------------------------------------------------------------------------
@@ -238,7 +244,7 @@ def run(config: ReproduceConfig) -> int | str | None:
         found = reproduction(config, [inner.out_dir / run.folder for run in runs])
     path = config.out_dir / FILE
     atomic.write_text(path, found.model_dump_json(indent=1) + "\n")
-    return f"{text(found)}To send back, and to check with nein reproduce --check: {path}\n"
+    return f"{text(found)}To send back, and to check with nein reproduce FILE: {path}\n"
 
 
 def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproduction:

@@ -217,11 +217,11 @@ def test_options_go_to_the_editors_that_have_a_use_for_them():
         return editors.get_editor("identity")
 
     made = []
-    both = nein.evaluate({"made": make, "blur": blur}, **FEW, steps=4)
+    both = nein.evaluate({"made": make, "blur": blur}, **FEW, editor_options={"steps": 4})
     assert set(both.table()["editor"]) == {"made", "blur"}
     assert made == [4]
     with pytest.raises(ValueError, match="has no options but concurrency and retries; leave out steps"):
-        nein.evaluate(blur, **FEW, steps=4)
+        nein.evaluate(blur, **FEW, editor_options={"steps": 4})
 
 
 def test_a_notebook_shows_how_far_it_is(capsys, monkeypatch):

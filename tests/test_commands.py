@@ -1,5 +1,7 @@
 """The command `nein`: its table, what other packages add to it, and that every `--help` comes at once."""
 
+import pytest
+
 import nein
 from nein import cli
 from tests.helpers import packages
@@ -26,6 +28,21 @@ def test_the_overview_lists_every_command_and_a_group_lists_its_own(capsys):
     assert "nein negbench analyse " in text
     assert "nein eval" not in text
     assert outcome(capsys, "negbench")[0] == 2
+
+
+@pytest.mark.parametrize(("line", "said", "unsaid"), [
+    ("eval", ("--seed N random seed (default: 0)", "--edited FOLDER", "file: annotations,"), "--annotations"),
+    ("slurm", ("nein slurm submits eval",), "error"),
+    ("slurm eval", ("Evaluate image editors on", "--seed N random", "--partition"), "error"),
+    ("fetch eval", ("Evaluate image editors on",), "error"),
+    ("mend", ("preset of the kind's benchmark (default: nano)",), "configs/"),
+    ("status", ("RUN",), "--dry-run"),
+])  # fmt: skip
+def test_help_says_defaults_what_is_expected_and_what_a_command_has(capsys, line, said, unsaid):
+    code, text, _ = outcome(capsys, *line.split(), "--help")
+    words = " ".join(text.split())
+    assert (code, [part for part in said if part not in words], unsaid in words) == (0, [], False)
+    assert text.count("\n  -") <= 45
 
 
 def test_another_package_adds_a_command_by_an_entry_point(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from tests.negvqa.tiny import write_questions
 SCRIPTS = {"finetune_ip2p": finetune_ip2p.main, "finetune_clip": finetune_clip.main}
 #: File -> its text; `world` has what else the lines name.
 FILES = {
+    "zone.yaml": "debug_zone: true",
     "file": "in the way",
     "clip/config.json": '{"model_type": "clip"}',
     "key.yaml": "batch_sise: 3",
@@ -37,8 +38,8 @@ list editor => editors
 
 eval --preset papr => Unknown preset 'papr'; did you mean 'paper'?
 eval --metrics clip-ii => Unknown metric 'clip-ii'; did you mean 'clip_i'?
-eval --batch-size foo => --batch-size is 'foo'; it must be a whole number above 0.
-eval --editor => --editor needs a value
+eval --batch-size foo => --batch-size is 'foo'; it must be a valid integer.
+eval --editor => --editor: expected one argument
 eval limit 3 => 'limit' stands without an option; did you mean --limit?
 eval identity => 'identity' stands without an option; did you mean --editor identity?
 eval --preset paper => The paper preset needs NeIn's data: --data FOLDER
@@ -49,13 +50,12 @@ eval --config inner.yaml => Unknown key 'models.clipp'; did you mean 'models.cli
 eval --config list.yaml => must hold 'key: value' lines
 eval --config broken.yaml => is not valid YAML
 eval --editor ip2p,identity --editor-options.stepz 7 => Unknown option 'stepz'
-eval --editor ip2p --editor-options x => --editor-options is 'x'; it must be a mapping
 eval --editor magicbrsh => did you mean 'magicbrush'
-eval --editor identity --steps 3 => Unknown option 'steps'
+eval --editor identity --editor-options.steps 3 => Unknown option 'steps'
 eval --editor ./nowhere => nowhere
 eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
 eval --editor identity --stages score --limit 1 => run the stage edit to make them
-eval --editor identity --debug-zone => no editor here has any; add --editor zone
+eval --editor identity --config zone.yaml => no editor here has any; add --editor zone
 eval --editor identity --device cuda => sees no GPU of NVIDIA or AMD; use --device cpu
 eval --editor identity --out file/out => (Not a directory); choose a writable folder with --out
 eval --editor ip2p --mend best-of:1:removal => N from 2 to 64
@@ -98,11 +98,10 @@ check identity --number 1001 => at most 1000
 check solid --editor-options.color red => expected '#rrggbb'
 check --judge vqa nowhere => no model folder 'nowhere'
 check --judge vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device
-reproduce => Give a table (nein-table3
+reproduce => needs TABLE
 reproduce nein-tabel3 => did you mean 'nein-table3'
-reproduce nein-table3 --check x => Give a table (nein-table3
 reproduce nein-table3 --preset=nano --run.foo 3 => Unknown option --foo
-reproduce --check nowhere.json => cannot be read
+reproduce nowhere.json => cannot be read
 
 negbench eval --model clop => did you mean 'clip'
 negbench eval --model negclip => nein negbench convert --architecture ViT-B-32 negclip.pth

@@ -17,7 +17,7 @@ from tests.helpers.lines import LINES
 
 #: Field -> the group that declares it.
 SHARED = {
-    **dict.fromkeys(("concurrency", "timeout", "retries"), groups.Sending),
+    "endpoint": groups.Sending,
     "preset": groups.Preset,
     "limit": groups.Limit,
     "overwrite": groups.Output,
@@ -34,6 +34,7 @@ OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
     ("nein.generate.nein.config:BuildConfig", "formats"),
     ("nein.fetch:FetchConfig", "preset"),
+    ("nein.benchmarks.mend.config:MendConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }
 
@@ -64,7 +65,7 @@ class Example(groups.Limit, groups.OnDevice):
     inner: Inner = field(default_factory=Inner)
 
 
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+@pytest.mark.parametrize("name", sorted({*cli.COMMANDS} - {"list", "status"}))
 def test_a_dry_run_prints_what_a_configuration_file_may_say(name, tmp_path, capsys):
     first = outcome(capsys, *name.split(), *LINES[name].format(w=tmp_path).split(), "--dry-run")
     assert (first.code, first.stderr) == (0, "")
@@ -92,9 +93,8 @@ def test_options_are_given_by_place_by_name_in_short_and_as_lists():
     assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
     assert (given.colors, given.also) == (["blue", "red"], [Path("c"), Path("d")])
     assert (given.whole, given.inner) == (False, Inner(4))
-    mapped = "a --rest {b:\t1} --rest.c 2 --inner.own_options {d:\t3} --inner.own_options.e 4".split(" ")
-    given = Example.parse([word.replace("\t", " ") for word in mapped])
-    assert (given.rest, given.inner.own_options) == ({"b": 1, "c": 2}, {"d": 3, "e": 4})
+    given = Example.parse("a --rest.b 1 --rest.c=2 --inner.own_options.e 4".split())
+    assert (given.rest, given.inner.own_options) == ({"b": 1, "c": 2}, {"e": 4})
 
 
 @pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])
@@ -125,11 +125,10 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
     [
         ([], "nein lay needs PLACE; see nein lay --help."),
         (["a", "--colors", "bleu"], "Unknown color 'bleu'; did you mean 'blue'? Allowed: red, blue."),
-        (["a", "--colors", "red,red"], "--colors names 'red' twice."),
         (["a", "--device", "gpu"], "--device is 'gpu'; it must be auto, cpu, cuda, cuda:N or mps."),
-        (["a", "--size", "larg"], "--size is 'larg'; it must be one of small, large (did you mean 'large'?)"),
+        (["a", "--size", "larg"], "--size is 'larg'; it must be 'small' or 'large' (did you mean 'large'?)"),
         (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),
-        (["a", "--limit", "0"], "--limit is '0'; it must be a whole number above 0."),
+        (["a", "--limit", "0"], "--limit is '0'; it must be greater than 0."),
     ],
 )
 def test_a_mistake_is_one_sentence(words, sentence):
@@ -171,7 +170,17 @@ def test_every_command_that_asks_an_endpoint_takes_its_pace(line, server, tmp_pa
     words = line.format(s=f"openai:{server.url}#eye-7b").split()
     if words[0] != "check":
         words += ["--limit", 2, "--out", tmp_path / "out"]
-    exit_code(*words, "--device", "cpu", "--concurrency", 1, "--retries", 0, "--timeout", 7)
+    exit_code(
+        *words,
+        "--device",
+        "cpu",
+        "--endpoint.concurrency",
+        1,
+        "--endpoint.retries",
+        0,
+        "--endpoint.timeout",
+        7,
+    )
     assert server.headers
     assert server.most == 1
     sent = {(head["X-Stainless-Retry-Count"], head["X-Stainless-Read-Timeout"]) for head in server.headers}

@@ -122,7 +122,18 @@ def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(
         cwd=tmp_path,
     )
     assert [str(installed.parent) in place for place in where.split()] == [True, True]
-    few = ("--limit", 8, "--steps", 2, "--metrics", "l1,removal_vqa", "--control", "none", "--device", "cpu")
+    few = (
+        "--limit",
+        8,
+        "--editor-options.steps",
+        2,
+        "--metrics",
+        "l1,removal_vqa",
+        "--control",
+        "none",
+        "--device",
+        "cpu",
+    )
     assert "Removal (VQA)" in run(
         installed / "nein", "eval", "--editor", "ip2p", *few, "--out", "eval", cwd=tmp_path
     )

@@ -50,7 +50,7 @@ def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made
     assert all(machine["torch"] for run in found["runs"] for machine in run["machines"])
     assert str(Path.home()) not in file.read_text()
     assert str(file.parent) not in file.read_text()
-    code, printed, _ = outcome(capsys, "reproduce", "--check", file)
+    code, printed, _ = outcome(capsys, "reproduce", file)
     assert (code, printed.splitlines()[-1][:25]) == (0, "The file is in order: its")
     assert all(row in printed for row in rows)
 
@@ -149,7 +149,7 @@ def test_a_file_that_is_wrong_is_a_sentence_or_not_in_order(change, said, made, 
     content = json.loads((made("negvqa-table1") / FILE).read_text())
     change(content)
     (tmp_path / "f.json").write_text(json.dumps(content))
-    code, printed, complaint = outcome(capsys, "reproduce", "--check", tmp_path / "f.json")
+    code, printed, complaint = outcome(capsys, "reproduce", tmp_path / "f.json")
     assert said in (complaint if code == 2 else printed)
     if code == 2:
         assert (printed, complaint.count("\n"), complaint.rstrip("\n").isprintable()) == ("", 1, True)

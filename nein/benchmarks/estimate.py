@@ -57,7 +57,7 @@ def lines(config: Any) -> Iterator[str]:
             basis = f"by a table: {amount} a request"
             cost = spending.price(model, usage, address)
             dollars = None if cost is None else float(cost)
-        at_once = config.concurrency or AT_ONCE
+        at_once = config.endpoint.concurrency or AT_ONCE
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
         costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
         yield f"{model}: about {count:,} requests, {costs}, {time} at {at_once} at a time ({basis})"

@@ -22,3 +22,7 @@ class Command:
     work: str
     shared: bool = False
     announces: str = ""
+
+    @property
+    def description(self) -> str:
+        return f"{self.help[0].upper()}{self.help[1:]}."

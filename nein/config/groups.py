@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +34,9 @@ class Limit(Options):
 class Output(Options):
     """A folder of results that is resumed. `default_out`: where they go; PRESET is filled in."""
 
-    out: str | None = option(None, "result folder, resumed if it exists (default: <default_out>)", "Main")
+    out: str | None = option(
+        None, "result folder, resumed if it exists (default: <default_out>)", "Main", value="FOLDER"
+    )
     overwrite: bool = option(False, "discard results in OUT that are finished or of other options", "Output")
     default_out: ClassVar[str]
 
@@ -67,6 +69,15 @@ class TrackerOptions(Options):
 
 
 @dataclass(kw_only=True)
+class Protocol(Options):
+    """What the authors' code did, or what their papers say."""
+
+    protocol: Literal["paper", "fixed"] = option(
+        "fixed", "paper: as in the released code; fixed: corrected", "Method"
+    )
+
+
+@dataclass(kw_only=True)
 class Seed(Options):
     """Everything drawn can be drawn again."""
 
@@ -77,19 +88,9 @@ class Seed(Options):
 class Sampler(Options):
     """What an editor may be told."""
 
-    steps: PositiveInt | None = option(None, "sampling steps (default: the editor's)", "Editor")
-    guidance_scale: PositiveFloat | None = option(None, "text guidance (default: the editor's)", "Editor")
-    image_guidance_scale: PositiveFloat | None = option(
-        None, "image guidance (default: the editor's)", "Editor"
-    )
     editor_options: dict[str, Any] = option(
-        {}, "other settings: --editor-options.attention math, .compile, .offload, .ema", "Editor"
+        {}, "--editor-options.steps 20, .guidance_scale, .attention math, .compile, .offload, .ema", "Editor"
     )
-
-    def editor_overrides(self) -> dict[str, Any]:
-        """The sampler settings that were given, by the names `editors.get_editor` takes."""
-        given = {key: getattr(self, key) for key in ("steps", "guidance_scale", "image_guidance_scale")}
-        return {**{key: value for key, value in given.items() if value is not None}, **self.editor_options}
 
 
 @dataclass(kw_only=True)
@@ -114,17 +115,20 @@ class DtypeOptions(Options):
     dtype: Dtype = option("float32", "dtype of the models", "Machine")
 
 
-@dataclass(kw_only=True)
-class Sending(Options):
+@dataclass
+class Endpoint:
     """How models behind an address are asked."""
 
-    concurrency: PositiveInt | None = option(None, "endpoints: concurrent requests (default: 8)", "Machine")
-    timeout: PositiveFloat | None = option(
-        None, "endpoints: seconds until timeout (default: 120, for an edit 300)", "Machine"
-    )
-    retries: NonNegativeInt | None = option(
-        None, "endpoints: retries of a failed request (default: 5)", "Machine"
-    )
+    concurrency: PositiveInt | None = option(None, "concurrent requests (default: 8)")
+    timeout: PositiveFloat | None = option(None, "seconds of a request (default: 120, for an edit 300)")
+    retries: NonNegativeInt | None = option(None, "retries of a failed request (default: 5)")
+
+
+@dataclass(kw_only=True)
+class Sending(Options):
+    """A command that may ask models behind an address."""
+
+    endpoint: Endpoint = field(default_factory=Endpoint)
 
 
 @dataclass(kw_only=True)
@@ -132,7 +136,7 @@ class Budget(Sending):
     """What models behind an address may cost."""
 
     budget: PositiveFloat | None = option(
-        None, "endpoints: stop at this many dollars, summed over commands in OUT", "Machine"
+        None, "stop at this many dollars of endpoints, summed over commands in OUT", "Machine"
     )
 
 
@@ -147,6 +151,14 @@ class SlurmJobs(Options):
     options: dict[str, str] = option({}, "further options of sbatch: --options.account NAME", "Slurm")
 
 
+@dataclass
+class Executor:
+    """The workers of `--on ray`, on this machine or on the cluster of RAY_ADDRESS (HOST:PORT)."""
+
+    workers: PositiveInt | None = option(None, "maximum number of workers")
+    gpus_per_worker: PositiveFloat = option(1.0, "GPUs per worker; 0.25 puts four on one")
+
+
 @dataclass(kw_only=True)
 class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
     """Everything about the machine, and which processes share the work (`nein.engine.run`)."""
@@ -156,11 +168,7 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
         "backend: threads (default), ranks (automatic under torchrun), ray, debug (sequential)",
         "Machine",
     )
-    address: str | None = option(
-        None, "ray: HOST:PORT of a cluster (default: RAY_ADDRESS, or start one)", "Machine"
-    )
-    workers: PositiveInt | None = option(None, "ray: maximum number of workers", "Machine")
-    gpus_per_worker: PositiveFloat = option(1.0, "ray: GPUs per worker; 0.25 puts four on one", "Machine")
+    executor: Executor = field(default_factory=Executor)
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ def launch(
     """
     words = sys.argv[1:] if words is None else words
     configuration = pkgutil.resolve_name(command.configuration)
-    description = command.help[0].upper() + command.help[1:] + "."
+    description = command.description
     if others:
         description += f" Also: {', '.join(f'nein {other}' for other in others)}."
     config, dry_run = options.read(configuration, words, prog=prog, description=description)
@@ -66,11 +66,12 @@ def start(options: Any) -> Executor:
     if on == "ray":
         from nein.engine.ray import Ray
 
-        return Ray(options.device, options.address, options.workers, options.gpus_per_worker)
+        pool = options.executor
+        return Ray(options.device, None, pool.workers, pool.gpus_per_worker)
     if on == "ranks" and not processes.launched():
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
     ranks = processes.from_environment() if on == "ranks" else None
-    requests = getattr(options, "concurrency", None) or AT_ONCE
+    requests = options.endpoint.concurrency or AT_ONCE
     return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
 
 
@@ -80,9 +81,9 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     from nein.loading import credentials
 
     own: Any = pkgutil.resolve_name(command.configuration)
-    both = dataclasses.make_dataclass(own.__name__, [], bases=(SlurmJobs, own), kw_only=True)
+    both = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
     config: Any
-    config, dry_run = options.read(both, words, prog=f"nein slurm {name}")
+    config, dry_run = options.read(both, words, prog=f"nein slurm {name}", description=command.description)
     folder = config.out_dir / "slurm"
     if dry_run:
         print(slurm.script(config, folder), end="")

@@ -15,11 +15,10 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import pydantic
 import yaml
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.processes import DEVICES, DEVICES_SAID
@@ -30,29 +29,30 @@ PRESETS = ("nano", "paper")
 #: Options that are typed often -> their second flag, in every command that has them.
 SHORT = {"out": "-o", "number": "-n"}
 
+
+def names(value: Any) -> list[str]:
+    """["a", "b"] from "a,b" or from a list, each once; "none" and "" are the empty list."""
+    items = value if isinstance(value, list | tuple | set) else str(value).split(",")
+    # A stripped string stays the object that it is: it may carry a model.
+    words = [item if isinstance(item, str) and item == item.strip() else str(item).strip() for item in items]
+    words = [word for word in dict.fromkeys(words) if word]
+    return [] if words == ["none"] else words
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(DEVICES, value):
+        raise ValueError(DEVICES_SAID)
+    return value
+
+
 #: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
-Names = list[str]
+Names = Annotated[list[str], pydantic.PlainValidator(names)]
 #: A list of files or folders, given in the same way.
-Paths = list[Path]
+Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, names(value))])]
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
 #: How many scenes, pairs or questions are drawn: each is a file or more.
 DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
-Device = Annotated[str, pydantic.Field(pattern=f"^({DEVICES})$")]
-
-EXPECTED: dict[Any, str] = {
-    Device: DEVICES_SAID,
-    PositiveInt: "a whole number above 0",
-    NonNegativeInt: "a whole number, 0 or above",
-    DrawnCount: "a whole number from 1 to 1,000,000",
-    int: "a whole number",
-    PositiveFloat: "a number above 0",
-    NonNegativeFloat: "a number, 0 or above",
-    UnitInterval: "a number from 0 to 1",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    Path: "a path",
-}
+Device = Annotated[str, pydantic.AfterValidator(_device)]
 
 
 class Options:
@@ -61,6 +61,7 @@ class Options:
 
     #: Prefix of its presets below `configs` ("negbench/eval-") or None; their option, names and default.
     presets: ClassVar[str | None] = None
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
     preset_option: ClassVar[str] = "preset"
     preset_names: ClassVar[Sequence[str]] = PRESETS
     default_preset: ClassVar[str | None] = "nano"
@@ -89,13 +90,7 @@ class Options:
     @classmethod
     def of(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python; what is None or not given comes from the preset."""
-        known = [item.key for item in fields(cls)]
         given = _written({name: value for name, value in values.items() if value is not None})
-        for name, value in given.items():
-            if isinstance(value, dict):
-                given[name] = {inner: entry for inner, entry in value.items() if entry is not None}
-            if name not in known:
-                raise unknown("argument", name, known)
         return _build(cls, _with_preset(cls, [given]))
 
 
@@ -106,8 +101,8 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
     text   For `--help`, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
-    more   `typed`: another name on the command line. `negatable`: adds --no-NAME. `among`: the words a list
-           may hold, each called `what`.
+    more   `value`: what `--help` shows for VALUE. `in_file`: a key of --config alone. `negatable`: adds
+           --no-NAME. `among`: the words a list may hold, each called `what`.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -118,18 +113,6 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
 def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any:
     """A positional field; of a list, at least one. Optional if it has a default."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar})
-
-
-def names(value: Any) -> Names:
-    # ["a", "b"] from "a,b" or from a list; "none" and "" are the empty list.
-    items = value if isinstance(value, list | tuple | set) else str(value).split(",")
-    # A stripped string stays the object that it is: it may carry a model.
-    words = [item if isinstance(item, str) and item == item.strip() else str(item).strip() for item in items]
-    words = [word for word in words if word]
-    return [] if words == ["none"] else words
-
-
-LISTS: dict[Any, Callable[[Any], Any]] = {Names: names, Paths: lambda value: [*map(Path, names(value))]}
 
 
 def read(
@@ -147,7 +130,7 @@ def read(
 
     Raises UserError; for `--help` prints and raises SystemExit(0).
     """
-    typed = _typed(cls, argv, prog)
+    typed = _typed(cls, make_parser(cls, prog, ""), argv)
     files = [_read_yaml(Path(file)) for file in typed.pop("config", [])]
     dry_run, wants_help = typed.pop("dry_run", False), typed.pop("help", False)
     values = _with_preset(cls, [*files, typed])
@@ -158,39 +141,54 @@ def read(
 
 
 def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
-    return name if name.isupper() else "--" + (name if "." in name else name.replace("_", "-"))
+    return "--" + (name if "." in name else name.replace("_", "-"))
 
 
-def _typed(cls: type[Options], argv: Sequence[str], prog: str) -> dict[str, Any]:
+def _typed(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
     """What stands on the command line, by its key; dotted options are nested."""
-    parser, every = make_parser(cls, prog, ""), flat(cls)
-    mappings = {f"{_flag(key)}.": key for key, item in every.items() if typing.get_origin(item.hint) is dict}
-    plain: list[str] = []
+    every = flat(cls)
+    mappings = [f"{_flag(key)}." for key, item in every.items() if typing.get_origin(item.hint) is dict]
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:  # --columns.category subset: argparse gets --columns.KEY=category=subset
+        if start := next((start for start in mappings if word.startswith(start)), ""):
+            flag, equals, text = word.partition("=")
+            text = text if equals else next(rest, "--")
+            if not equals and text.startswith("--"):
+                raise UserError(f"{flag}: expected one argument; see {parser.prog} --help.")
+            word = f"{start}KEY={flag[len(start) :]}={text}"
+        words.append(word)
+    try:
+        given, strange = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        flag = str(error.argument_name).partition("/")[0]
+        raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
+    if strange:
+        raise _unknown_word(parser, strange[0].partition("=")[0])
     typed: dict[str, Any] = {}
-    items = list(argv)
-    while items:
-        flag, equals, value = items.pop(0).partition("=")
-        start = next((start for start in mappings if flag.startswith(start)), "")
-        if entry := flag[len(start) :] if start else "":  # --editor-options.steps 3: any key
-            if not equals and (not items or items[0].startswith("--")):
-                raise UserError(f"{flag} needs a value; see {prog} --help.")
-            of_text = typing.get_args(every[mappings[start]].hint)[1:] == (str,)
-            text = value if equals else items.pop(0)
-            outer, _, inner = mappings[start].rpartition(".")  # --models.vqa_options.detail low
-            group = typed.setdefault(outer, {}) if outer else typed
-            group.setdefault(inner, {})[entry] = text if of_text else _load(text, flag)
-        else:
-            plain.append(f"{flag}{equals}{value}")
-    for name, given in vars(parser.parse_args(plain)).items():
-        outer, _, inner = name.partition(".")
-        if name in every and every[name].hint in LISTS and "metavar" not in every[name].metadata:
-            given = ",".join(given if len(given) == 1 else dict.fromkeys(",".join(given).split(",")))
-        group = typed.setdefault(outer, {}) if inner else typed
-        if name in mappings.values():  # whole, beside single entries
-            whole = _load(given, name)
-            given = {**whole, **group.get(inner or name, {})} if isinstance(whole, dict) else whole
-        group[inner or name] = given
+    for name, value in vars(given).items():
+        hint = every[name].hint if name in every else None
+        if typing.get_origin(hint) is dict:
+            pairs = [entry.partition("=") for entry in value]
+            texts = typing.get_args(hint)[1] is str
+            value = {key: text if texts else _load(text, f"{name}.{key}") for key, _, text in pairs}
+        elif hint in (Names, Paths) and "metavar" not in every[name].metadata:
+            value = ",".join(value)
+        elif value == "null" and type(None) in typing.get_args(hint):
+            value = None
+        outer, _, inner = name.rpartition(".")
+        (typed.setdefault(outer, {}) if outer else typed)[inner] = value
     return typed
+
+
+def _unknown_word(parser: argparse.ArgumentParser, word: str) -> UserError:
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    near, guess = near_match(word.replace("_", "-"), flags), f"see {parser.prog} --help."
+    if word.startswith("-"):
+        return UserError(f"Unknown option {word}; {f'did you mean {near}?' if near else guess}")
+    main = next((flag for flag in ("--editor", "--model") if flag in flags), "")
+    meant = f"--{word}" if f"--{word}" in flags else f"{main} {word}" if main else ""
+    return UserError(f"'{word}' stands without an option; {f'did you mean {meant}?' if meant else guess}")
 
 
 def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -213,25 +211,15 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> di
 
 def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False) -> Given:
     """The checked options of these values, by their keys. Raises UserError."""
-    by_key, checked = {item.key: item for item in fields(cls)}, {}
-    _check_keys(values, by_key, prog)
-    for name, value in values.items():
-        item = by_key[name]
-        if dataclasses.is_dataclass(item.hint):
-            if not isinstance(value, Mapping):
-                raise UserError(f"{name} is '{value}'; it must hold 'key: value' lines.")
-            group: Any = item.hint
-            inner = {field.key: field.hint for field in fields(group)}
-            _check_keys(value, inner, prog, f"{name}.")
-            entries = {key: _checked(inner[key], entry, f"{name}.{key}") for key, entry in value.items()}
-            checked[item.name] = group(**entries)
-        else:
-            checked[item.name] = _checked(item.hint, value, item.metadata.get("metavar", name))
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
-    if missing := [item.metadata["metavar"] for item in needed if not checked.get(item.name)]:
-        words = [f": {', '.join(choices)}" for need in needed[:1] if (choices := literals(need.hint))]
-        raise UserError(f"{prog} needs {' and '.join(missing)}{(words or [f'; see {prog} --help'])[0]}.")
-    given = cls(**checked)
+    if missing := [item.metadata["metavar"] for item in needed if not values.get(item.name)]:
+        choices = ", ".join(literals(needed[0].hint))
+        rest = f": {choices}" if choices else f"; see {prog} --help"
+        raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
+    try:
+        given: Given = _adapter(cls).validate_python(values)
+    except pydantic.ValidationError as error:
+        raise _complaint(cls, error, prog) from None
     for item in fields(cls):  # words of a list as they are written in `among`
         if among := item.metadata.get("among"):
             words = [chosen(item.metadata["what"], name, among) for name in getattr(given, item.name)]
@@ -241,47 +229,31 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
     return given
 
 
-def _check_keys(values: Mapping[str, Any], allowed: Mapping[str, Any], prog: str, start: str = "") -> None:
-    for name in values:
-        if name not in allowed:
-            near = near_match(str(name), allowed)
-            guess = f"; did you mean '{start}{near}'?" if near else f"; see {prog} --help for the keys."
-            raise UserError(f"Unknown key '{start}{name}'{guess}")
-
-
-def _checked(hint: Any, value: Any, name: str) -> Any:
-    """The value as its type has it: numbers and switches may be given as text. Raises UserError."""
-    if hint in LISTS:
-        given = LISTS[hint](value)
-        if twice := [word for word in given if given.count(word) > 1]:
-            raise UserError(f"{_flag(name)} names '{twice[0]}' twice.")
-        return given
-    if value in (None, "null") and type(None) in typing.get_args(hint):
-        return None
-    try:
-        if isinstance(value, bool) and bool not in (hint, *typing.get_args(hint)):
-            raise ValueError
-        return _adapter(hint).validate_python(value)
-    except ValueError:  # pydantic's own is one
-        flag = _flag(name)
-        raise UserError(f"{flag} is '{value}'; it must be {_expected(hint, str(value))}") from None
-
-
-def _expected(hint: Any, value: str) -> str:
-    if hint in EXPECTED:
-        return f"{EXPECTED[hint]}."
-    parts = [part for part in typing.get_args(hint) if part is not type(None)]
-    if typing.get_origin(hint) is Literal:
-        near = near_match(value, parts)
-        return f"one of {', '.join(parts)}" + (f" (did you mean '{near}'?)" if near else ".")
-    if typing.get_origin(hint) is dict:
-        return "a mapping."
-    return _expected(parts[0], value) if len(parts) == 1 else f"{hint}."  # the first of `kind | None`
+def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
+    """The first of pydantic's errors as a sentence."""
+    first = error.errors(include_url=False)[0]
+    key, value = ".".join(map(str, first["loc"])), first["input"]
+    cause, every = first.get("ctx", {}).get("error"), flat(cls)
+    if isinstance(cause, UserError):
+        return cause
+    if first["type"] == "unexpected_keyword_argument":
+        outer, _, name = key.rpartition(".")
+        group = next((item.hint for item in fields(cls) if item.name == outer), cls)
+        near = near_match(name, [item.name for item in fields(group)])
+        guess = f"did you mean '{key.removesuffix(name)}{near}'?" if near else f"see {prog} --help."
+        return UserError(f"Unknown key '{key}'; {guess}")
+    near = near_match(str(value), literals(every[key].hint)) if key in every else None
+    message = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
+    shown = every[key].metadata.get("metavar", _flag(key)) if key in every else key
+    message = message.removeprefix("be ")
+    return UserError(
+        f"{shown} is '{value}'; it must be {message}{f' (did you mean {near!r}?)' if near else '.'}"
+    )
 
 
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
-    values = {item.key: getattr(config, item.name) for item in fields(type(config))}
+    values = {item.name: getattr(config, item.name) for item in fields(type(config))}
     plain = json.loads(json.dumps(_written(values)))  # strings that are nothing more
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
@@ -298,11 +270,9 @@ def preset_file(preset: str, start: str) -> Path:
 
 
 class Field(NamedTuple):
-    """One option. key: its name on the command line and in files. metadata: from the group that declares it,
-    where the class only changes its default."""
+    """One option. metadata: from the group that declares it, where the class only changes its default."""
 
     name: str
-    key: str
     hint: Any
     metadata: Mapping[str, Any]
     default: Any
@@ -312,9 +282,9 @@ def _fields(cls: type) -> tuple[Field, ...]:
     """The options of a dataclass: those that it declares itself, then those of its groups."""
     hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
-    own = [name for name in inspect.get_annotations(cls) if name in every and every[name].metadata]
+    own = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
     found = []
-    for name in dict.fromkeys([*own, *every]):
+    for name in dict.fromkeys(name for name in own if name in every):
         item = every[name]
         declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Mapping[str, Any] = next(
@@ -322,7 +292,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
         )
         factory = item.default_factory
         default = item.default if factory is dataclasses.MISSING else factory()
-        found.append(Field(name, metadata.get("typed", name), hints[name], metadata, default))
+        found.append(Field(name, hints[name], metadata, default))
     return tuple(found)
 
 
@@ -331,95 +301,82 @@ fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
 
 def flat(cls: type) -> dict[str, Field]:
     """The options by key; those of a group have dotted ones."""
-    groups = [item for item in fields(cls) if dataclasses.is_dataclass(item.hint)]
-    inner = {f"{group.key}.{item.key}": item for group in groups for item in fields(group.hint)}
-    return {**{item.key: item for item in fields(cls) if item not in groups}, **inner}
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises complaints as sentences in place of printing usage."""
-
-    def error(self, message: str) -> NoReturn:
-        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
-        if match := re.search(r"unrecognized arguments: (\S+)", message):
-            word = match.group(1).partition("=")[0]
-            near = near_match(word.replace("_", "-"), flags)
-            if not word.startswith("-"):
-                main = next((flag for flag in ("--editor", "--model") if flag in flags), "")
-                meant = f"--{word}" if f"--{word}" in flags else f"{main} {word}" if main else ""
-                guess = f"did you mean {meant}?" if meant else f"see {self.prog} --help."
-                raise UserError(f"'{word}' stands without an option; {guess}")
-            raise UserError(
-                f"Unknown option {word}"
-                + (f"; did you mean {near}?" if near else f"; see {self.prog} --help.")
-            )
-        if match := re.search(r"argument (\S+?)(?:/-\w)?: expected", message):
-            raise UserError(f"{match.group(1)} needs a value; see {self.prog} --help.")
-        raise UserError(f"{message}; see {self.prog} --help.")
+    found: dict[str, Field] = {}
+    for item in fields(cls):
+        inner = (
+            fields(item.hint) if inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint) else ()
+        )
+        found |= {f"{item.name}.{each.name}": each for each in inner} or {item.name: item}
+    return found
 
 
 def make_parser(
     cls: type[Options], prog: str, description: str, preset: Mapping[str, Any] | None = None
 ) -> argparse.ArgumentParser:
+    every, groups = flat(cls), {item.name: item.hint for item in fields(cls)}
+    positional = [item.metadata["metavar"] for item in every.values() if "metavar" in item.metadata]
     source = "--config, then the preset" if cls.presets is not None else "--config"
-    positional = (item.metadata.get("metavar") for item in fields(cls))
-    parser = _Parser(
+    in_file = ", ".join(name for name, item in every.items() if item.metadata.get("in_file"))
+    end = f"{cls.epilog} Precedence: command line, then {source}."
+    parser = argparse.ArgumentParser(
         prog=prog,
-        usage=" ".join(["%(prog)s", *filter(None, positional), "[OPTIONS]"]),
+        usage=" ".join(["%(prog)s", *positional, "[OPTIONS]"]),
         description=description,
-        epilog=f"{cls.epilog} Precedence: command line, then {source}. Documentation: README.md.".strip(),
+        epilog=f"{end} Further keys of a --config file: {in_file}." if in_file else end,
         argument_default=argparse.SUPPRESS,
         formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=30),
         allow_abbrev=False,
         add_help=False,
+        exit_on_error=False,
     )
-    add_options(parser, cls, preset or {})
+    parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
+    if len(positional) < len(every):
+        parser.add_argument("--config", metavar="FILE", action="append", help="YAML file of options")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print the configuration and what would be done"
+        )
+    else:
+        parser.epilog = cls.epilog
+    headings: dict[str, Any] = {"": parser}
+    titled = {name: name.rpartition(".")[0] or item.metadata.get("group", "") for name, item in every.items()}
+    for name, title in sorted(titled.items(), key=lambda pair: pair[1] != "Main"):
+        item, (outer, _, inner) = every[name], name.rpartition(".")
+        if item.metadata.get("in_file"):
+            continue
+        if title not in headings:
+            about = " ".join((groups[outer].__doc__ or "").split()) if outer else None
+            heading = "Language model" if title == "llm" else title.capitalize() if outer else title
+            headings[title] = parser.add_argument_group(heading, about)
+        values = (preset or {}).get(outer, {}) if outer else preset or {}
+        text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"])
+        _add(headings[title], name, item, values.get(inner, item.default), text)
     return parser
 
 
-def add_options(parser: argparse.ArgumentParser, cls: type[Options], preset: Mapping[str, Any]) -> None:
-    parser.add_argument("-h", "--help", action="store_true", help="show this help message and exit")
-    parser.add_argument("--config", action="append", help="YAML file with any of these options")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the configuration and what would be done"
-    )
-    kinds = {item.key: item.hint for item in fields(cls)}
-    groups: dict[str, Any] = {"": parser}
-    titled = {
-        name: name.rpartition(".")[0] or item.metadata.get("group", "") for name, item in flat(cls).items()
-    }
-    for name, title in sorted(titled.items(), key=lambda pair: pair[1] != "Main"):
-        item, (outer, _, inner) = flat(cls)[name], name.rpartition(".")
-        if title not in groups:
-            about = " ".join((kinds[outer].__doc__ or "").split()) if outer else None
-            heading = "Language model" if title == "llm" else title.capitalize() if outer else title
-            groups[title] = parser.add_argument_group(heading, about)
-        default = (preset.get(outer, {}) if outer else preset).get(inner, item.default)
-        text = item.metadata["help"]
-        text = re.sub("<(presets|counted|default_out)>", lambda match: getattr(cls, match.group(1)), text)
-        _add(groups[title], name, item, default, text)
-
-
 def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
+    hint = str(item.hint)
     if "metavar" in item.metadata:
-        count = "*" if item.hint in LISTS else "?"
+        count = "*" if item.hint == Paths else "?"
         group.add_argument(item.name, metavar=item.metadata["metavar"], help=text, nargs=count)
         return
-    flag, words = _flag(name)[2:], ",".join(literals(item.hint))
-    value = re.sub(r".*(\.|_(?!from$|by$))", "", name).upper()
-    value = "N" if "number" in _expected(item.hint, "") else value
-    more: dict[str, Any] = {"metavar": f"{{{words}}}" if words else value}
+    flag, choices = _flag(name), ",".join(literals(item.hint))
+    value = "N" if re.search(r"\b(int|float)\b", hint) else "FILE" if "Path" in hint else "NAME"
+    value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and item.hint != Names else value
+    value = item.metadata.get("value", value)
+    more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}
     if item.metadata.get("negatable") or item.hint == bool | None:
         more = {"action": argparse.BooleanOptionalAction}
     elif item.hint is bool:
         more = {"action": "store_true"}
-    elif item.hint in LISTS:
-        more["action"] = "append"
-    if default not in (None, False, [], {}, "") and "(default: " not in text:
-        written = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-        written = written if len(written) <= 40 else f"{written[:36]}..."
-        text += f" (default: {written.replace('%', '%%')})"
-    group.add_argument(f"--{flag}", *([SHORT[flag]] if flag in SHORT else []), dest=name, help=text, **more)
+    elif item.hint in (Names, Paths):
+        more = {"metavar": f"{value},...", "action": "append"}
+    elif typing.get_origin(item.hint) is dict:
+        more, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
+    if default not in (None, [], "") and default is not False and "(default: " not in text:
+        shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+        text += f" (default: {shown.replace('%', '%%')})"
+    second = [SHORT[name]] if name in SHORT else []
+    group.add_argument(flag, *second, dest=name, help=text, **more)
 
 
 def literals(hint: Any) -> list[str]:
@@ -438,8 +395,7 @@ def _load(text: str, name: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        flag = f"--{name.lstrip('-').replace('_', '-')}"
-        raise UserError(f"{flag} is '{text}', which is not valid YAML.") from None
+        raise UserError(f"{_flag(name)} is '{text}', which is not valid YAML.") from None
     return text if isinstance(value, str) or text.lstrip().startswith("#") else value
 
 

@@ -166,8 +166,8 @@ def _connect(address: str | None) -> Any:
         _init(ray, address=address, **options)
     except (OSError, RuntimeError, ValueError):
         raise UserError(
-            f"No Ray cluster answers at '{address}'; give --address HOST:PORT of `ray start --head`, or "
-            "leave it out (and RAY_ADDRESS) to start one here."
+            f"No Ray cluster answers at '{address}'; set RAY_ADDRESS to HOST:PORT of `ray start --head`, or "
+            "unset it to start one here."
         ) from None
     return ray
 

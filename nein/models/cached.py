@@ -25,8 +25,6 @@ from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 
 GRACE = 0.5  # seconds for answers that have just come to be kept, before the budget ends the command
-#: What a command says of how models behind an address are asked, where it says it.
-SENDING = ("concurrency", "timeout", "retries")
 
 
 class CachedChat(Chat):
@@ -181,8 +179,8 @@ class Services:
 
     @classmethod
     def of(cls, options: Any, cache: AnswerCache | Path | None) -> Services:
-        """options: of a command, which may have `SENDING` and `budget`; cache: or where it lies."""
-        given = {name: getattr(options, name, None) for name in SENDING}
+        """options: of a command, which may have `endpoint` and `budget`; cache: or where it lies."""
+        given = vars(options.endpoint) if hasattr(options, "endpoint") else {}
         sending = {name: value for name, value in given.items() if value is not None}
         if cache is None:
             return cls(None, sending)

@@ -92,7 +92,7 @@ def test_a_model_behind_an_address_is_mended_and_its_requests_are_counted(tmp_pa
     questions = write_questions(tmp_path, records(12))
     done = commands.outcome(
         capsys, "mend", f"openai:{server.url}#eye-7b", "--kind", "vlm", "--mend", "flip,chain-of-thought",
-        "--data", questions, "--out", tmp_path / "out", "--concurrency", "2",
+        "--data", questions, "--out", tmp_path / "out", "--endpoint.concurrency", "2",
     )  # fmt: skip
     assert done.code == 0, done.stderr
     assert (

@@ -204,9 +204,18 @@ def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole, t
 
 @pytest.mark.slow
 def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(whole, tmp_path):
-    for name, rest in (("driver", ("--on", "ray", "--workers", "2")), ("all", ())):
+    for name, rest in (("driver", ("--on", "ray", "--executor.workers", "2")), ("all", ())):
         out = tmp_path / name
-        words = [sys.executable, "-m", "nein", *line(whole.case, out), "--on", "ray", "--workers", "2"]
+        words = [
+            sys.executable,
+            "-m",
+            "nein",
+            *line(whole.case, out),
+            "--on",
+            "ray",
+            "--executor.workers",
+            "2",
+        ]
         driver = subprocess.Popen(words, cwd=tmp_path, env=commands.environment(), start_new_session=True)
         while not blocks(out) and driver.poll() is None:
             time.sleep(0.02)

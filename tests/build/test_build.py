@@ -166,7 +166,7 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     ("--stages claws", "Unknown stage 'claws'"),
     ("--kept 9", "--kept is 9, more than the 8 categories"),
     ("--absent-below 1.5", "a cosine is from -1 to 1"),
-    ("--evaluation-share 2", "--evaluation-share is '2'; it must be a number from 0 to 1."),
+    ("--evaluation-share 2", "--evaluation-share is '2'; it must be less than or equal to 1."),
     ("--editor magicbrsh", "did you mean 'magicbrush'?"),
     ("--models.itm nowhere", "neither a folder, a hub id"),
 ])  # fmt: skip

@@ -131,7 +131,7 @@ def full(path, device):
 @pytest.mark.slow
 def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_terminated(cluster, tmp_path):
     words = ["negvqa", "--questions", "64", "--device", "cpu", "--out", str(tmp_path / "out")]
-    line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--workers", "1"]
+    line = [sys.executable, "-m", "nein", *words, "--on", "ray", "--executor.workers", "1"]
     env = {name: value for name, value in commands.environment().items() if name != "RAY_ADDRESS"}
     driver = subprocess.Popen(line, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("out/*/answers/*/*.jsonl")) and driver.poll() is None:

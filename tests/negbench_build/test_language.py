@@ -116,7 +116,7 @@ def test_a_captioned_folder_goes_through_extraction_and_paraphrase_and_unanswere
     given = [
         "generate", "--source", "captions", "--captions", coco / "captions.json", "--images", coco / "images",
         "--concepts", "llm", "--paraphrase", "--affneg", "--llm.model", f"openai:{server.url}#eye-7b",
-        "--retries", "0", "--shard-size", "3", "--device", "cpu", "--out", tmp_path,
+        "--endpoint.retries", "0", "--shard-size", "3", "--device", "cpu", "--out", tmp_path,
     ]  # fmt: skip
     server.rule = lambda body, k: BROKEN if "dog and cat and car" in prompt(body) else polite(body, k)
     first = negbench(*given)

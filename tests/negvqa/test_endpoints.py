@@ -32,7 +32,7 @@ def question(body):
 def ask(server, questions, out, *more):
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out,
-        "--concurrency", 3, "--retries", 0, "--formats", "csv", "--blind", 0, *more,
+        "--endpoint.concurrency", 3, "--endpoint.retries", 0, "--formats", "csv", "--blind", 0, *more,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def arguments(server, choices, tmp_path):
     server.rule = good
     model = f"openai:{server.url}#eye-7b"
     return ["generate", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
-            "--llm.model", model, "--retries", "0", "--timeout", "5"]  # fmt: skip
+            "--llm.model", model, "--endpoint.retries", "0", "--endpoint.timeout", "5"]  # fmt: skip
 
 
 def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, tmp_path, capsys):
@@ -122,7 +122,7 @@ def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(arguments, serv
     expected = contents(tmp_path / "out")
     before_kill = len(server.requests)
     server.requests.clear()
-    killed = [*arguments, "--out", str(tmp_path / "killed"), "--concurrency", "1"]
+    killed = [*arguments, "--out", str(tmp_path / "killed"), "--endpoint.concurrency", "1"]
     assert killing.run(cli.main, ["negvqa", *killed], moment) == killing.KILLED
     before = len(server.requests)
     run(*killed)

@@ -1,4 +1,4 @@
-"""Editing: ZONE's maps (--debug-zone), converted checkpoints, and edits made elsewhere."""
+"""Editing: ZONE's maps (debug_zone), converted checkpoints, and edits made elsewhere."""
 
 import functools
 from pathlib import Path
@@ -32,7 +32,7 @@ def of_zone(tmp_path_factory):
     write_data(root / "data", 2, 2)
     models = {"sam": build_sam(root / "sam"), "action": build_action(root / "action", width=128)}
     line = ["--editor", "zone", "--data", str(root / "data"), "--device", "cpu", "--batch-size", "2"]
-    line += ["--steps", "2", "--metrics", "l1", "--control", "none", "--stages", "edit,score"]
+    line += ["--editor-options.steps", "2", "--metrics", "l1", "--control", "none", "--stages", "edit,score"]
     for name, folder in models.items():
         line += [f"--editor-options.{name}", str(folder)]
     return line
@@ -50,7 +50,10 @@ def test_sheets_are_drawn_when_asked_for_and_change_nothing(of_zone, evaluate, t
     assert not (run / "maps").exists()
     before = files(run, "images"), edits_of(run)
     assert all(edit["note"].split(",")[0] in ("CHANGE", "ADD", "REMOVE") for edit in before[1])
-    drawn = evaluate(*of_zone, "--out", out, "--debug-zone")  # a finished run gets the sheets it lacks
+    (tmp_path / "c.yaml").write_text("debug_zone: true")
+    drawn = evaluate(
+        *of_zone, "--out", out, "--config", tmp_path / "c.yaml"
+    )  # a finished run gets the sheets it lacks
     assert drawn.code == 0, drawn.stderr
     assert (files(run, "images"), edits_of(run)) == before
     assert set(files(run, "maps")) == set(before[0])
@@ -79,7 +82,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     assert (code, error) == (0, "")
     assert "averaged (EMA)" in text
     assert "Not read: pathlib" in text
-    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--steps", 2)
+    common = ("--data", make_data(1, 2), "--metrics", "l1", "--control", "none", "--editor-options.steps", 2)
     done = evaluate("--editor", tmp_path / "last.ckpt", *common, "--out", tmp_path / "no")
     assert done.code == 2
     assert "nein convert last.ckpt FOLDER --ema" in done.stderr

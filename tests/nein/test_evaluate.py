@@ -123,7 +123,7 @@ def test_missing_images_are_unscored_aloud_and_looked_at_in_blocks_alone(
     refused = evaluate(*ALONE, *base(data, tmp_path / "other"))
     assert refused.code == 2
     assert "lacks 3 of 3 NeIn images" in refused.stderr
-    assert "name their folder with --nein-images" in refused.stderr
+    assert "set nein_images in a --config file" in refused.stderr
 
 
 def test_a_picture_changed_between_the_stages_is_unscored(make_data, evaluate, tmp_path):
@@ -146,7 +146,8 @@ def test_changed_annotations_or_options_of_a_metric_are_refused_until_told_to_ov
     data = make_data(2, 1)
     options = [*ALONE, *base(data, tmp_path / "out")]
     assert evaluate(*options).code == 0
-    refused = evaluate(*options, "--align", "crop")
+    (tmp_path / "c.yaml").write_text("align: crop")
+    refused = evaluate(*options, "--config", tmp_path / "c.yaml")
     assert (refused.code, "l1 made with align stretch, not crop at 64" in refused.stderr) == (2, True)
     (data / "val.json").write_text((data / "val.json").read_text().replace("A man", "A woman"))
     refused = evaluate(*options)

@@ -118,7 +118,8 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
     monkeypatch.setattr(score, "load_models", lambda *_: {"ovd": detector})
     data, out = make_data(2, 2), tmp_path / "out"
-    line = [*options(data, out, metrics="removal_ovd,retention_ovd"), "--evidence", "own"]
+    (tmp_path / "c.yaml").write_text("evidence: own")
+    line = [*options(data, out, metrics="removal_ovd,retention_ovd"), "--config", tmp_path / "c.yaml"]
     assert evaluate("--editor", "identity", *line).code == 0
     first = detector.asked
     assert evaluate("--editor", "solid", *line).code == 0

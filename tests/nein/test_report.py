@@ -110,7 +110,7 @@ def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evalu
     assert said in (tmp_path / "table.md").read_text()
     assert "+rewrite/negative: the remedy did not act on the first block: its 2 pictures are" in caplog.text
     caplog.clear()
-    done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--steps", "2", *line)
+    done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--editor-options.steps", "2", *line)
     assert done.code == 0, done.stderr
     assert "did not act" not in caplog.text
     assert "ip2p+negative-prompt/negative: --mend" not in (tmp_path / "table.md").read_text()
@@ -233,7 +233,7 @@ def test_quirks_apart_differ_and_without_the_other_protocols_answers_there_is_no
     assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
     record = row_of(scored("fixed", "own")["retention_vqa"][0])
     assert verdict("retention_vqa", record, Rules()) == record["value"]
-    with pytest.raises(NoEvidence, match="--evidence own"):
+    with pytest.raises(NoEvidence, match="evidence: own"):
         verdict("retention_vqa", record, Rules("paper", "paper"))
 
 

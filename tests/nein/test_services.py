@@ -159,7 +159,8 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     run.image_path(run.edits[1]).unlink()
     edit()
     assert SENT == NAMES[1:2]
-    _, done = edit("--retry-refused")
+    (run.path / "c.yaml").write_text("retry_refused: true")
+    _, done = edit("--config", run.path / "c.yaml")
     assert SENT == [NAMES[0], NAMES[4]]
     assert "refused" not in done.stdout
 

@@ -57,6 +57,7 @@ class MendConfig(Preset, Limit, RuntimeOptions, Output):
     mend: Names = option(
         [], "only these remedies (default: all that can act and need no other model)", "Main"
     )
+    preset: Literal["nano", "paper"] = option("nano", "preset of the kind's benchmark", "Main")
     data: str | None = option(None, "data of the kind's benchmark (default: the preset's)", "Data")
 
     def needs(self) -> list[Need]:

@@ -15,6 +15,7 @@ from nein.config.groups import (
     OnDevice,
     Output,
     Preset,
+    Protocol,
     RuntimeOptions,
     ScoreOptions,
     Seed,
@@ -28,7 +29,7 @@ from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
+class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
     presets = "negbench/eval-"
     default_out = "runs/negbench-PRESET"
     counted = "pictures (retrieval) or questions of a task"
@@ -62,9 +63,6 @@ class EvalConfig(Preset, Limit, Seed, Blind, RuntimeOptions, Output, ScoreOption
     image_root: Names = option([], "image folder, matched by file name; or NAME=FOLDER,...", "Data")
     split: Literal["val", "dev", "train"] = option("val", "split of --data nano", "Data")
     scenes: DrawnCount | None = option(None, "scenes drawn for --data nano (default: the split's)", "Data")
-    protocol: Literal["fixed", "paper"] = option(
-        "fixed", "fixed: shuffled options, shared ties; paper: answer first, ties to it", "Method"
-    )
     features: Literal["normalised", "unnormalised"] = option(
         "normalised", "unnormalised: MCQ as first published", "Method"
     )

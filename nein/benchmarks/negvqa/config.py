@@ -15,6 +15,7 @@ from nein.config.groups import (
     Limit,
     Output,
     Preset,
+    Protocol,
     RuntimeOptions,
     ScoreOptions,
     TrackerOptions,
@@ -28,7 +29,9 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions):
+class NegvqaConfig(
+    Preset, Limit, Protocol, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions
+):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
@@ -61,9 +64,6 @@ class NegvqaConfig(Preset, Limit, Blind, RuntimeOptions, Output, Formats, ScoreO
         "Method",
         among=SCORINGS,
         what="scoring",
-    )
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "reading and averaging: as published, or corrected", "Method"
     )
     matcher: str = option(
         EXACT, "read answers without a letter: exact (counts as wrong), or llm:MODEL", "Method"

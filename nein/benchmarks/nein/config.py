@@ -15,6 +15,7 @@ from nein.config.groups import (
     Limit,
     Output,
     Preset,
+    Protocol,
     Runs,
     RuntimeOptions,
     Sampler,
@@ -40,18 +41,18 @@ class ModelsConfig:
     fid: str = option("nano:fid", "FID network: inception, or a folder")
     vqa: str = option("nano:llava", "VQA judge; also openai:URL#MODEL")
     ovd: str = option("nano:owlv2", "open-vocabulary detector")
-    vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit, as in the paper (CUDA)")
+    vqa_quantization: Literal["none", "bnb-fp4"] = option("none", "bnb-fp4: 4 bit", in_file=True)
     vqa_options: dict[str, Any] = option(
         {}, "of vqa: --models.vqa_options.reasoning_effort none, .device_map auto"
     )
-    ovd_pad: Literal["library", "gray"] = option("library", "padding; gray: as when the paper was written")
-    ovd_backend: Literal["torchvision", "pil"] = option(
-        "torchvision", "resizing; pil: as when the paper was written"
-    )
+    ovd_pad: Literal["library", "gray"] = option("library", "gray: as in the paper", in_file=True)
+    ovd_backend: Literal["torchvision", "pil"] = option("torchvision", "pil: as in the paper", in_file=True)
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
+class EvalConfig(
+    Preset, Limit, Protocol, Seed, Sampler, RuntimeOptions, Output, ScoreOptions, TrackerOptions
+):
     """Everything that decides an evaluation. Field names are the keys of a configuration file."""
 
     presets = "nein/eval-"
@@ -61,12 +62,14 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
     editor: Names = option(
         ["magicbrush"], "NAME, hub id, folder, file.py:function; a,b; LABEL=EDITOR; all", "Main"
     )
-    edited: str | None = option(None, "score existing edits: FOLDER/METHOD/<NeIn id>.jpg", "Main")
+    edited: str | None = option(
+        None, "score existing edits: FOLDER/METHOD/<NeIn id>.jpg", "Main", value="FOLDER"
+    )
     data: str = option("nano", "nano, nano:WORLD, nano:scope, NeIn folder, hub:OWNER/NAME", "Main")
     split: str = option("val", "split of the data", "Data")
-    annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
-    source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
-    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
+    annotations: str | None = option(None, "if not DATA/<split>.json", in_file=True)
+    source_images: str | None = option(None, "folder of COCO images, if not in DATA", in_file=True)
+    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", in_file=True)
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
@@ -91,22 +94,15 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
     )
     metrics: Names = option([], "metrics to compute, or all (nein list metrics)", "Main")
     stages: Names = option(list(STAGES), "stages to run", "Main", among=STAGES, what="stage")
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "paper: as in the published code, quirks included; fixed: as in the papers", "Method"
-    )
-    align: Literal["stretch", "crop"] = option(
-        "stretch", "fit the target by stretching or by cropping", "Method"
-    )
-    align_resolution: PositiveInt = option(512, "resolution of --align crop", "Method")
-    threshold: NonNegativeFloat = option(0.1, "detection threshold", "Method")
-    article: Literal["none", "a_an"] = option("none", "article in the judge's question", "Method")
-    evidence: Literal["both", "own"] = option(
-        "both", "ask the judges the questions of both protocols, or only this one's", "Method"
-    )
-    judge_dtype: Dtype = option("float32", "dtype of the judges (encoders measure in float32)", "Machine")
-    cache: str | None = option(None, "folder of cached target features; default OUT/cache", "Output")
-    retry_refused: bool = option(False, "resend edits that a service refused", "Method")
-    debug_zone: bool = option(False, "write ZONE's intermediate maps to RUN/maps", "Output")
+    align: Literal["stretch", "crop"] = option("stretch", "how the target is fitted", in_file=True)
+    align_resolution: PositiveInt = option(512, "resolution of align: crop", in_file=True)
+    threshold: NonNegativeFloat = option(0.1, "detection threshold", in_file=True)
+    article: Literal["none", "a_an"] = option("none", "article in the judge's question", in_file=True)
+    evidence: Literal["both", "own"] = option("both", "questions of both protocols, or its own", in_file=True)
+    judge_dtype: Dtype = option("float32", "dtype of the judges", in_file=True)
+    cache: str | None = option(None, "folder of target features (default: OUT/cache)", in_file=True)
+    retry_refused: bool = option(False, "resend edits that a service refused", in_file=True)
+    debug_zone: bool = option(False, "write ZONE's intermediate maps to RUN/maps", in_file=True)
     models: ModelsConfig = field(default_factory=ModelsConfig)
 
     @property
@@ -124,7 +120,7 @@ class EvalConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output, ScoreOpti
         edits = "edit" in self.stages and self.edited is None
         wanted = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
-            *(needs.of_editors(self.editor, self.preset, self.editor_overrides()) if edits else []),
+            *(needs.of_editors(self.editor, self.preset, self.editor_options) if edits else []),
             *(needs.of_remedies(self.mend, self.models.vqa) if edits else []),
             *needs.of_metrics(wanted, self.models),
             *needs.of_data(self.data),

@@ -43,7 +43,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         runs_at([config.out_dir])
         return []
     choices = editor_choice.resolve_editors(
-        config.editor, config.preset, config.editor_overrides(), config.edited, config.mend,
+        config.editor, config.preset, config.editor_options, config.edited, config.mend,
         config.protocol == "paper",
     )  # fmt: skip
     if "edit" in config.stages:
@@ -51,7 +51,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             choice.check_references()
     if config.debug_zone and not any(choice.has_maps for choice in choices):
         raise UserError(
-            "--debug-zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
+            "debug_zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
         )
     wanted = config.metrics if "score" in config.stages else []
     score.check_references(wanted, config)
@@ -119,7 +119,7 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
             message = f"'{name}' lacks {len(missing)} of {len(names)} {role} images ({shortlist(missing, 3)})"
             if len(missing) == len(names):
                 raise UserError(
-                    f"{message}; name their folder with --{'nein' if role == 'NeIn' else 'source'}-images."
+                    f"{message}; set {'nein' if role == 'NeIn' else 'source'}_images in a --config file."
                 )
             notes.append(f"{message}; their samples will be unscored.")
     return notes

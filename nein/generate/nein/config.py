@@ -79,7 +79,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        editor = needs.of_editors([self.editor], self.preset, self.editor_overrides())
+        editor = needs.of_editors([self.editor], self.preset, self.editor_options)
         judges = *needs.of_model("itm", self.models.itm), *needs.of_model("vqa", self.models.vqa)
         return [*editor, *judges]
 

@@ -185,7 +185,7 @@ class NeinMaker(maker.Maker):
             families=tuple(config.family_labels),
             **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
         )
-        self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_overrides())
+        self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
 
     def identity(self, device: str) -> dict[str, Any]:
         config, models = self.config, ("itm", "vqa", "vqa_quantization")

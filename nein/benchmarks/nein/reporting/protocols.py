@@ -38,11 +38,11 @@ MOVES = {
     "fid": ("reference",),
 }
 NOT_FROM_EVIDENCE = {
-    "--article": "the article in the judge's question",
-    "--align": "how the target is compared",
-    "--models.ovd_pad": "the detector's padding",
-    "--models.ovd_backend": "the detector's resize",
-    "--models.vqa_quantization": "the judge's dtype",
+    "article": "the article in the judge's question",
+    "align": "how the target is compared",
+    "models.ovd_pad": "the detector's padding",
+    "models.ovd_backend": "the detector's resize",
+    "models.vqa_quantization": "the judge's dtype",
 }
 
 
@@ -76,7 +76,7 @@ class NoEvidence(ValueError):
 def verdict(metric: str, row: Mapping[str, Any], rules: Rules) -> float | None:
     """The value of a score row under `rules`; None: unscored. `row`: `value`, `reason`, `detail`.
 
-    Raises NoEvidence when the other protocol's questions were not asked (`--evidence own`).
+    Raises NoEvidence when the other protocol's questions were not asked (`evidence: own`).
     """
     detail = row["detail"]
     if str(row["reason"]).startswith("not edited: "):
@@ -100,7 +100,7 @@ def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | No
         return None
     if "objects_of" not in detail:
         if detail["protocol"] != rules.objects or (kind == "vqa" and detail["protocol"] != rules.answers):
-            raise NoEvidence(f"retention_{kind} was scored with --evidence own")
+            raise NoEvidence(f"retention_{kind} was scored with evidence: own")
         objects = detail["objects"]
     else:
         objects = detail["objects_of"][rules.objects]
@@ -135,7 +135,7 @@ def rows(run: RunDir) -> list[dict[str, Any]]:
             try:
                 side[row["id"]] = verdict(metric, row, rules)
             except NoEvidence as error:
-                refused[metric, quirk] = f"{error}; score again with --evidence both"
+                refused[metric, quirk] = f"{error}; score again with evidence: both"
     found = []
     for metric, quirk in values:
         if quirk == FIXED:

@@ -99,7 +99,7 @@ REFUSALS = Table(
     "refusals", "Refused by the editor", (*RUN, Row("group", "negative instruction")),
     (Column("refused %"), Column("refused", show=_refused)), {"task": "refusals"},
     "Requests that the editor or its service declined: in no score, and sent again only with "
-    "--retry-refused.",
+    "retry_refused.",
 )  # fmt: skip
 
 
