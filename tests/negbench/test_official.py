@@ -106,7 +106,6 @@ def test_captions_are_lists_of_literals(tmp_path):
 )
 def test_a_list_without_commas_holds_as_many_strings(cell, expected):
     assert official.strings(cell, "x.csv") == expected
-    assert official.strings(f"[{cell}]", "x.csv", nested=True) == (" ".join(expected),)
 
 
 def test_a_cell_is_never_run(tmp_path):

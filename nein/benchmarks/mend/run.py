@@ -125,7 +125,7 @@ def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str])
         changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
         gaps = [row for row in changes if row["variant"] == "gap"]
         broken = [row["what"] for row in changes if _worse(kind, row)]
-        sure = bool(gaps) and all(row["p_holm"] < SIGNIFICANT for row in gaps)
+        sure = bool(gaps) and all(map(_is_significant, gaps))
         closes, widens = (sure and all(sign * row["value"] > 0 for row in gaps) for sign in (-1, 1))
         verdict = "closes the gap" if closes else "widens the gap" if widens else "no clear gain"
         if not any(row["value"] for row in changes):
@@ -138,12 +138,17 @@ def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str])
     return found
 
 
+def _is_significant(row: Mapping[str, Any]) -> bool:
+    """Never with so few images that no p could be small."""
+    return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
+
+
 def _worse(kind: Kind, row: Mapping[str, Any]) -> bool:
     """Whether a change is for the worse, of something that a remedy should leave as it is."""
     metric = METRICS.get(row["metric"])
     kept = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
     fell = (row["value"] or 0) * (1 if metric is None or metric.higher_is_better else -1) < 0
-    return fell and row["p_holm"] < SIGNIFICANT and (kept or row["variant"] in kind.told)
+    return fell and _is_significant(row) and (kept or row["variant"] in kind.told)
 
 
 def recommended(judged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
