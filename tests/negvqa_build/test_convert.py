@@ -1,7 +1,7 @@
 from collections import Counter
 
 from nein.generate.negvqa.card import chosen
-from nein.generate.negvqa.files import letters, wrong_option
+from nein.generate.negvqa.files import balanced, wrong_option
 from nein.generate.negvqa.sources import Choice
 
 
@@ -13,18 +13,17 @@ ITEMS = [item(number, ("GQA", "VQAv2")[number % 2]) for number in range(401)]
 
 
 def test_balanced_letters_are_even_in_every_subset():
-    found = letters(ITEMS, 1234, "balanced")
+    found = balanced(ITEMS, 1234)
     for subset in ("GQA", "VQAv2"):
         counts = Counter(letter for letter, it in zip(found, ITEMS, strict=True) if it.subset == subset)
         assert abs(counts["A"] - counts["B"]) <= 1
 
 
 def test_letters_and_options_depend_on_seed_and_item_not_on_order():
-    for rule in ("balanced", "drawn"):
-        found = dict(zip([i.id for i in ITEMS], letters(ITEMS, 1234, rule), strict=True))
-        turned = dict(zip([i.id for i in ITEMS[::-1]], letters(ITEMS[::-1], 1234, rule), strict=True))
-        assert found == turned
-        assert letters(ITEMS, 5, rule) != letters(ITEMS, 1234, rule)
+    found = dict(zip([i.id for i in ITEMS], balanced(ITEMS, 1234), strict=True))
+    turned = dict(zip([i.id for i in ITEMS[::-1]], balanced(ITEMS[::-1], 1234), strict=True))
+    assert found == turned
+    assert balanced(ITEMS, 5) != balanced(ITEMS, 1234)
     assert wrong_option(ITEMS[3], 1) == wrong_option(ITEMS[3], 1)
 
 

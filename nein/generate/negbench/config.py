@@ -27,27 +27,17 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     source: Literal["nano", "coco", "voc", "captions", "pairs", "chexpert", "ham10000"] = option(
         "nano", "data: nano, coco, voc, captions, pairs (HardNeg-Syn), chexpert, ham10000", "Main"
     )
-    form: Literal["evaluation", "training"] = option(
-        "evaluation", "evaluation (captions, MCQs) or training (NegCap, NegMCQ)", "Main"
-    )
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "paper: as in the released code; fixed: corrected", "Main"
-    )
+    form: Literal["evaluation", "training"] = option("evaluation", "files to test or to train on", "Main")
+    protocol: Literal["paper", "fixed"] = option("fixed", "paper: as released; fixed: corrected", "Main")
     instances: str | None = option(None, "annotations: COCO .json, VOC folder or medical table", "Source")
-    captions: str | None = option(
-        None, "captions: COCO .json, .jsonl, or a folder with a .txt per image", "Source"
-    )
+    captions: str | None = option(None, "COCO .json, .jsonl, or folder with a .txt per image", "Source")
     images: str | None = option(None, "image folder (default: beside the list)", "Source")
     image_set: str | None = option(None, "voc: use only the images of ImageSets/Main/NAME.txt", "Source")
     scenes: DrawnCount = option(60, "number of scenes or pairs to draw for nano", "Source")
     split: Literal["train", "dev", "val"] = option("val", "split of the nano world", "Source")
 
-    concepts: Literal["annotations", "llm"] = option(
-        "annotations", "take objects from annotations, or ask --llm.model", "Concepts"
-    )
-    negatives: PositiveInt | None = option(
-        None, "absent objects per image (default: 3; with llm 5, for video 1)", "Concepts"
-    )
+    concepts: Literal["annotations", "llm"] = option("annotations", "source of object names", "Concepts")
+    negatives: PositiveInt | None = option(None, "absent objects per image (3; llm 5, video 1)", "Concepts")
     verify: Literal["none", "negatives", "both"] = option(
         "none", "drop absent objects that the detector finds; both: also missed ones", "Concepts"
     )
@@ -55,32 +45,18 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     query: str = option("{object}", "detector prompt", "Concepts")
     threshold: UnitInterval = option(0.1, "detection threshold", "Concepts")
 
-    validate: bool = option(
-        False, "drop images whose object lists --llm.model rejects (temperature 0)", "Concepts"
-    )
+    validate: bool = option(False, "drop images whose object lists --llm.model rejects", "Concepts")
 
-    wording: Literal["code", "paper"] = option(
-        "code", "MCQ template: features (code) or includes (paper)", "Sentences"
-    )
+    wording: Literal["code", "paper"] = option("code", "MCQ verb: features, or includes", "Sentences")
     thing: Literal["image", "video"] = option("image", "media type", "Sentences")
-    order: Literal["either", "prefix", "suffix"] = option(
-        "either", "position of the negation in a caption", "Sentences"
-    )
-    captions_per_image: PositiveInt | None = option(
-        None, "evaluation: max captions per image; training has three", "Sentences"
-    )
-    questions: PositiveInt | None = option(
-        None, "evaluation: MCQs per image (default: 3; video or --mcq files: 1)", "Sentences"
-    )
-    mcq: Literal["script", "files"] = option(
-        "script", "evaluation: sample MCQs as the script does, or as in the files", "Sentences"
-    )
+    order: Literal["either", "prefix", "suffix"] = option("either", "place of the negation", "Sentences")
+    captions_per_image: PositiveInt | None = option(None, "evaluation: max per image", "Sentences")
+    questions: PositiveInt | None = option(None, "evaluation: MCQs per image (3; video 1)", "Sentences")
+    mcq: Literal["script", "files"] = option("script", "sample MCQs as script or files do", "Sentences")
     paraphrase: bool = option(False, "rephrase captions and options with --llm.model", "Sentences")
     affneg: bool = option(False, "keep the order of affirmation and negation in paraphrases", "Sentences")
 
-    maker: str = option(
-        "editor:magicbrush", "pairs: editor:NAME adds the object; text:ID generates both", "Pairs"
-    )
+    maker: str = option("editor:magicbrush", "pairs: editor:NAME adds, or text:ID draws both", "Pairs")
     attempts: PositiveInt = option(3, "pairs: max seeds to try until the detector agrees", "Pairs")
     resolution: PositiveInt = option(512, "pairs: image size of text:ID", "Pairs")
     steps: PositiveInt = option(50, "pairs: sampling steps", "Pairs")

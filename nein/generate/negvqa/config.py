@@ -23,21 +23,13 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     default_out = "runs/negvqa-generate-PRESET"
     counted = "questions"
     seed: NonNegativeInt = 1234
-    source: str = option(
-        "nano", "multiple-choice VQA: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Main"
-    )
+    source: str = option("nano", "questions: nano, hub:OWNER/NAME, .jsonl, .json, .csv, .tsv", "Main")
     images: str | None = option(None, "image folder (default: beside the file)", "Main")
     split: str = option("dev", "split of a hub data set", "Source")
-    columns: dict[str, str] = option(
-        {}, "map field names: --columns.question prompt --columns.A option_a", "Source"
-    )
+    columns: dict[str, str] = option({}, "map field names: --columns.question prompt", "Source")
     questions: DrawnCount = option(200, "number of questions to draw for --source nano", "Main")
-    negator: Literal["rules", "llm"] = option(
-        "rules", "negate by rules (offline), or ask --llm.model as the paper does", "Method"
-    )
-    letters: Literal["balanced", "drawn", "notebook"] = option(
-        "balanced", "answer letters: balanced, drawn (paper), or as the notebook", "Method"
-    )
+    negator: Literal["rules", "llm"] = option("rules", "negate by rule, or by --llm.model", "Method")
+    letters: Literal["balanced", "notebook"] = option("balanced", "notebook: as the paper", "Method")
     sheet: PositiveInt = option(100, "random items on the sheet for human review", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)
 

@@ -49,7 +49,7 @@ def write(maker: NegvqaMaker, found: Sequence[tuple[Choice, Negation]]) -> list[
         drawn, right = notebook(kept, config.seed)
         wrong |= drawn
     else:
-        right = letters(kept, config.seed, config.letters)
+        right = balanced(kept, config.seed)
     atomic.write_lines(out / "questions.jsonl", _questions(out, found, wrong, right))
     for variant in VARIANTS:
         rows = (
@@ -118,15 +118,9 @@ def wrong_option(item: Choice, seed: int) -> str:
     return item.wrong[int(rng.integers(len(item.wrong)))]
 
 
-def letters(items: Sequence[Choice], seed: int, rule: str) -> list[str]:
-    """The letter, A or B, that is right for each original question (the other is right for the negated one).
-
-    rule  "balanced": in every subset as many A as B, or one more of either; which items get which depends on
-          their ids and the seed, not on their order. "drawn": each by itself, as in the paper, so that a
-          share of A far from one half can happen.
-    """
-    if rule == "drawn":
-        return ["AB"[sample_seed(seed, f"letter/{item.id}") >> 62] for item in items]
+def balanced(items: Sequence[Choice], seed: int) -> list[str]:
+    """The letter, A or B, that is right for each original question (the other is right for the negated one):
+    in every subset as many A as B, or one more of either, whatever the order of the items."""
     subsets: dict[str, list[int]] = defaultdict(list)
     for index, item in enumerate(items):
         subsets[item.subset].append(index)

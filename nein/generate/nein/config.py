@@ -37,9 +37,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     default_out = "runs/generate-PRESET"
     counted = "source images"
 
-    source: str | None = option(
-        None, "captioned images: nano, a COCO .json, a .jsonl file, or its folder", "Main"
-    )
+    source: str | None = option(None, "captioned images: nano, COCO .json, .jsonl, or a folder", "Main")
     images: str | None = option(None, "image folder (default: beside SOURCE)", "Main")
     scenes: DrawnCount = option(160, "number of scenes to draw for --source nano", "Main")
     objects: str = option("coco", "object vocabulary: coco, nano, or a file", "Clauses")
@@ -54,17 +52,11 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
         what="negation family",
     )
     editor: str = option("magicbrush", "editor that adds the objects", "Generation")
-    image_format: Literal["png", "jpg"] = option(
-        "png", "image format of the samples; jpg: as the released scripts", "Generation"
-    )
+    image_format: Literal["png", "jpg"] = option("png", "of the samples (paper: jpg)", "Generation")
     match_above: float = option(0.4, "filter 1: keep samples above this cosine", "Filters")
-    protocol: Literal["paper", "fixed"] = option(
-        "fixed", "paper: as in the released code; fixed: corrected", "Method"
-    )
+    protocol: Literal["paper", "fixed"] = option("fixed", "paper: as released; fixed: corrected", "Method")
     evaluation_share: UnitInterval = option(0.0659, "fraction of source images in the val split", "Output")
-    formats: Names = option(
-        list(FORMATS), "official (JSON, folders), parquet", "Output", among=FORMATS, what="format"
-    )
+    formats: Names = option([*FORMATS], "official (folders), parquet", "Output", among=FORMATS, what="format")
     stages: Names = option(
         [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
     )

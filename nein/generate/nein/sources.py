@@ -24,7 +24,6 @@ from nein.wording import nouns
 
 SAME_NAME = "another image has this name"
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
-CAPTIONS = "captions.json"
 
 
 @dataclass(frozen=True)
@@ -92,23 +91,22 @@ def official_stem(stem: str) -> str:
 
 
 def _nano(scenes: int) -> Listing[Source]:
-    """Scenes drawn on first use, with a COCO captions file."""
+    """Scenes drawn on first use."""
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
     from nein.nano.sentences import captions
 
-    def draw(draft: Path) -> None:
-        images, annotations = [], []
-        for index in range(scenes):
-            scene, name = data.source_scene(NANO_SPLIT, index), f"COCO_{index + 1:012d}.png"
-            write_png(draft / name, render(scene))
-            images.append({"id": index + 1, "file_name": name})
-            texts = captions(scene, rng_for(NANO_SPLIT, index, "captions"))
-            annotations += [{"image_id": index + 1, "caption": text} for text in texts]
-        atomic.write_json(draft / CAPTIONS, {"images": images, "annotations": annotations})
+    names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
 
-    folder = data.drawn(f"captioned-{scenes}", draw, proof=CAPTIONS)
-    pictures = coco.read(captions=folder / CAPTIONS).pictures
+    def draw(draft: Path) -> None:
+        for index, name in enumerate(names):
+            write_png(draft / name, render(data.source_scene(NANO_SPLIT, index)))
+
+    folder = data.drawn(f"captioned-{scenes}", draw, proof=names[-1])
+    pictures = []
+    for index, name in enumerate(names):
+        texts = captions(data.source_scene(NANO_SPLIT, index), rng_for(NANO_SPLIT, index, "captions"))
+        pictures.append(coco.Picture(name, tuple(texts)))
     return _listing(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 
