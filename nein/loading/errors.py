@@ -112,3 +112,14 @@ def isolated(
     if len(results) != len(items):
         raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")
     return results
+
+
+def isolated_answers(
+    ask: Callable[[list[Any], list[Any]], Iterable[Any]],
+    pictures: Iterable[Any],
+    texts: Iterable[Any],
+    failed: Callable[[BaseException], Any] = reason,
+) -> list[Any]:
+    """`ask(pictures, texts)`, an answer per picture; one that fails costs itself only, as in `isolated`."""
+    pairs = [*zip(pictures, texts, strict=True)]
+    return isolated(lambda part: ask([one for one, _ in part], [text for _, text in part]), pairs, failed)

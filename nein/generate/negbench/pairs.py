@@ -19,7 +19,7 @@ from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.loading.digests import folder_digest
-from nein.loading.errors import isolated
+from nein.loading.errors import isolated_answers
 from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm.client import Client
 from nein.wording import nouns
@@ -299,7 +299,7 @@ def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> 
     ]
     asked = [together, [image.positives for image, _ in usable]] if positives and as_released else [together]
     pictures = [picture for _, picture in usable]
-    answers = [_isolated_scores(verifier, pictures, names) for names in asked]
+    answers = [isolated_answers(verifier.scores, pictures, names, str) for names in asked]
     for number, (image, _) in enumerate(usable):
         rows = [answer[number] for answer in answers]
         failure = next((row for row in rows if isinstance(row, str)), None)
@@ -313,11 +313,3 @@ def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> 
         notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
         done[image.id] = replace(image.noting(*notes), negatives=absent, positives=present)
     return [*done.values()]
-
-
-def _isolated_scores(
-    verifier: Verifier, pictures: Sequence[Any], names: Sequence[tuple[str, ...]]
-) -> list[Any]:
-    """All images together or, where that fails, one by one, so that one odd image costs itself only."""
-    pairs = [*zip(pictures, names, strict=True)]
-    return isolated(lambda part: verifier.scores(*map(list, zip(*part, strict=True))), pairs, str)

@@ -9,6 +9,7 @@ missing. An answer that is neither yes nor no is never kept, and counted apart.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 
 from nein.engine.blocks import sample_seed
 from nein.generate.nein.sources import Source
-from nein.loading.errors import isolated
+from nein.loading.errors import isolated_answers
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
 from nein.wording import families, nouns
@@ -109,6 +110,11 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
 
+def cosines(matcher: Matcher, pictures: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
+    """Per picture the cosine of each of its texts, or why there is none."""
+    return isolated_answers(functools.partial(matcher.match, head="itc"), pictures, texts)
+
+
 def unusable(source: Source, problem: str) -> dict[str, Any]:
     """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
@@ -138,10 +144,7 @@ def match(
         caption = item["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
         texts.append(f"{caption}{' ' if ended else '. '}This image has {named(item['object'], protocol)}.")
-    found: list[Any] = isolated(
-        lambda rows: matcher.match([pictures[i] for i in rows], [[texts[i]] for i in rows], head="itc"),
-        range(len(texts)),
-    )
+    found = cosines(matcher, pictures, [[text] for text in texts])
     matches = []
     for item, text, value in zip(candidates, texts, found, strict=True):
         row: dict[str, Any] = {"id": item["id"], "text": text, "cosine": None}
@@ -162,9 +165,7 @@ def ask(
     prompts = [
         [form.ask_caption(c["caption"]), form.ask_presence(named(c["object"], protocol))] for c in candidates
     ]
-    found: list[Any] = isolated(
-        lambda rows: judge.ask([pictures[i] for i in rows], [prompts[i] for i in rows]), range(len(prompts))
-    )
+    found = isolated_answers(judge.ask, pictures, prompts)
     verdicts = []
     for item, value in zip(candidates, found, strict=True):
         row: dict[str, Any] = {"id": item["id"]}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from nein.generate.nein import algorithms, sources
 from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source
 from nein.loading.digests import json_digest
-from nein.loading.errors import isolated
 from nein.loading.references import is_served, parse_reference
 from nein.models import editor_choice, judges, references
 from nein.models.cached import Services
@@ -68,8 +65,9 @@ class Clauses(NeinStage):
         return [(source, source.problem or _pixels(source.path)) for source in self.maker.members(shard)]
 
     def work(self, model: Any, inputs: list[tuple[Source, np.ndarray | str]]) -> list[Row]:
-        usable = [pair for pair in inputs if not isinstance(pair[1], str)]
-        cosines = iter(isolated(functools.partial(self._cosines, model), usable))
+        usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
+        names = [algorithms.queried(self.maker.rules, source.id) for source, _ in usable]
+        cosines = iter(algorithms.cosines(model, [pixels for _, pixels in usable], names))
         rows = []
         for source, pixels in inputs:
             problem = pixels if isinstance(pixels, str) else ""
@@ -82,10 +80,6 @@ class Clauses(NeinStage):
                 row = algorithms.clauses(source, values, self.maker.rules)
                 rows.append({**row, "sha256": images.pixel_hash(np.asarray(pixels))})
         return rows
-
-    def _cosines(self, matcher: Any, pairs: Sequence[tuple[Source, Any]]) -> Any:
-        names = [algorithms.queried(self.maker.rules, source.id) for source, _ in pairs]
-        return matcher.match([pixels for _, pixels in pairs], names, head="itc")
 
 
 class Generate(NeinStage):
