@@ -145,9 +145,7 @@ def test_a_refusal_is_told_apart_and_a_function_that_always_fails_ends_the_comma
     def fails(image, instruction):
         raise ConnectionError("down")
 
-    with pytest.raises(
-        EditorError, match="'fails' has made no picture so far: fails raised ConnectionError: down"
-    ):
+    with pytest.raises(EditorError, match="'fails' has made no picture so far: fails raised"):
         as_editor(fails, retries=0, concurrency=2).edit(requests_of(3))
 
 

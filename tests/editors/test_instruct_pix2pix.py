@@ -246,10 +246,7 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
     [
         ({"image_guidance_scale": 0.9}, "image_guidance_scale is 0.9.*>= 1.*disagree"),
         ({"guidance_scale": 1.0}, "guidance_scale is 1.0"),
-        (
-            {"guidance": "instructdiffusion", "image_guidance_scale": -1.0},
-            r"image_guidance_scale is -1\.0; they must be > 0 and >= 0",
-        ),
+        ({"guidance": "instructdiffusion", "image_guidance_scale": -1.0}, r"image_guidance_scale is -1\.0"),
         ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
         ({"steps": 1}, "steps is 1; expected a whole number of at least 2"),
         ({"steps": "4"}, "steps is '4'; expected a whole number"),

@@ -84,14 +84,8 @@ def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution
         (lambda: preset_row("ip2p", "papr"), r"Unknown preset 'papr'; .*Allowed: nano, paper"),
         (lambda: preset_row("identity", "paper"), "'identity' has no preset 'paper'"),
         (lambda: get_editor("magicbrsh"), r"did you mean 'magicbrush'\?.*identity.*folder or hub id"),
-        (
-            lambda: editors.check("ip2p", guidence_scale=3),
-            r"option 'guidence_scale'; did you mean 'guidance_scale'\?.*steps.*editor 'ip2p'",
-        ),
-        (
-            lambda: get_editor("identity", steps=3),
-            r"Unknown option 'steps'\. It was given to editor 'identity'",
-        ),
+        (lambda: editors.check("ip2p", guidence_scale=3), r"option 'guidence_scale'; did you mean"),
+        (lambda: get_editor("identity", steps=3), r"Unknown option 'steps'\. It was given to editor"),
         (lambda: get_editor("solid", checkpoint="x/y"), "'solid' has no model"),
         (lambda: get_editor("ip2p-nano", checkpoint="nano:ip2q"), "'nano:ip2q' cannot be resolved"),
     ],

@@ -303,11 +303,7 @@ def test_neins_files_are_read_only_by_name(tmp_path):
         ("valse", [], "holds no JSON object of items"),
         ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
-        (
-            "beaf-pairs",
-            [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}],
-            'the question "Do you see cars\\?" is not of the form',
-        ),
+        ("beaf-pairs", [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}], 'the question "Do you see'),
         ("naturalbench", NATURALBENCH[:3], "four for every pair"),
         ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
         ("sugarcrepe", {}, "no item that this test asks about"),
