@@ -136,6 +136,9 @@ negbench analyse --objects dog => pairs of two objects
 negbench analyse --objects dog/dog => pairs of two objects
 negbench analyse --model , => No model was named
 negbench analyse --model clop => did you mean 'clip'
+convert nowhere.ckpt out => There is no file
+convert clip/pytorch_model.bin bare => exists already
+convert file a/b => parent
 negbench convert in.pt out --architecture ViT-B-32 --base nano:clip => --base says what a method
 negbench convert in.pt out --architecture dcsm --quick-gelu => --quick-gelu says nothing of dcsm
 

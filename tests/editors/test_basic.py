@@ -4,12 +4,6 @@ import pytest
 from nein.editors import EditorError, get_editor
 
 
-def test_identity_returns_the_picture_itself(requests_of):
-    requests = requests_of(2)
-    for request, result in zip(requests, get_editor("identity").edit(requests), strict=True):
-        np.testing.assert_array_equal(result.image, request.image)
-
-
 @pytest.mark.parametrize("color", ["#0a141e", "0A141E", (10, 20, 30), [10, 20, 30]])
 def test_solid_fills_with_its_colour_in_rgb_order(color, requests_of):
     image = get_editor("solid", color=color).edit(requests_of(1))[0].image

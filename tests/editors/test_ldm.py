@@ -209,12 +209,3 @@ def test_of_torchs_old_format_tensors_are_read_and_the_rest_is_refused_for_its_r
 def test_without_a_configuration_the_sentence_says_what_to_give(files):
     with pytest.raises(EditorError, match=r"timbrooks/instruct-pix2pix.*give config=FOLDER with"):
         read_pipeline(files["plain.safetensors"])
-
-
-def test_conversion_refuses_wrong_paths(files, tmp_path):
-    with pytest.raises(UserError, match="There is no file"):
-        convert(tmp_path / "nowhere.ckpt", tmp_path / "out")
-    with pytest.raises(UserError, match="exists already"):
-        convert(files["plain.ckpt"], tmp_path)
-    with pytest.raises(UserError, match="parent"):
-        convert(files["plain.ckpt"], tmp_path / "a" / "b")

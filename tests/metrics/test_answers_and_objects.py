@@ -28,24 +28,12 @@ def test_the_two_protocols_read_answers_as_documented(answer, removed, present, 
     assert parse_yes_no(answer) is parsed
 
 
-CAPTION = "A couple of dogs play with their frisbee while the dogs' owner watches; it is red."
-
-
-def test_the_paper_takes_the_roots_of_noun_chunks_as_written_with_pronouns():
-    [found] = caption_objects([CAPTION], protocol="paper")
-    assert {"couple", "dogs", "frisbee", "it"} <= set(found)
-
-
-def test_fixed_takes_distinct_nouns_as_lemmas_and_no_quantities_or_pronouns():
-    [found] = caption_objects([CAPTION], protocol="fixed")
-    assert {"dog", "frisbee"} <= set(found)
-    assert not {"couple", "it", "dogs"} & set(found)
-
-
 @pytest.mark.parametrize(
     ("caption", "excluded", "fixed", "paper"),
     [
         ("Two cars and a Car.", "", ["car"], ["cars", "Car"]),
+        ("A couple of dogs play with a frisbee; it is red.", "", ["dog", "frisbee"],
+         ["couple", "dogs", "frisbee", "it"]),
         ("A dog chases a dog.", "", ["dog"], ["dog", "dog"]),
         ("A group of people in front of a house.", "", ["people", "house"],
          ["group", "people", "front", "house"]),
