@@ -271,18 +271,15 @@ def _seal(benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Seque
         "options": dataclasses.asdict(config),
     }
     facts["runs"] = [[run.identity, _facts(config, run), run.outputs] for run in runs]
-    facts["data"] = [_state(stage) for run in runs for stage in run.stages]
+    facts["data"] = [
+        [stage.state(stage.records(number)) for number in stage.blocks.numbers]
+        for run in runs for stage in run.stages
+        if stage.state is not None and not stage.depends_on_all  # what those read may be blocks
+    ]  # fmt: skip
     others = [path / FIGURES for path in runs_below(config.out_dir)] if benchmark.whole else []
     report = [path for path in [*config.out_dir.iterdir(), *others] if path.is_file()]
     facts["files"] = [*map(atomic.stamps, (folder.path for folder in folders)), atomic.stamps_of(report)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _state(stage: Stage) -> Any:
-    """What changes with the files that the rows of a stage are made of; of all wanted blocks."""
-    if stage.state is None or stage.depends_on_all:
-        return None
-    return [stage.state(stage.records(number)) for number in stage.blocks.numbers]
 
 
 def _is_complete(folder: Folder) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, shapes
+from nein.engine import atomic
 from nein.engine.errors import UserError
 
 Box = tuple[float, float, float, float]
@@ -115,9 +115,9 @@ def _key(identifier: float | str) -> str:
     )
 
 
-def _content(path: Path, shape: shapes.Shape) -> dict[str, Any]:
+def _content(path: Path, shape: atomic.Shape) -> dict[str, Any]:
     content = atomic.read_json(path)
-    if fault := shapes.fault(content, shape):
+    if fault := atomic.fault(content, shape):
         raise UserError(f"'{path}' is not a COCO file: {fault}.")
     return content
 

@@ -1,21 +1,28 @@
 """Answers of models on disk, and what they cost: what was asked once is never asked again, by this command or
-a later one."""
+a later one. And features of images and sentences, found again by content."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
+import safetensors.numpy
+
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
+log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds to wait for another process that is writing
 
 
@@ -180,3 +187,42 @@ class Unique:
         """Whether the name has not occurred before."""
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:16]
         return self._db.execute("INSERT OR IGNORE INTO names VALUES (?)", (digest,)).rowcount == 1
+
+
+# --- features ---------------------------------------------------------------------------
+
+
+def scope_of(ids: Iterable[str]) -> str:
+    """The address of a block: 16 hex digits of SHA-256 over its sample ids in order."""
+    return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """The features of blocks, in files below `root`: key -> float32 array, by space and scope.
+
+    The entries of one block lie in one small file. Its address is made of a *space*, which names model
+    weights, preprocessing and dtype, and of the block's content, because a network's last bits depend on
+    what else is in the batch: without it a result could depend on what had been kept before.
+    """
+
+    root: Path
+
+    def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
+        """{} where nothing is kept, or where the file is damaged."""
+        path = self._path(space, scope)
+        if not path.is_file():
+            return {}
+        try:
+            return safetensors.numpy.load(path.read_bytes())
+        except (OSError, ValueError, safetensors.SafetensorError) as error:
+            log.warning("cache file %s is damaged and is made again (%s)", path, error)
+            return {}
+
+    def put(self, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
+        """Keeps the entries of a block in place of what was kept of it."""
+        whole = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
+        atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(whole))
+
+    def _path(self, space: str, scope: str) -> Path:
+        return self.root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"

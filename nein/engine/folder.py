@@ -28,9 +28,9 @@ from typing import Any, ClassVar
 
 from nein.engine import atomic
 from nein.engine.answers import spent
+from nein.engine.atomic import Shape
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.errors import UserError
-from nein.engine.shapes import Shape
 
 FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"
@@ -71,7 +71,7 @@ class Folder:
     """Paths, manifest and rows of one run; holds no open file.
 
     content_name  What is in it, in messages: "edits", "answers".
-    row_shapes    What the rows of outputs look like (`nein.engine.shapes`), by the first part of their name.
+    row_shapes    What the rows of outputs look like (`atomic.Shape`), by the first part of their name.
     """
 
     path: Path

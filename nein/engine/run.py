@@ -71,18 +71,14 @@ class Executor:
         self.device = self.processes.device(device)
         self._job, self._jobs = share
         self._at_once, self._requests, self._debug = at_once, requests, debug
-        self._loaded: Loaded | None = None
-        self._notes: dict[Path, Notes] = {}
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process opens the folders."""
-        return self.processes.is_main
-
-    @property
-    def concludes(self) -> bool:
-        """Whether this process writes what follows from all blocks."""
-        return self.is_main and self._jobs == 1
+        #: Whether this process opens the folders, and whether it writes what follows from all blocks.
+        self.is_main = self.processes.is_main
+        self.concludes = self.is_main and self._jobs == 1
+        self._mutex = threading.Lock()
+        self._model: Model | None = None  # the one in memory, which is `_thing`
+        self._thing: Any = None
+        self._described: set[tuple[Path, str]] = set()
+        self._notes: dict[Path, tuple[Folder, dict[str, Any]]] = {}
 
     def barrier(self) -> None:
         """Returns when every process that was started together has come here."""
@@ -116,7 +112,7 @@ class Executor:
                         continue  # the last command makes it, when all shares have ended
                 made[index] = self._make_all(step)
                 names = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
-                if self._loaded is not None and self._loaded.model.name not in names:
+                if self._model is not None and self._model.name not in names:
                     self._release()
             self._write_notes()
         except BaseException:
@@ -125,7 +121,7 @@ class Executor:
                 self._write_notes()
             raise
         finally:
-            self._loaded = None
+            self._model = self._thing = None
             self._notes.clear()
         self._meet(steps)
         return made
@@ -147,7 +143,9 @@ class Executor:
         """Makes the open blocks of this worker's share; how many. An exception, as Ctrl-C is, comes when
         those in work have ended."""
         rank, size = self._job * self.processes.size + self.processes.rank, self._jobs * self.processes.size
-        bar = _bar(step, rank, size, quiet=not self.is_main)
+        shown = self.is_main and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        total, title = len(step.stage.blocks.share(rank, size)), f"{step.stage.name} {step.label}".strip()
+        bar = tqdm(total=total, desc=title, unit="block", disable=not shown)
         tasks = open_tasks(step, rank, size, bar.update)
         if (first := next(tasks, None)) is None:
             bar.close()
@@ -186,40 +184,52 @@ class Executor:
 
     def _make(self, task: Task, inputs: Future[Any] | None = None) -> None:
         """The files of a block are there when this returns."""
-        step, stage = task.step, task.step.stage
-        loaded = self._load(step)
+        folder, stage = task.step.folder, task.step.stage
+        thing = self._load(task.step)
         block = stage.read(task.number) if inputs is None else inputs.result()
         start = time.perf_counter()
-        rows = stage.work(loaded.thing if loaded else None, block, task.missing)
-        seconds = time.perf_counter() - start
-        if loaded is not None:
-            loaded.describe_in(step.folder)
+        rows = stage.work(thing, block, task.missing)
+        seconds, peaks = time.perf_counter() - start, environment.peak_memory(self.device)
+        with self._mutex:
+            # What a model is stands in the folder before the first rows of it.
+            for kind, facts in (stage.model.describe(thing) if stage.model else {}).items():
+                if (folder.path, kind) not in self._described:
+                    folder.note_model(kind, *facts)
+                    self._described.add((folder.path, kind))
+            note = self._notes.setdefault(folder.path, (folder, {"stages": {}, "usage": {}}))[1]
+            sums = note["stages"].setdefault(stage.name, {"blocks": 0, "rows": 0, "seconds": 0.0})
+            sums["blocks"] += 1
+            sums["rows"] += max(map(len, rows.values()))
+            sums["seconds"] = round(sums["seconds"] + seconds, 3)
+            sums["peak_memory"] = peaks  # it only grows
         task.put(rows)
-        count = max(map(len, rows.values()))
-        self._note(step.folder).add(stage.name, count, seconds, environment.peak_memory(self.device))
 
     # --- models and notes ------------------------------------------------------------------
 
-    def _load(self, step: Step) -> Loaded | None:
+    def _load(self, step: Step) -> Any:
         """The model of a step, loaded once. On a GPU with less than half of its memory free the one before is
         dropped first."""
         model = step.stage.model
-        if model is None:
-            return None
-        if self._loaded is not None and self._loaded.model.name == model.name:
-            return self._loaded
-        if model.place == "device" and _free_share(self.device) < 0.5:
-            self._release()
-        before, self._loaded = self._loaded, Loaded(model, self.device)
-        del before
-        return self._loaded
+        if model is None or (self._model is not None and self._model.name == model.name):
+            return self._thing if model else None
+        if self.device != "cpu" and model.place == "device":
+            import torch
+
+            free = total = 1
+            if self.device.startswith("cuda"):
+                torch.cuda.empty_cache()
+                free, total = torch.cuda.mem_get_info(self.device)
+                torch.cuda.reset_peak_memory_stats(self.device)
+            if self.device == "mps" or free < total / 2:
+                self._release()
+        self._note_usage()
+        self._model, self._thing, self._described = model, model.load(), set()
+        return self._thing
 
     def _release(self) -> None:
         """Frees the memory of the model at hand."""
-        if self._loaded is None:
-            return
         self._note_usage()
-        self._loaded = None
+        self._model = self._thing = None
         if self.device == "cpu" and 0 < environment.peak_memory().get("host", 0) < SMALL:
             return
         gc.collect()
@@ -229,63 +239,18 @@ class Executor:
 
     def _stop(self) -> None:
         """Ends waiting for answers."""
-        if self._loaded is not None:
-            getattr(self._loaded.thing, "stop", lambda: None)()
-
-    def _note(self, folder: Folder) -> Notes:
-        return self._notes.setdefault(folder.path, Notes(folder))
+        getattr(self._thing, "stop", lambda: None)()
 
     def _note_usage(self) -> None:
-        if self._loaded is not None:
-            for kind, usage in self._loaded.model.usage(self._loaded.thing).items():
-                for folder in self._loaded.folders.values():
-                    self._note(folder).usage[kind] = dict(usage)
+        """What the model at hand says of its work, for every folder that it worked for."""
+        used = self._model.usage(self._thing) if self._model is not None else {}
+        for path in {path for path, _ in self._described}:
+            self._notes[path][1]["usage"] |= {kind: dict(usage) for kind, usage in used.items()}
 
     def _write_notes(self) -> None:
         self._note_usage()
-        for notes in self._notes.values():
-            notes.folder.note({"stages": notes.stages, "usage": notes.usage})
-
-
-class Loaded:
-    """A model in memory, and the folders that it has been described in."""
-
-    def __init__(self, model: Model, device: str) -> None:
-        if device.startswith("cuda"):
-            import torch
-
-            torch.cuda.reset_peak_memory_stats(device)
-        self.model, self.thing = model, model.load()
-        self.folders: dict[Path, Folder] = {}
-        self._described: set[tuple[Path, str]] = set()
-        self._mutex = threading.Lock()
-
-    def describe_in(self, folder: Folder) -> None:
-        """Notes what the model is, before its first rows are written. Raises UserError for another one."""
-        with self._mutex:
-            self.folders[folder.path] = folder
-            for kind, (fingerprint, description) in self.model.describe(self.thing).items():
-                if (folder.path, kind) not in self._described:
-                    folder.note_model(kind, fingerprint, description)
-                    self._described.add((folder.path, kind))
-
-
-class Notes:
-    """What this worker did in a folder: its note, written once at the end. Threads may share it."""
-
-    def __init__(self, folder: Folder) -> None:
-        self.folder = folder
-        self.stages: dict[str, dict[str, Any]] = {}
-        self.usage: dict[str, dict[str, Any]] = {}
-        self._mutex = threading.Lock()
-
-    def add(self, stage: str, rows: int, seconds: float, peaks: dict[str, int]) -> None:
-        with self._mutex:
-            sums = self.stages.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0})
-            sums["blocks"] += 1
-            sums["rows"] += rows
-            sums["seconds"] = round(sums["seconds"] + seconds, 3)
-            sums["peak_memory"] = peaks  # it only grows
+        for folder, note in self._notes.values():
+            folder.note(note)
 
 
 def needs(step: Step, other: Step) -> bool:
@@ -298,24 +263,6 @@ def _is_done(step: Step) -> bool:
     """Whether all wanted blocks are there."""
     numbers = step.stage.blocks.numbers
     return all(step.folder.done(output).issuperset(numbers) for output in step.stage.outputs)
-
-
-def _bar(step: Step, rank: int, size: int, *, quiet: bool) -> tqdm[Any]:
-    """Of the blocks of a share; shown in a terminal, or in a notebook."""
-    shown = not quiet and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    total = len(step.stage.blocks.share(rank, size))
-    return tqdm(total=total, desc=f"{step.stage.name} {step.label}".strip(), unit="block", disable=not shown)
-
-
-def _free_share(device: str) -> float:
-    """How much of a device's memory is free, 0 to 1; 0 where it does not tell, 1 for a CPU."""
-    if not device.startswith("cuda"):
-        return float(device == "cpu")
-    import torch
-
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return free / total
 
 
 @contextlib.contextmanager

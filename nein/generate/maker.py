@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from nein.benchmarks.runner import invocation
+from nein.engine.atomic import Shape
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row
 from nein.engine.run import Executor
-from nein.engine.shapes import Shape
 from nein.engine.stages import Model, Stage, Step
 from nein.generate.sources import Listing
 from nein.loading.references import is_served

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nein.engine.answers import AnswerCache, BlockStore, Unique
+from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, Unique, scope_of
 from nein.engine.errors import UserError
-from nein.engine.features import FeatureCache, scope_of
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path):

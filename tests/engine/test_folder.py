@@ -5,9 +5,9 @@ import pytest
 
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
+from nein.engine.atomic import fault, quick
 from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS, Folder
-from nein.engine.shapes import fault, quick
 from nein.reporting import figures
 from tests.helpers.commands import exit_code
 

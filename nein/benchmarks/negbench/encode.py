@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nein.datasets.negbench.records import Media
-from nein.engine import features, images
+from nein.engine import answers, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
@@ -126,7 +126,7 @@ class Encoding:
         if self.media is None and hasattr(model, "overlong"):
             for row, cut in zip(rows, isolated(model.overlong, [row["name"] for row in rows]), strict=True):
                 row |= {"cut": True} if cut is True else {}
-        cached = features.FeatureCache(self.cache).get(self._space(model.fingerprint), _scope(rows))
+        cached = answers.FeatureCache(self.cache).get(self._space(model.fingerprint), _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in cached for row, _ in todo):
             encoded = isolated(functools.partial(self.encode, model), [content for _, content in todo])
@@ -139,7 +139,7 @@ class Encoding:
                 else:
                     entries[row["key"]] = feature
             # By what could be encoded: what a failing picture left to the others is no whole block's.
-            features.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
+            answers.FeatureCache(self.cache).put(self._space(model.fingerprint), _scope(rows), entries)
         return {self.output: rows}
 
     def _state(self, records: range) -> list[int | None]:
@@ -163,7 +163,7 @@ class Encoding:
         return False
 
     def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        return features.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
+        return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -176,4 +176,4 @@ class Encoding:
 
 def _scope(rows: Sequence[Row]) -> str:
     """A block's content; a picture without a feature counts by why, which decides how others were encoded."""
-    return features.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)
+    return answers.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)

@@ -19,10 +19,10 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import Encoded, Encoding
 from nein.datasets.negbench import loading, records
 from nein.datasets.negbench.loading import DataSet
+from nein.engine.atomic import Shape
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row, runs_below
-from nein.engine.shapes import Shape
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)

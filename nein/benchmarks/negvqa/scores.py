@@ -20,8 +20,8 @@ from nein import statistics
 from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.runner import selected
 from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
+from nein.engine.atomic import Shape
 from nein.engine.folder import Folder
-from nein.engine.shapes import Shape
 from nein.metrics.choices import Reply
 from nein.metrics.letters import by_option, parse, without_missing
 from nein.reporting import figures as frames

@@ -18,11 +18,11 @@ from typing import Any
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.runner import FINISHED, selected, selected_blocks
 from nein.datasets.nein.samples import TRACKS
-from nein.engine import atomic, shapes
+from nein.engine import atomic
+from nein.engine.atomic import Shape
 from nein.engine.blocks import SEGMENT, SELECTION, Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row, runs_at
-from nein.engine.shapes import Shape
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
@@ -249,9 +249,9 @@ class RunDir(Folder):
         path = self.path / "corpus.json"
         corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
         for metric, entry in corpus.items():
-            fault = shapes.fault(entry, CORPUS_ENTRY, metric)
+            fault = atomic.fault(entry, CORPUS_ENTRY, metric)
             if not fault and entry["value"] is not None:
-                fault = shapes.fault(entry, _DISTANCE, metric)
+                fault = atomic.fault(entry, _DISTANCE, metric)
             if fault:
                 raise UserError(f"'{path}': {fault}; score the run again with nein eval.")
         return corpus

@@ -22,10 +22,9 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.answers import AnswerCache, BlockStore
+from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.features import FeatureCache, scope_of
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute

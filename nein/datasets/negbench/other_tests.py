@@ -14,9 +14,9 @@ from nein.datasets.negbench.media import region
 from nein.datasets.negbench.polarity import NO, YES, Pair, denies
 from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, RetrievalItem
 from nein.datasets.nein.samples import load_folder
-from nein.engine import atomic, shapes
+from nein.engine import atomic
+from nein.engine.atomic import Shape
 from nein.engine.errors import UserError
-from nein.engine.shapes import Shape
 from nein.loading.errors import first_line
 from nein.wording import families
 from nein.wording.scope import DEPTH, OTHERS
@@ -74,7 +74,7 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
-    if fault := shapes.fault(content, _CC_NEG):
+    if fault := atomic.fault(content, _CC_NEG):
         raise UserError(f"'{path}': {fault}.")
     images, notes = content["image_paths"], content["annotations"]
     if len(images) != len(notes):
@@ -291,9 +291,9 @@ def _original(item: dict[str, Any]) -> str:
 def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
     """(name or number, item) of a JSON file, which must hold a `kind`."""
     content = atomic.read_json(path)
-    if shapes.fault(content, kind):
+    if atomic.fault(content, kind):
         raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
     for name, item in content.items() if kind is dict else enumerate(content):
-        if fault := shapes.fault(item, shape):
+        if fault := atomic.fault(item, shape):
             raise UserError(f"'{path}', item {name}: {fault}.")
         yield str(name), item

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic, shapes
+from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
 from nein.wording import families, nouns
@@ -315,7 +315,7 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
         if record.get(name) is not None:
             fields[name] = str(record[name])
     for name, shape in (*((name, int) for name in _DIFFICULTY), ("things", _THINGS)):
-        if name in record and (fault := shapes.fault(record[name], shape)):
+        if name in record and (fault := atomic.fault(record[name], shape)):
             problems.add(f"field '{name}' of another form", f"{label}: {fault}")
             return None
     stems = [fields["COCO"], fields["NeIn"], *(thing["without"] for thing in record.get("things", ()))]
