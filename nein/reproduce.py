@@ -21,7 +21,7 @@ from pydantic import AfterValidator, ConfigDict, Field, NonNegativeFloat, NonNeg
 
 from nein.benchmarks import registry
 from nein.config import options
-from nein.config.groups import OnDevice
+from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, argument, option
 from nein.engine.errors import UserError, chosen
 from nein.loading.references import Need
@@ -85,7 +85,7 @@ TABLES = {
 
 
 @dataclass(kw_only=True)
-class ReproduceConfig(OnDevice):
+class ReproduceConfig(Limit, OnDevice):
     """Which table, of how many samples, or which file is checked."""
 
     epilog = (
@@ -98,7 +98,6 @@ class ReproduceConfig(OnDevice):
     preset: Literal["nano", "paper"] = option(
         "paper", "paper: published models; nano: the same path in miniature", "Main"
     )
-    samples: PositiveInt | None = option(None, "only the first N samples of the data", "Main")
     model: Names = option(
         [], "rows to measure, LABEL=FOLDER for own weights (default: all downloadable)", "Main"
     )
@@ -133,7 +132,7 @@ class ReproduceConfig(OnDevice):
             "preset": self.preset, **table.options, **(table.nano if self.preset == "nano" else {}),
             table.asks: ",".join(self.model) or table.models[self.preset],
             **({"data": self.data} if self.data else {}),
-            "limit": self.samples, "device": self.device, "out": str(self.out_dir), **self.run,
+            "limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run,
         }  # fmt: skip
         return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
@@ -265,7 +264,7 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
             ours: dict[str, Any] = {"value": None, "low": None, "high": None, "n": 0, "unscored": 0}
             found = frames.pick(measured, **here) or {}
             ours |= {key: found[key] for key in ours if found.get(key) is not None}
-            agrees, why = agreement(entry, ours, config.preset, config.samples)
+            agrees, why = agreement(entry, ours, config.preset, config.limit)
             row = entry.row
             figures.append(
                 Figure(row=row, of=dict(entry.of), published=entry.value, **ours, agrees=agrees, why=why)
@@ -285,7 +284,7 @@ def reproduction(config: ReproduceConfig, folders: Sequence[Path]) -> Reproducti
         if name not in PLACES
     }
     return Reproduction(
-        table=str(config.table), preset=config.preset, samples=config.samples, options=given, runs=runs,
+        table=str(config.table), preset=config.preset, samples=config.limit, options=given, runs=runs,
         figures=figures,
     )  # fmt: skip
 

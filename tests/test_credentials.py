@@ -43,7 +43,7 @@ def test_addresses_lose_their_credentials():
         "eval --editor {} --out {o}",
         "eval --mend rewrite:llm:{} --out {o}",
         "slurm eval --editor {} --out {o}",
-        "check --judge vqa {}",
+        "check --kind vqa {}",
     ],
 )
 @pytest.mark.parametrize("form", ["{u}:{p}@{h}#eye-7b", "{h}?tok={t}#eye-7b", "{u}:{p}/x@host:1/v1"])

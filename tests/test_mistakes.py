@@ -89,15 +89,15 @@ grid run --columns sample,idenity => Unknown column 'idenity'; did you mean 'ide
 grid run --highlight nobody => Unknown column or sample 'nobody'
 calibrate run --judges vqq => did you mean 'vqa'?
 calibrate run --limit 1 => --limit is 1; at least 2 are needed
-calibrate run --judge llava => must be vqa=REFERENCE or ovd=REFERENCE
+calibrate run --judges none => No judge was named
 calibrate run --instances key.yaml => is not
 calibrate run --instances none.json => There is no file
 check identify => did you mean
 check identity --number 2 => at least 3
 check identity --number 1001 => at most 1000
 check solid --editor-options.color red => expected '#rrggbb'
-check --judge vqa nowhere => no model folder 'nowhere'
-check --judge vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device
+check --kind vqa nowhere => no model folder 'nowhere'
+check --kind vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device
 reproduce => needs TABLE
 reproduce nein-tabel3 => did you mean 'nein-table3'
 reproduce nein-table3 --preset=nano --run.foo 3 => Unknown option --foo

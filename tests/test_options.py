@@ -156,7 +156,7 @@ ASKING = (
     "negbench eval --vlm {s} --model none --scenes 6 --tasks mcq --blind 0",
     "negbench generate --source nano --scenes 4 --form training --concepts llm --verify none --llm.model {s}",
     "negvqa generate --source nano --questions 2 --negator llm --llm.model {s}",
-    "check --judge vqa {s}",
+    "check --kind vqa {s}",
 )
 
 

@@ -27,7 +27,7 @@ def made(tmp_path_factory):
     def make(table):
         if not (top / table / FILE).exists():
             # NegBench's own twin is drawn for fewer scenes than its cache has.
-            words = ["--preset=nano", "--samples=4", "--device=cpu", f"--out={top / table}"]
+            words = ["--preset=nano", "--limit=4", "--device=cpu", f"--out={top / table}"]
             words += ["--model=ip2p", "--run.metrics=l1,fid,removal_vqa"] if table == "nein-table3" else []
             words += ["--run.scenes=8"] if table.startswith("negbench") else []
             config = options.read(ReproduceConfig, [table, *words])[0]
@@ -62,7 +62,7 @@ def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_agai
     for lost in ([folder / FILE], [folder / FILE, block]):
         for path in lost:
             path.unlink()
-        words = ("negvqa-table1", "--preset=nano", "--samples=4", "--device=cpu", f"--out={folder}")
+        words = ("negvqa-table1", "--preset=nano", "--limit=4", "--device=cpu", f"--out={folder}")
         assert outcome(capsys, "reproduce", *words).code == 0
         after = json.loads((folder / FILE).read_text())
         assert after["figures"] == before["figures"]
@@ -74,7 +74,7 @@ def test_every_table_names_models_of_it_and_options_of_its_command():
     for name, table in TABLES.items():
         cells = list(registry.get(table.benchmark).published(table.source, None))
         assert len({reproduce._key(one) for one in cells}) == len(cells) > 0, name
-        config = options.read(ReproduceConfig, [name, "--data=x", "--samples=3"], to_fetch=True)[0]
+        config = options.read(ReproduceConfig, [name, "--data=x", "--limit=3"], to_fetch=True)[0]
         inner = config.inner(to_fetch=True)
         assert (inner.protocol, inner.limit, inner.data) == ("paper", 3, "x")
         assert config.needs()

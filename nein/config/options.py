@@ -360,7 +360,7 @@ def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
         group.add_argument(item.name, metavar=item.metadata["metavar"], help=text, nargs=count)
         return
     flag, choices = _flag(name), ",".join(literals(item.hint))
-    value = "N" if re.search(r"\b(int|float)\b", hint) else "FILE" if "Path" in hint else "NAME"
+    value = "N" if re.search(r"\b(int|float)\b", hint) else "PATH" if "Path" in hint else "NAME"
     value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and item.hint != Names else value
     value = item.metadata.get("value", value)
     more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}

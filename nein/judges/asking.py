@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pydantic
+
 from nein.benchmarks.nein.config import EvalConfig, ModelsConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.engine.errors import UserError
@@ -32,10 +34,8 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
     given = dict(run.manifest().get("config", {}))
     named = {item.name for item in dataclasses.fields(ModelsConfig)}
     models = {key: value for key, value in given.pop("models", {}).items() if key in named}
-    config = EvalConfig(
-        **{k: v for k, v in given.items() if k in fields}, models=ModelsConfig(**models | dict(judges or {}))
-    )
-    return run, config
+    values = {**{k: v for k, v in given.items() if k in fields}, "models": models | dict(judges or {})}
+    return run, pydantic.TypeAdapter(EvalConfig).validate_python(values)
 
 
 def needs_of(kind: str, path: Path) -> list[Need]:

@@ -47,7 +47,7 @@ def run(options: CalibrateConfig) -> None:
     from nein.benchmarks.nein import score
     from nein.judges import known
 
-    directory, config = read_config(options.run, options.named)
+    directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
     out = options.out or directory.out / "calibration"
     atomic.make_folder(out)
     services = Services.of(options, config.cache_dir / "answers.sqlite")
@@ -57,7 +57,7 @@ def run(options: CalibrateConfig) -> None:
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
-    for kind in options.judges:
+    for kind in options.named:
         judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
         file = calibrate(kind, judge, cases, config, out, options.batch_size)
         result = atomic.read_json(file)

@@ -1,7 +1,7 @@
 """The command `nein check`: does an editor or a judge keep its contract? A plain list, passed or failed.
 
 nein check EDITOR             a name, a folder, a hub id, plugin of `nein.editors`, or module:attribute
-nein check --judge vqa REF    a reference as `--models.vqa` takes it, or module:attribute
+nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:attribute
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def run(options: CheckConfig) -> int:
 
     how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
     services = Services.of(options, None)
-    if options.judge:
-        subject = judges.load(options.judge, options.subject, services=services, **how)
-        outcomes = check_judge(options.judge, subject, options.number)
+    if options.kind != "editor":
+        subject = judges.load(options.kind, options.subject, services=services, **how)
+        outcomes = check_judge(options.kind, subject, options.number)
     else:
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
         subject = choice.load(batch_size=4, services=lambda: services, **how)

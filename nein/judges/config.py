@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.benchmarks.nein.config import Elsewhere
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending
 from nein.config.options import Device, Names, Paths, argument, option
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, chosen
 from nein.loading.references import Need
 
 KINDS = ("vqa", "ovd")
@@ -25,8 +25,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     counted = "pictures of each set"
 
     run: Path = argument("RUN", "result folder, or one run in it")
-    judges: Names = option(list(KINDS), "judges to calibrate", "Main", among=KINDS, what="judge")
-    judge: Names = option([], "use another judge: vqa=nano:llava", "Main")
+    judges: Names = option(list(KINDS), "judges: vqa, ovd; vqa=REFERENCE: another than the run's", "Main")
     sets: Names = option(
         [], f"image sets: {', '.join(SETS)} (default: all available)", "Data", among=SETS, what="set"
     )
@@ -43,40 +42,37 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
         from nein.models import needs
 
         found: list[Need] = []
-        for kind in self.judges:
-            named = self.named.get(kind)
+        for kind, named in self.named.items():
             found += needs.of_model(kind, named) if named else needs_of(kind, self.run)
         return found
 
     @property
     def named(self) -> dict[str, str]:
-        """Kind -> another judge than the run's."""
-        given = (item.partition("=") for item in self.judge)
-        return {kind: reference for kind, _, reference in given}
+        """Kind -> the judge, "" for the run's own. Raises UserError."""
+        given = (item.partition("=") for item in self.judges)
+        return {chosen("judge", kind, KINDS): reference for kind, _, reference in given}
 
     def check(self) -> None:
         if self.limit == 1:
             raise UserError("--limit is 1; at least 2 are needed.")
-        for item in self.judge:
-            kind, _, reference = item.partition("=")
-            if kind not in KINDS or not reference:
-                raise UserError(f"--judge is '{item}'; it must be vqa=REFERENCE or ovd=REFERENCE.")
+        if not self.named:
+            raise UserError(f"No judge was named; --judges takes some of {', '.join(KINDS)}.")
 
 
 @dataclass(kw_only=True)
 class CheckConfig(DtypeOptions, OnDevice, Sending):
     """What is checked."""
 
-    subject: str = argument("EDITOR", "editor (with --judge: judge): name, folder, hub id, module:attribute")
-    judge: Literal["vqa", "ovd"] | None = option(None, "check a judge of this kind", "Main")
+    subject: str = argument("SUBJECT", "editor, or judge of --kind: name, folder, hub id, module:attribute")
+    kind: Literal["editor", "vqa", "ovd"] = option("editor", "what is checked: an editor or a judge", "Main")
     number: PositiveInt = option(6, "samples to try", "Main")
     editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "Main")
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        if self.judge:
-            return needs.of_model(self.judge, self.subject)
+        if self.kind != "editor":
+            return needs.of_model(self.kind, self.subject)
         return needs.of_editors([self.subject], "nano", self.editor_options)
 
     def check(self) -> None:
@@ -91,7 +87,7 @@ class RetrievedConfig(Batches, OnDevice, Budget):
     """Which retrieval is judged, by which judge."""
 
     run: Path = argument("OUT", "folder of nein negbench eval")
-    judged_by: Path = option(Path("runs/nano"), "nein eval run with a calibrated judge", "Main")
+    judged_by: Path = option(Path("runs/nano"), "nein eval run with a calibrated judge", "Main", value="RUN")
     kind: Literal["vqa", "ovd"] = option("vqa", "judge to use", "Main")
     queries: PositiveInt = option(200, "negated captions per task", "Data")
 

@@ -15,7 +15,7 @@ LINES = {
     "data check": "{w}/data --split val",
     "status": "{w}/runs",
     "fetch": "--preset nano",
-    "reproduce": "negvqa-table1 --preset nano --samples 1 --out {w}/out/reproduce --device cpu",
+    "reproduce": "negvqa-table1 --preset nano --limit 1 --out {w}/out/reproduce --device cpu",
     "export": "{w}/runs --format csv --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
     "list": "editors",
@@ -32,7 +32,7 @@ LINES = {
     "negbench convert": "{w}/open_clip.pt {w}/out/clip --architecture {w}/architecture.json",
     "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --formats md --out {w}/out/negvqa "
     "--device cpu",
-    "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --samples 2",
+    "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --shown 2",
     "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
     "negvqa check": "{w}/check.csv --out {w}/out/check.figures.csv",
 }  # fmt: skip

@@ -105,4 +105,4 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(capsys, monkeypatch)
     assert "solid: all checks passed" in text
     assert run("own_editor:Noisy") == 1
     assert "FAIL  gives the same pictures again: pictures differ by up to" in capsys.readouterr().out
-    assert run("--judge", "vqa", "tests.rehearsal:no") == 0
+    assert run("--kind", "vqa", "tests.rehearsal:no") == 0

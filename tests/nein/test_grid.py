@@ -59,7 +59,7 @@ def where(whole, part):
 def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, dataset):
     first, second = make_run(), make_run("magicbrush")
     sample, path = dataset.samples[3], first.out / "grid.png"
-    assert draw(first.out, "--ids", sample.id, "--size", 96).strip() == str(path)
+    assert draw(first.out, "--samples", sample.id, "--size", 96).strip() == str(path)
     edits = [run.image_path(run.edits[3]) for run in (first, second)]
     pictures = [decode(one) for one in (sample.sample_path, *edits, sample.source_path)]
     places = [where(decode(path), np.asarray(contact_sheet.fit(picture, 96))) for picture in pictures]
@@ -107,7 +107,7 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     assert "missing" in broken[1].message
     assert str(samples[1].sample_path) in broken[0].message
     assert absent[1].message == "not edited yet"
-    draw(run.out, "--ids", ",".join(samples[i].id for i in (0, 1, -1)))
+    draw(run.out, "--samples", ",".join(samples[i].id for i in (0, 1, -1)))
     assert (decode(run.out / "grid.png").reshape(-1, 3) == RED_RGB).all(1).sum() > 20  # the error text
 
 
@@ -166,7 +166,7 @@ def test_pictures_are_scaled_to_the_long_side_and_long_text_stays_inside():
 
 def test_a_vector_file_has_letters_pictures_as_they_are_and_equal_bytes(make_run, dataset, tmp_path):
     run = make_run(scores={"removal_vqa": [1.0] * 8})
-    words = (run.out, "--ids", dataset.samples[3].id)
+    words = (run.out, "--samples", dataset.samples[3].id)
     for name in ("a.svg", "b.svg", "a.pdf", "b.pdf"):
         draw(*words, "--out", tmp_path / name)
     text, pdf = (tmp_path / "a.svg").read_text(), (tmp_path / "a.pdf").read_bytes()
@@ -186,13 +186,13 @@ def test_columns_captions_and_highlights_are_chosen(make_run, dataset, tmp_path)
     make_run("magicbrush")
     first, second = dataset.samples[1].id, dataset.samples[4].id
     svg, png = tmp_path / "figure.svg", tmp_path / "figure.png"
-    draw(run.out, "--ids", f"{first},{second}", "--columns", "target,magicbrush=MagicBrush", "--captions",
+    draw(run.out, "--samples", f"{first},{second}", "--columns", "target,magicbrush=MagicBrush", "--captions",
          "instruction", "--no-verdicts", "--highlight", f"magicbrush,{second}", "--out", svg)  # fmt: skip
     text = svg.read_text()
     assert text.index(">target<") < text.index(">MagicBrush<")
     assert not any(word in text for word in (">ip2p<", ">NeIn sample<", ">VQA", "object: "))
     assert text.count(contact_sheet.MARKED) == 2  # a column and a row
-    draw(run.out, "--ids", first, "--highlight", "ip2p", "--out", png)
+    draw(run.out, "--samples", first, "--highlight", "ip2p", "--out", png)
     marked = tuple(int(contact_sheet.MARKED[at : at + 2], 16) for at in (1, 3, 5))
     assert (decode(png).reshape(-1, 3) == marked).all(1).sum() > 1000
 

@@ -53,7 +53,7 @@ def page(out):
 
 @pytest.fixture(scope="session")
 def page_with_files(out):
-    report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--budget", "0"])
+    report([str(out), "-o", str(out / "beside.html"), "--formats", "html", "--embed", "0"])
     return out / "beside.html"
 
 

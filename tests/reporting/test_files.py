@@ -40,10 +40,10 @@ def test_old_side_car_files_go_and_strangers_stay(tmp_path, monkeypatch):
     data = made.write_data(tmp_path / "data", few)
     made.write_run(tmp_path / "runs", data, "ip2p", "negative", few, {"l1": lambda i: 0.1})
     line = [str(tmp_path / "runs"), "-o", str(tmp_path / "r.html"), "--formats", "html"]
-    report([*line, "--budget", "0"])
+    report([*line, "--embed", "0"])
     folder = tmp_path / "r-data"
     (folder / "00099.js").write_text("old")
-    report([*line, "--budget", "0"])
+    report([*line, "--embed", "0"])
     assert not (folder / "00099.js").exists()
     report(line)
     assert not folder.exists()

@@ -82,7 +82,7 @@ class NegvqaConfig(
         "none", "bnb-fp4: 4 bit, as in the NeIn paper (CUDA)", "Judge"
     )
     formats: Names = field(default_factory=lambda: ["html", "md", "csv"])
-    samples: NonNegativeInt = option(400, "questions shown in the page", "Output")
+    shown: NonNegativeInt = option(400, "questions shown in the page", "Output")
 
     @property
     def matching(self) -> str | None:
@@ -119,7 +119,7 @@ class ReportConfig(benchmarks.ReportConfig):
     """Which runs, and where their pictures are."""
 
     out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")
-    samples: NonNegativeInt = option(400, "questions shown in the page", "Output")
+    shown: NonNegativeInt = option(400, "questions shown in the page", "Output")
     data: str | None = option(None, "the questions, for their images (not nano's)", "Data")
     negated: str | None = option(None, "second of two question files", "Data")
     images: str | None = option(None, "image folder (default: next to the file)", "Data")

@@ -45,7 +45,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
     chief = frames.select(figures, headline="yes").drop_duplicates("model")
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-    items = _items(first, options) if options.samples else None
+    items = _items(first, options) if options.shown else None
 
     answers = {
         run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
@@ -60,7 +60,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
         heads=VARIANTS,
         columns=COLUMNS,
     )
-    read = functools.partial(questions, answers, items, options.samples, headlines)
+    read = functools.partial(questions, answers, items, options.shown, headlines)
     comparable = {
         run.name: (run.figures, run.manifest["reference"])
         for run in finished
@@ -72,7 +72,7 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
     as_published = [sections.accuracy("paper", "clustered")] if protocols == {"paper"} else []
     return Page(
         "NegVQA", _subtitle(manifests), _notes(manifests), [finding] if finding else [],
-        [cards.browser(samples, read, title="Answers")] if options.samples else [],
+        [cards.browser(samples, read, title="Answers")] if options.shown else [],
         figures=[
             *beside, *([paper_numbers.by_size()] if comparable else []), paper_numbers.table_1(comparable),
             paper_numbers.over_models({run.name: run.figures for run in finished}),

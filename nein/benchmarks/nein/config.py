@@ -166,7 +166,7 @@ class Elsewhere(Options):
 class GridConfig(Runs, Elsewhere, Seed):
     """Which samples are drawn."""
 
-    ids: Names = option([], "draw these samples, in this order", "Main")
+    samples: Names = option([], "draw these samples, in this order", "Main")
     select: Literal["random", "worst", "best"] = option(
         "random", "choose samples: random, or worst or best by --metric", "Main"
     )
@@ -210,7 +210,7 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     )
     title: str | None = option(None, "title of the page", "Output")
     thumbnails: NonNegativeInt = option(128, "longer side of an image in pixels; 0 for none", "Output")
-    budget: NonNegativeInt = option(
+    embed: NonNegativeInt = option(
         24, "MiB of images inside the page; the rest goes into files next to it", "Output"
     )
 

@@ -35,7 +35,8 @@ def grid(options: GridConfig) -> str:
     drawn = read_runs(options.runs, options.tracks)
     dataset = loading.reload(drawn[0].about["data"], options.data, options.split)
     chosen = choose(
-        dataset, drawn, ids=options.ids, select=options.select, metric=options.metric, number=options.number,
+        dataset, drawn, ids=options.samples, select=options.select, metric=options.metric,
+        number=options.number,
         seed=options.seed,
     )  # fmt: skip
     by_name = {column.name: column for column in columns(drawn)}

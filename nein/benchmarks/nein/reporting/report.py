@@ -90,7 +90,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     return Page(
         options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
         findings=finding(frame), frame=frame,
-        parts=[browser.part(out, pictures, options.budget * 2**20)],
+        parts=[browser.part(out, pictures, options.embed * 2**20)],
         sections=sections.page(comparisons.out_of_reach(compared)),
         settings={run.label: pages.setting({
             "editor": run.editor, "track": run.track,
