@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, Unique, scope_of
+from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
 from nein.engine.errors import UserError
 
 
@@ -101,12 +101,6 @@ def test_answers_about_a_block_are_kept_as_a_whole_and_serve_that_block_only(tmp
         again.put("judge", "other", {"answer": "Yes"})
         again.flush()
         assert BlockStore(cache, "one").get("judge", "key") == {"answer": "No"}
-
-
-def test_a_name_is_new_once_whatever_its_characters():
-    names, given = Unique(), ("a", "b", "a", "\ud83d", "\ud83d", "")
-    assert [names.add(name) for name in given] == [True, True, False, True, False, True]
-    assert Unique().add("a")
 
 
 def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_ones_are_made_again(

@@ -14,7 +14,6 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Question, RetrievalItem, check_items, check_questions
 from nein.engine import atomic
-from nein.engine.answers import Unique
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.generate.negbench import tasks
@@ -36,14 +35,15 @@ class Sink:
     def __init__(self, path: Path, form: official.Form, files: contextlib.ExitStack) -> None:
         self.path, self._form, self._files = path, form, files
         self.rows = self.captions = 0
-        self._ids = Unique()
+        self._ids = set[str]()
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
     def add(self, record: RetrievalItem | Question) -> None:
         """Raises UserError for an id that occurred before, or a record that no file may hold."""
-        if not self._ids.add(record.id):
+        if record.id in self._ids:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
+        self._ids.add(record.id)
         if isinstance(record, RetrievalItem):
             check_items([record], str(self.path))
             self.captions += len(record.captions)
