@@ -77,19 +77,6 @@ def write_world(folder):
     return folder
 
 
-def copied(name, world, folder):
-    parts = (word.removeprefix("{w}/") for word in LINES[name].split() if word.startswith("{w}/"))
-    tops = {part if part.startswith("out/") else part.partition("/")[0] for part in parts}
-    for top in sorted({*tops, "data", "captions.json"}):
-        source, target = world / top, folder / top
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        elif source.exists():
-            shutil.copy2(source, target)
-    return folder
-
-
 def _small_coco(folder):
     from nein.engine.images import write_png
 
@@ -234,7 +221,7 @@ def complaint(ended, before, after):
 def faults(name, numbers, world, folder):
     said = []
     for number in numbers:
-        place = copied(name, world, folder / str(number))
+        place = Path(shutil.copytree(world, folder / str(number)))
         words, broken = case(name, number, place)
         before = prints(place)
         ended = run(name, words, place)
