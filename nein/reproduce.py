@@ -9,7 +9,6 @@ nein reproduce reproduction.json
 from __future__ import annotations
 
 import contextlib
-import pkgutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,13 +36,12 @@ PLACES = ("data", "images", "image-root", "cache", "negated")
 
 @dataclass(frozen=True)
 class Table:
-    """A published table, or a part of one. work: its benchmark's command, whose option `asks` names models.
+    """A published table, or a part of one. asks: the option of its benchmark's command that names models.
     source: as of `Benchmark.published`. models: preset -> those that can be downloaded. options: of the
     command, beside those of the preset; `nano`: further ones in miniature."""
 
     title: str
     benchmark: str
-    work: str
     source: str
     models: Mapping[str, str]
     asks: str = "model"
@@ -56,13 +54,12 @@ def _negbench(title: str, source: str, models: str, **more: str) -> Table:
     given = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
     drawn = {"datasets": "all", "variants": "all", "data": "nano"}
     title = f"NegBench (CVPR 2025), {title}"
-    work = "nein.benchmarks.negbench.run:NEGBENCH"
-    return Table(title, "negbench", work, source, named, "model", {**given, "blind": "0", **more}, drawn)
+    return Table(title, "negbench", source, named, "model", {**given, "blind": "0", **more}, drawn)
 
 
 TABLES = {
     "nein-table3": Table(
-        "NeIn (CVPR Workshops 2025), Table 3", "nein", "nein.benchmarks.nein.evaluate:NEIN", "table3",
+        "NeIn (CVPR Workshops 2025), Table 3", "nein", "table3",
         {"paper": "ip2p,magicbrush,hqedit", "nano": "ip2p,magicbrush"}, "editor",
         {"control": "none", "protocol": "paper"}, {"data": "nano"},
     ),
@@ -77,7 +74,7 @@ TABLES = {
     ),
     "negbench-finetuned": _negbench("repository, results/mcq/3_finetuned_total", "repo_finetuned", "clip"),
     "negvqa-table1": Table(
-        "NegVQA (ACL Findings 2025), Table 1", "negvqa", "nein.benchmarks.negvqa.run:NEGVQA", "table1",
+        "NegVQA (ACL Findings 2025), Table 1", "negvqa", "table1",
         {"paper": "llava-hf/llava-1.5-7b-hf", "nano": "llava-1.5-7b-hf=nano:negvqa"},
         options={"blind": "0", "scoring": "generated", "protocol": "paper"}, nano={"data": "nano"},
     ),
@@ -233,13 +230,12 @@ def run(config: ReproduceConfig) -> int | str | None:
     from nein.config.launch import start
     from nein.engine import atomic
 
-    table = config.chosen
-    inner = config.inner()
+    benchmark, inner = registry.get(config.chosen.benchmark), config.inner()
     with contextlib.closing(start(inner)) as executor:
-        pkgutil.resolve_name(table.work)(inner, executor)
+        benchmark(inner, executor)
         if not executor.concludes:
             return None
-        runs = registry.get(table.benchmark).runs(inner, executor.device)
+        runs = benchmark.runs(inner, executor.device)
         found = reproduction(config, [inner.out_dir / run.folder for run in runs])
     path = config.out_dir / FILE
     atomic.write_text(path, found.model_dump_json(indent=1) + "\n")

@@ -284,7 +284,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
     every = {item.name: item for item in dataclasses.fields(cls)}
     own = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
     found = []
-    for name in dict.fromkeys(name for name in own if name in every):
+    for name in dict.fromkeys(own):
         item = every[name]
         declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Mapping[str, Any] = next(

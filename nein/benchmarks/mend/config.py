@@ -19,7 +19,6 @@ class Kind(NamedTuple):
     variants where things are told, in which a remedy should make nothing worse."""
 
     benchmark: str
-    work: str
     option: str
     limit: int
     told: tuple[str, ...]
@@ -27,17 +26,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "editor": Kind(
-        "nein", "nein.benchmarks.nein.evaluate:NEIN", "editor", 48, ("remove",), {"control": ["remove"]}
-    ),
-    "encoder": Kind(
-        "negbench", "nein.benchmarks.negbench.run:NEGBENCH", "model", 500, ("original", "affirmation"),
-        {"blind": 0},
-    ),
-    "vlm": Kind(
-        "negvqa", "nein.benchmarks.negvqa.run:NEGVQA", "model", 320, ("original",), {"blind": 0}
-    ),
-}  # fmt: skip
+    "editor": Kind("nein", "editor", 48, ("remove",), {"control": ["remove"]}),
+    "encoder": Kind("negbench", "model", 500, ("original", "affirmation"), {"blind": 0}),
+    "vlm": Kind("negvqa", "model", 320, ("original",), {"blind": 0}),
+}
 _OWN = {"model", "kind", "mend", "data", "limit", "out", "preset"}
 
 

@@ -7,7 +7,6 @@ model as it is, sample by sample.
 from __future__ import annotations
 
 import dataclasses
-import pkgutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +43,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
     calls = [[], *([arm] for arm in arms)] if is_served(references.named(config.model)[1]) else [arms]
     for some in calls:
-        pkgutil.resolve_name(kind.work)(command(config, some), executor)
+        registry.get(kind.benchmark)(command(config, some), executor)
     if not executor.concludes:
         return None
     benchmark, inner = registry.get(kind.benchmark), command(config, arms)
