@@ -123,6 +123,7 @@ class Executor:
         finally:
             self._model = self._thing = None
             self._notes.clear()
+            self._described.clear()
         self._meet(steps)
         return made
 
