@@ -64,7 +64,7 @@ def arguments(data, models, out, *more):
         *("--source", str(data / "captions.json"), "--images", str(data / "images")),
         *("--objects", str(data / "objects.txt"), "--queried", "8", "--out", str(out), "--device", "cpu"),
         *("--models.itm", str(models / "blip"), "--models.vqa", "tests.rehearsal:varied"),
-        *("--editor", "flaky", "--editor-options", '{"fail_every": 7}'),
+        *("--editor", "flaky", "--editor-options.fail_every", "7"),
         *("--absent-below", "0.3", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4"),
         *(str(part) for part in more),
     ]

@@ -146,7 +146,7 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     listing["annotations"].append({"image_id": 99, "caption": "Again."})
     (given / "captions.json").write_text(json.dumps(listing))
     more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "tests.rehearsal:yes")
-    more += ("--editor-options", '{"fail_every": 0}', "--evaluation-share", "1")
+    more += ("--editor-options.fail_every", "0", "--evaluation-share", "1")
     done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
     assert done.code == 0, done.stderr
     facts = json.loads((tmp_path / "out" / "card.json").read_text())
