@@ -52,6 +52,7 @@ class Record:
         self._spent = 0.0
         # Mean of the steps that the log lacks. `tally` gets means over processes: nothing to synchronize.
         self._loss = MeanMetric(sync_on_compute=False).set_dtype(torch.float64)
+        self._loss.persistent(True)
         self._steps = 0  # of these, those of this process
         self._norm = math.nan
         self._last_finite = -1
@@ -169,7 +170,8 @@ class Record:
     @property
     def loss(self) -> tuple[float, float]:
         """Sum and number of the losses that the log lacks, for a checkpoint."""
-        return float(self._loss.mean_value), float(self._loss.weight)
+        sums = self._loss.state_dict()
+        return float(sums["mean_value"]), float(sums["weight"])
 
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""

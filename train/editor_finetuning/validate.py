@@ -155,7 +155,7 @@ class Validation:
             ids = [sample.id for sample in subset(self._dataset, GRID_ROWS).samples]
             steps = sorted(out.glob("step-*/negative"))
             runs = steps if len(steps) <= GRID_STEPS else [steps[0], *steps[1 - GRID_STEPS :]]
-            grid.grid(GridConfig(runs=runs, ids=ids, out=out / "grid.png"))
+            grid.grid(GridConfig(runs=runs, samples=ids, out=out / "grid.png"))
         self._processes.barrier()
         return values
 
