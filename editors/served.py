@@ -21,7 +21,6 @@ from nein.loading.service import AT_ONCE, WITHHELD, NoAnswer, Service, png
 
 #: Fields of a request that are no user's: what is edited, and how the reply comes.
 OURS = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
-LARGEST = 64 * 2**20  # bytes of a picture in a reply
 MOST_PIXELS = 64_000_000
 #: The sizes of GPT image models before gpt-image-2. Source: openai-python, types/image_edit_params.py.
 THREE_SIZES = ((1024, 1024), (1536, 1024), (1024, 1536))
@@ -111,11 +110,7 @@ class ServedEditor(RemoteEditor):
     def usage(self) -> dict[str, Any]:
         return self._service.usage()
 
-    def hopeless(self, result: EditResult) -> bool:
-        return result.transient
-
     def stop(self) -> None:
-        super().stop()
         self._service.stop()
 
     def edit_one(self, request: EditRequest) -> EditResult:
@@ -146,19 +141,16 @@ class ServedEditor(RemoteEditor):
         """(H, W, 3) uint8 of a reply. Raises NoAnswer."""
         data = reply.get("data") if isinstance(reply, dict) else None
         entry = data[0] if isinstance(data, Sequence) and data else {}
-        content, url = (entry.get(key) if isinstance(entry, dict) else None for key in ("b64_json", "url"))
-        if isinstance(url, str) and url.startswith("data:"):
-            content = url
-        if isinstance(content, str) and content:
-            try:
-                raw = base64.b64decode(content.rpartition(",")[2], validate=True)
-            except binascii.Error:
-                raise NoAnswer("the reply's picture is not base64") from None
-        elif isinstance(url, str) and url:
-            raw = self._service.download(url, LARGEST)
-        else:
-            raise NoAnswer("the reply has no picture")
-        image = _decoded(raw)
+        content = entry.get("b64_json") if isinstance(entry, dict) else None
+        if not (isinstance(content, str) and content):
+            raise NoAnswer(
+                "the reply has no picture in b64_json; where the server gives a link in its place, add "
+                "--editor-options.response_format b64_json"
+            )
+        try:
+            image = _decoded(base64.b64decode(content.rpartition(",")[2], validate=True))
+        except binascii.Error:
+            raise NoAnswer("the reply's picture is not base64") from None
         self._service.count(images=1)
         return image
 

@@ -19,7 +19,7 @@ from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
 from nein.editors.zone import masks
-from nein.editors.zone.models import Reading, Segmenter, decide, fuse, load_classifier, shares
+from nein.editors.zone.models import OTHER_SHARE, Reading, Segmenter, decide, fuse, load_classifier
 from nein.loading.digests import json_digest
 from nein.loading.errors import unknown
 
@@ -152,7 +152,7 @@ class Zone(InstructPix2Pix):
             options = {"cross_attention_kwargs": {"record": record, **weights}}
             return lambda x, t: self._predict(unet, x, t, embeddings, conditions, **options)
 
-        wanted = shares([r.action for r in readings], self.settings.blend_beta)
+        wanted = [self.settings.blend_beta if r.action == "REMOVE" else OTHER_SHARE for r in readings]
         share = torch.tensor(wanted, dtype=torch.float32)
         # A sampler for one pass of one model each: it remembers its last outputs.
         samplers = [self._new_sampler(self._scheduler.config) for _ in range(2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,11 +95,6 @@ def load_classifier(reference: str) -> ActionClassifier:
 OTHER_SHARE = 0.01
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def shares(actions: Sequence[str], beta: float) -> list[float]:
-    """Weight of the second model per sample: `beta` for REMOVE, `OTHER_SHARE` otherwise."""
-    return [beta if action == "REMOVE" else OTHER_SHARE for action in actions]
 
 
 def fuse(

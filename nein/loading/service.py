@@ -169,12 +169,10 @@ class Service:
                 return paced(request, functools.partial(super().send, request, **options))
 
         # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
-        self._http = Client(follow_redirects=False)
         self.client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
-            http_client=self._http,
+            http_client=Client(follow_redirects=False),
         )  # fmt: skip
-        self._own = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self.pace = Pace(concurrency)
 
     def check(self) -> None:
@@ -263,44 +261,6 @@ class Service:
                 attempts = f"the endpoint says to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
             raise NoAnswer(f"{attempts}{words}: HTTP {status}", SERVER, status=status) from None
 
-    def download(self, link: str, most: int) -> bytes:
-        """The file behind a link of a reply, here or by https, at most `most` bytes. Raises NoAnswer."""
-        url, end = urljoin(f"{self.address}/", link), clock() + self.timeout
-        here = urlsplit(url)[:2] == urlsplit(self.address)[:2]
-        if not here and urlsplit(url).scheme != "https":
-            raise NoAnswer(f"the reply links to '{credentials.without(url)}', neither https nor here")
-        for attempt in range(self.retries + 1):
-            try:
-                with self._http.stream(
-                    "GET",
-                    url,
-                    headers=self._own if here else None,
-                    follow_redirects=False,
-                    timeout=self.timeout,
-                ) as reply:
-                    status, content = reply.status_code, bytearray()
-                    for part in reply.iter_bytes() if status == 200 else ():
-                        content += part
-                        if len(content) > most or clock() > end:
-                            raise NoAnswer(
-                                f"the picture behind the reply's link has more than {most >> 20} MiB or took "
-                                f"more than {self.timeout:g} s"
-                            )
-                    if status == 200:
-                        return bytes(content)
-                    if target := _redirected(reply):
-                        raise NoAnswer(f"the reply's link: {self._sent_on(target, url)}")
-                    why = f"HTTP {status}"
-            except NoAnswer:
-                raise
-            except Exception as error:  # noqa: BLE001 - of httpx, in one of its two packages
-                status, why = 0, type(error).__name__
-            if (status and status not in RETRIED and status < 500) or attempt == self.retries:
-                break
-            self.pace.wait(backoff(attempt))
-        kind = PROTOCOL if 0 < status < 500 and status not in RETRIED else SERVER
-        raise NoAnswer(f"the picture behind the reply's link cannot be fetched: {why}", kind, status=status)
-
     def _refusal(self, status: int, reply: str) -> NoAnswer:
         """Why the server does not answer, in its own words, without the credentials that it may quote."""
         message = f"HTTP {status} {self._quoted(reply)}"
@@ -322,9 +282,8 @@ class Service:
         text = QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
         return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
 
-    def _sent_on(self, target: str, url: str = "") -> str:
-        here = credentials.without(url or self.address)
-        return f"'{here}' sends requests on to '{target}', where nothing is sent; give that address"
+    def _sent_on(self, target: str) -> str:
+        return f"'{self.address}' sends requests on to '{target}', where nothing is sent; give that address"
 
     def cleared(self, text: str, shortest: int = 8) -> str:
         """A text without the key, if that has at least `shortest` letters: a short one may be a word."""

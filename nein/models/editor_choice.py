@@ -15,7 +15,7 @@ from typing import Any
 from nein import editors
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
-from nein.editors.presets import CONTROLS, DEFAULT_ROWS, PAPER_EDITORS, WITHOUT_EFFECT
+from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import CONTENTS
@@ -198,30 +198,13 @@ def _as_folder(name: str) -> str:
 
 def every_editor(preset: str) -> list[str]:
     """What `all` stands for: the paper's editors as far as they are there, then the controls."""
-    from nein.nano import zoo
-
     present = []
     for name in PAPER_EDITORS:
-        row, reason = editors.PRESETS.get(DEFAULT_ROWS.get((name, preset), "")), ""
-        if row is None:
-            reason = f"it has no {preset} preset"
-        elif row.checkpoint is None:
-            reason = row.obtain
-        else:
-            models = {"": row.checkpoint, **row.models}
-            embedded = {key for key, model in models.items() if model.startswith("nano:")}
-            if not {models[key].removeprefix("nano:") for key in embedded} <= {*zoo.available()}:
-                reason = "its weights are not in this installation"
-            else:
-                try:
-                    local = {k: model for k, model in row.models.items() if k not in embedded}
-                    editors.check_models(row.name, **local)
-                except editors.EditorError as error:
-                    reason = str(error)
-        if reason:
-            log.warning("'--editor all' leaves out %s: %s.", name, reason)
-        else:
+        try:
+            choose_editor(name, preset, {}).check_references()
             present.append(name)
+        except UserError as error:
+            log.warning("'--editor all' leaves out %s: %s", name, error)
     return [*present, *CONTROLS[preset]]
 
 

@@ -38,7 +38,7 @@ def test_all_is_every_editor_that_ships_once_in_order_and_says_what_it_leaves_ou
     monkeypatch.setattr("nein.nano.zoo.available", lambda: ("ip2p", "clip"))
     assert [name for name in asked("all") if name != "zone"] == ["ip2p", "identity", "solid"]
     for name in ("magicbrush", "hqedit", "instructdiffusion"):
-        assert f"leaves out {name}: its weights are not in this installation" in caplog.text
+        assert f"leaves out {name}: There is no embedded model 'nano:{name}'" in caplog.text
     shipped = ("instructdiffusion", "ip2p", "hqedit", "magicbrush")
     monkeypatch.setattr("nein.nano.zoo.available", lambda: shipped)
     order = ["ip2p", "magicbrush", "hqedit", "instructdiffusion", "identity", "solid"]
@@ -48,7 +48,7 @@ def test_all_is_every_editor_that_ships_once_in_order_and_says_what_it_leaves_ou
 def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(caplog):
     found = [name for name in asked("all", *PAPER) if name != "zone"]
     assert found == ["ip2p", "magicbrush", "hqedit", "identity"]
-    assert "leaves out instructdiffusion: its checkpoint is on no hub" in caplog.text
+    assert "instructdiffusion: Editor 'instructdiffusion' needs a checkpoint of yours: its" in caplog.text
     with pytest.raises(UserError, match=r"'instructdiffusion' needs a checkpoint of yours: .*nein convert"):
         choose("instructdiffusion", *PAPER)
 
