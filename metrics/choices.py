@@ -1,5 +1,11 @@
 """Multiple-choice questions about pictures: what a model is asked, the wordings, and its replies; a VQA judge
 or a function as such a model. `metrics.load_choices` loads others; `metrics.letters` reads their replies.
+Such a model has `fingerprint`, `describe()` and
+
+    answer(images, asked, scorings)  -> a `Reply` per question of `asked[i]`, `ChoiceQuestion`s about
+                images[i], (H, W, 3) uint8; may raise one of `MODEL_ERRORS` for the whole call
+    scorings    which of `SCORINGS` it can give
+    concurrent  questions in flight side by side (such a model has `stop()`); 0: batches of images
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,29 +75,8 @@ class Reply:
         return LETTERS[values.index(max(values))]
 
 
-class ChoiceModel(Protocol):
-    """Answers multiple-choice questions about pictures.
-
-    scorings    Which of `SCORINGS` it can give.
-    concurrent  Questions in flight side by side (such a model has `stop()`); 0: batches of pictures.
-    """
-
-    fingerprint: str
-    scorings: tuple[str, ...]
-    concurrent: int
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def answer(
-        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
-        """`asked[i]` are questions about `images[i]`, (H, W, 3) uint8; replies in the same shape. May raise
-        one of `MODEL_ERRORS` for the whole call."""
-        ...
-
-
 def answer_each(
-    model: ChoiceModel, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
+    model: Any, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
 ) -> list[list[Reply]]:
     """As `model.answer`; only the question that fails has a reply with the error. Raises MetricError."""
 

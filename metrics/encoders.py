@@ -22,7 +22,7 @@ from nein.metrics.preprocess import CleanResize, ResizeCrop, map_images, normali
 
 
 class TwoTowers(Described):
-    """A model with an encoder of pictures and one of sentences: see `metrics.dual.DualEncoder`."""
+    """A model with an encoder of pictures and one of sentences: see `metrics.dual`."""
 
     model: Any
     batch_size: int

@@ -31,14 +31,14 @@ class FidInterval(NamedTuple):
     left_out: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, value: float, left_out: Sequence[float] | np.ndarray, level: float = 0.95) -> FidInterval:
+    def of(cls, value: float, left_out: Sequence[float] | np.ndarray) -> FidInterval:
         """Of G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
         count = len(left_out)
         if count < 2:
             return cls(value, None, None, None)
         replicates = np.asarray(left_out, dtype=np.float64)
         error = float(np.sqrt((count - 1) / count * np.sum((replicates - replicates.mean()) ** 2)))
-        reach = float(scipy.special.stdtrit(count - 1, (1 + level) / 2)) * error
+        reach = float(scipy.special.stdtrit(count - 1, 0.975)) * error
         return cls(value, value - reach, value + reach, error, tuple(map(float, left_out)))
 
 
@@ -59,12 +59,15 @@ def limit(distance: FidInterval) -> FidInterval:
     N. Source: Quenouille, Biometrika 43 (1956); Chong & Forsyth, CVPR 2020 (arXiv:1911.07023)."""
     count = len(distance.left_out)
     if count < 2:
-        return FidInterval(distance.value, None, None, None)
+        return distance
     value = count * distance.value - (count - 1) * sum(distance.left_out) / count
-    interval = FidInterval.of(value, distance.left_out)
-    assert interval.low is not None
-    assert interval.high is not None
-    return interval._replace(value=max(0.0, value), low=max(0.0, interval.low), high=max(0.0, interval.high))
+    return _positive(FidInterval.of(value, distance.left_out))
+
+
+def _positive(interval: FidInterval) -> FidInterval:
+    """Cut at 0, below which no distance is."""
+    low, high = (None if end is None else max(0.0, end) for end in (interval.low, interval.high))
+    return interval._replace(value=max(0.0, interval.value), low=low, high=high)
 
 
 #: Columns of the features up to which the threads of BLAS wait for each other longer than they work.
@@ -107,7 +110,7 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 def jackknife_interval(
     edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], *,
-    target_clusters: Sequence[str] | None = None, groups: int = 20, level: float = 0.95,
+    target_clusters: Sequence[str] | None = None, groups: int = 20,
 ) -> FidInterval:  # fmt: skip
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
@@ -129,27 +132,20 @@ def jackknife_interval(
         {*clusters, *target_clusters}, key=lambda name: hashlib.sha256(str(name).encode()).digest()
     )
     member = {name: index % groups for index, name in enumerate(ordered)}
-    count = max(member.values()) + 1
-    if count < 2:
-        return FidInterval(value, None, None, None)
     a, b = _check(edited, "edited"), _check(target, "target")
     group_a = np.array([member[name] for name in clusters])
     group_b = np.array([member[name] for name in target_clusters])
     with threadpool_limits(1 if a.shape[1] <= NARROW else None, "blas"):
-        replicates = _leave_one_out(a, b, group_a, group_b, count)
-    if replicates is None:
-        return FidInterval(value, None, None, None)
-    interval = FidInterval.of(value, replicates, level)
-    assert interval.low is not None
-    return interval._replace(low=max(0.0, interval.low))
+        replicates = _leave_one_out(a, b, group_a, group_b, max(member.values()) + 1)
+    return _positive(FidInterval.of(value, replicates))
 
 
 def _leave_one_out(
     a: np.ndarray, b: np.ndarray, group_a: np.ndarray, group_b: np.ndarray, count: int
-) -> np.ndarray | None:
-    """(count,) distances, each without one group; None where that leaves fewer than two rows."""
+) -> np.ndarray:
+    """(count,) distances, each without one group; none where that leaves fewer than two rows."""
     if min(min((group_a != g).sum(), (group_b != g).sum()) for g in range(count)) < 2:
-        return None
+        return np.empty(0)
     if min(len(a), len(b)) <= a.shape[1]:
         return np.array([_from_rows(a[group_a != g], b[group_b != g]) for g in range(count)])
     shift = b.mean(0)

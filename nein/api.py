@@ -411,5 +411,5 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
 
 
 def _answers(thing: Any) -> bool:
-    """Whether it is a `metrics.choices.ChoiceModel`."""
+    """Whether it is a model of multiple choice (`metrics.choices`)."""
     return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))

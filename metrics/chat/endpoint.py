@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 #: The 20 likeliest first tokens, where a server gives log-probabilities.
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
-#: What every request has and not every model takes.
-DRAWING = ("temperature", "top_p")
 
 
 class SilentError(UnavailableError):

@@ -1,10 +1,14 @@
-"""Models with one encoder for pictures and one for sentences: the protocol, and how features are compared, in
-float64, so that the number of rows compared at once cannot decide between equal scores."""
+"""Models with one encoder for pictures and one for sentences, into one space, and how features are compared,
+in float64, so that the number of rows compared at once cannot decide between equal scores. A dual encoder has
+
+    encode(images), encode_text(texts)  -> (N, width) float32, not normalised; sentences are cut at its limit
+    scale, bias   its own score of a pair is scale * cosine + bias: for CLIP the learned temperature and 0,
+                  for SigLIP the logit before the sigmoid
+    quick_gelu    whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU
+    width, fingerprint, describe()
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,31 +17,6 @@ from nein.metrics.base import MetricError
 
 NORMALISATIONS = ("normalised", "unnormalised")
 POOLINGS = ("normalise-first", "average-first")
-
-
-class DualEncoder(Protocol):
-    """Two encoders into one space of `width` dimensions.
-
-    scale, bias   The model's own score of a pair is scale * cosine + bias: for CLIP the learned temperature
-                  and 0, for SigLIP the logit before the sigmoid.
-    quick_gelu    Whether its networks compute with QuickGELU, as OpenAI's do, in place of GELU.
-    """
-
-    fingerprint: str
-    width: int
-    scale: float
-    bias: float
-    quick_gelu: bool
-
-    def describe(self) -> dict[str, Any]: ...
-
-    def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """(H, W, 3) uint8 RGB pictures -> (N, width) float32, not normalised."""
-        ...
-
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences -> (N, width) float32, not normalised; cut at the model's limit."""
-        ...
 
 
 def normalise(features: np.ndarray) -> np.ndarray:

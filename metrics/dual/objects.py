@@ -17,7 +17,7 @@ from nein.metrics.base import Described, Images, MetricError, check_image, chunk
 
 
 class ControlEncoder(Described):
-    """A `DualEncoder` whose features are drawn from SHA-256 of seed and content."""
+    """A dual encoder whose features are drawn from SHA-256 of seed and content."""
 
     scale, bias = 1.0, 0.0
     quick_gelu = False
@@ -54,12 +54,12 @@ _WANTED = (
     "an object with encode_image(pictures) and encode_text(sentences), (model, processor) of transformers, "
     "or (model, transform, tokenizer) of open_clip"
 )
-#: What a `DualEncoder` has.
+#: What a dual encoder has (`metrics.dual`).
 _PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
 
 
 class ObjectDual:
-    """A `DualEncoder` around an object of yours with `encode_image(images: list[PIL.Image.Image]) -> (N, D)`
+    """A dual encoder around an object of yours with `encode_image(images: list[PIL.Image.Image]) -> (N, D)`
     and `encode_text(texts: list[str]) -> (N, D)`; one call at a time."""
 
     scale, bias, quick_gelu = 1.0, 0.0, False
@@ -122,7 +122,7 @@ def fingerprint_of(model: Any) -> str:
 
 
 def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
-    """A `DualEncoder` from one, an object with `encode_image` and `encode_text`, (model, processor) of
+    """A dual encoder from one, an object with `encode_image` and `encode_text`, (model, processor) of
     transformers, or (model, transform, tokenizer) of open_clip. Raises MetricError for anything else."""
     if all(hasattr(thing, part) for part in _PARTS):
         return thing

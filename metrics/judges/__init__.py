@@ -1,8 +1,8 @@
 """Models that answer about a picture (VQA, detection, image-text matching), and those of other packages:
 `--models.vqa plugin:NAME`, or `--models.vqa module:attribute` or `file.py:attribute`.
 
-A package names a judge by an entry point of the group "nein.judges": an object that speaks one of the
-protocols in `metrics.judges.base`, or `load(kind=..., device=..., dtype=..., **options)` that makes one.
+A package names a judge by an entry point of the group "nein.judges": a judge as
+`metrics.judges.base` describes it, or `load(kind=..., device=..., dtype=..., **options)` that makes one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
-"""What a judge says, the protocols it speaks, and how its questions are worded."""
+"""What a judge says, and how its questions are worded.
+
+A judge has `fingerprint`, `describe()`, which is JSON-serialisable, and by its kind one method, of images,
+(H, W, 3) uint8, and a list of strings for each:
+
+    vqa  ask(images, questions) -> a list of `Answer` per image; `template` names a wording below
+    ovd  detect(images, labels, threshold=0.1) -> {label: Detection} per image, a repeated label once
+    itm  match(images, texts, head="itm") -> float64 array per image, one value per text; head: "itm", "itc"
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-import numpy as np
 
 from nein.loading.errors import choose
 from nein.metrics.base import Images, MetricError, Texts, check_images
@@ -46,40 +51,6 @@ class Detection:
 
     def __post_init__(self) -> None:
         check_finite(self.score, self.named, *self.box)
-
-
-class Judge(Protocol):
-    """What every kind of judge has."""
-
-    fingerprint: str
-
-    def describe(self) -> dict[str, Any]: ...
-
-
-class VqaJudge(Judge, Protocol):
-    """`template` names the wording in `metrics.judges.base`."""
-
-    template: str
-
-    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]` are full prompts about `images[i]`, (H, W, 3) uint8."""
-        ...
-
-
-class Detector(Judge, Protocol):
-    """Finds objects by name."""
-
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        """One dictionary per picture, in the order of the labels (a repeated label once)."""
-        ...
-
-
-class Matcher(Judge, Protocol):
-    """Says how well sentences fit pictures."""
-
-    def match(self, images: Images, texts: Texts, head: Literal["itc", "itm"] = "itm") -> list[np.ndarray]:
-        """One float64 array per picture, one value per text."""
-        ...
 
 
 def check_finite(*numbers: float | None) -> None:

@@ -14,7 +14,7 @@ from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Score, Texts, chunks
 from nein.metrics.judges.base import check_batch, check_finite
-from nein.metrics.rewards import SingleJudge
+from nein.metrics.rewards import RewardJudge, check_edits, each
 
 
 class BlipMatcher(Described):
@@ -104,17 +104,23 @@ def load(path_or_id: str, *, batch_size: int = 16, pictures: int = 1, **how: Any
     return BlipMatcher(model, images, tokenizer, source, batch_size)
 
 
-class Matching(SingleJudge):
+class Matching(RewardJudge):
     """How well the edit fits instruction and picture before: the matching head's difference of logits.
 
-    The text encoder is shown the vision tower's states of the edit, and their differences from those before.
+    One edit at a time is looked at, so that no padding can change a score. The text encoder is shown the
+    vision tower's states of the edit, and their differences from those before.
     A checkpoint says `pictures: 2` in its configuration, as `nano:reward` does (research/nano/reward.py).
     """
 
     def describe(self) -> dict[str, Any]:
         return {**self.model.describe(), "kind": "matching"}
 
-    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        check_edits([sources, edits], instructions)
+        items = list(zip(sources, edits, instructions, strict=True))
+        return each(lambda rows: [self._one(*row) for row in rows], items)
+
+    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
         with loading.exact():
             before, after = self.model.look([source, edit])
             no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()

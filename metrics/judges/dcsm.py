@@ -61,7 +61,7 @@ class Reader(nn.Module):
 
 
 class Dcsm(Described):
-    """A `metrics.judges.base.Matcher`. config: what config.json says; digest: of the network's weights."""
+    """A judge "itm". config: what config.json says; digest: of the network's weights."""
 
     def __init__(self, base: ClipEncoder, head: Reader, config: Mapping[str, Any], digest: str) -> None:
         self.base, self.head, self.config, self.digest = base, head, config, digest

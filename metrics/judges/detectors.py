@@ -169,7 +169,6 @@ def load_owlv2(
 ) -> Owlv2Detector:
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
-    choose("pad", pad, PADS)
     choose("backend", backend, BACKENDS)
     model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **how)
     parts = source.part(AutoImageProcessor, backend=backend), source.part(AutoTokenizer), source

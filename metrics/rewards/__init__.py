@@ -56,19 +56,6 @@ class RewardJudge(Described, ABC):
         getattr(self.model, "stop", lambda: None)()
 
 
-class SingleJudge(RewardJudge):
-    """A judge that scores one edit at a time, so that no padding can change a score."""
-
-    @abstractmethod
-    def one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
-        """Of one edit."""
-
-    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        check_edits([sources, edits], instructions)
-        items = list(zip(sources, edits, instructions, strict=True))
-        return each(lambda rows: [self.one(*row) for row in rows], items)
-
-
 def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
     """A value per edit of one picture; of a judge that compares, its mean preference over all others."""
     n = len(edits)

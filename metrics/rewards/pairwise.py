@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein.metrics.base import Images, Score, fingerprint
-from nein.metrics.choices import ChoiceModel, ChoiceQuestion, Prompt, Reply, answer_each
+from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.rewards import RewardJudge, check_edits
 
@@ -32,7 +32,7 @@ class Pairwise(RewardJudge):
 
     compares = True
 
-    def __init__(self, model: ChoiceModel) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
         # Writing costs a local model more than looking at the first step; a server may give no probabilities.
         cheap = "logprob" in model.scorings and not model.concurrent

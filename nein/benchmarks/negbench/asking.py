@@ -1,7 +1,7 @@
 """Multiple choice by models that are asked: order of options, answers, what a choice is worth, baselines.
 
 A generative model is shown the picture with all options and answers with a letter, as the paper asks LLaVA
-(appendix A; its wording is not published). A `metrics.judges.base.Matcher` scores every option.
+(appendix A; its wording is not published). A judge "itm" scores every option.
 
 Order of options and ties go by `protocol`: docs/reference/quirks.md.
 
@@ -31,8 +31,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
-from nein.metrics.choices import ChoiceModel, ChoiceQuestion, answer_each, prompt, yes_or_no
-from nein.metrics.judges.base import Matcher
+from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
 from nein.metrics.letters import LETTERS, parse
 
 PICTURE, MODEL = "picture", "model"  # why a row has no answer, which may be mended
@@ -67,7 +66,7 @@ def shares(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol:
 
 
 def asking(output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model) -> Stage:
-    """Asks a `ChoiceModel` the questions of blocks of a task.
+    """Asks a model the questions of blocks of a task.
 
     Rows: id, answer, letter, chosen (index of an option as the data have them), reason, failed: MODEL (asked
     again at the next command), PICTURE (as soon as the picture is there), "" (never).
@@ -85,7 +84,7 @@ def read_beaf(answer: str) -> bool | None:
 
 
 def scoring(output: str, task: ChoiceTask, blocks: Blocks, *, model: Model) -> Stage:
-    """Lets a `Matcher` score the options. Rows: id, scores (in the data's order), reason, failed."""
+    """Lets a judge "itm" score the options. Rows: id, scores (in the data's order), reason, failed."""
     return _stage(output, task, blocks, model, _matches, {"scores": None})
 
 
@@ -138,7 +137,7 @@ def _stage(
 
 
 def _answers(
-    model: ChoiceModel, block: Sequence[_Read], config: EvalConfig, read: Callable[[str], bool | None]
+    model: Any, block: Sequence[_Read], config: EvalConfig, read: Callable[[str], bool | None]
 ) -> list[Row]:
     generated = config.scoring == "generated"
     orders = [order(question, config.seed, config.protocol) for question, _ in block]
@@ -173,7 +172,7 @@ def _answers(
     return rows
 
 
-def _matches(model: Matcher, block: Sequence[_Read]) -> list[Row]:
+def _matches(model: Any, block: Sequence[_Read]) -> list[Row]:
     def scores(part: Sequence[_Read]) -> list[np.ndarray]:  # (options,) per question
         triples = [(question, name, image) for question, seen in part for name, image in seen.items()]
         texts = [

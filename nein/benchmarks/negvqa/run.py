@@ -129,7 +129,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
-def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> choices.ChoiceModel:
+def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
     """Raises MetricError or UserError."""
     if (model := references.offered(asked.reference)) is not None:
         return model
@@ -152,7 +152,7 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> choices.Ch
 
 def _run(
     name: str, asked: Answerer, config: NegvqaConfig, data: Questions, device: str,
-    load: Callable[[], choices.ChoiceModel], remedy: str,
+    load: Callable[[], Any], remedy: str,
 ) -> Run:  # fmt: skip
     """remedy: the arm of `--mend`; "" for the model as it is."""
     hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in data.items)

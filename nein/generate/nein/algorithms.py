@@ -22,7 +22,7 @@ from nein.engine.blocks import sample_seed
 from nein.generate.nein.sources import Source
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import parse_yes_no
-from nein.metrics.judges.base import Answer, Matcher, VqaJudge, template
+from nein.metrics.judges.base import Answer, template
 from nein.wording import families, nouns
 
 #: Fates of the objects asked for, and why an image gave fewer candidates than `kept`.
@@ -110,7 +110,7 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
 
-def cosines(matcher: Matcher, pictures: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
+def cosines(matcher: Any, pictures: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
     """Per picture the cosine of each of its texts, or why there is none."""
     return isolated_answers(functools.partial(matcher.match, head="itc"), pictures, texts)
 
@@ -134,7 +134,7 @@ def addition(noun: str, protocol: str) -> str:
 
 
 def match(
-    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Matcher, *,
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Any, *,
     above: float, protocol: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Filter 1: a row per candidate with the cosine of the picture and a text, that the caption holds and the
@@ -158,7 +158,7 @@ def match(
 
 
 def ask(
-    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], judge: VqaJudge, *, protocol: str
+    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], judge: Any, *, protocol: str
 ) -> list[dict[str, Any]]:
     """Filter 2: a row per candidate with both answers and the verdict; questions share a picture's prefix."""
     form = template(judge.template)

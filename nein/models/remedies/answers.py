@@ -132,7 +132,7 @@ def possible(arm: str, scorings: Sequence[str], reference: str) -> None:
 
 
 class WithRemedy:
-    """A `metrics.choices.ChoiceModel` with a remedy. wording: a prompt (`metrics.choices.PROMPTS`)."""
+    """A model of multiple choice with a remedy. wording: a prompt (`metrics.choices.PROMPTS`)."""
 
     def __init__(self, model: Any, arm: str, wording: str) -> None:
         self._model, self._arm, self._wording = model, arm, wording
@@ -145,7 +145,7 @@ class WithRemedy:
         return {**self._model.describe(), "mended": self._arm}
 
     def answer(self, images: Images, asked: Table, scorings: Sequence[str]) -> Rows:
-        """See `metrics.choices.ChoiceModel`; "consistent" takes questions in pairs."""
+        """See `metrics.choices`; "consistent" takes questions in pairs."""
         return REMEDIES[self._arm](self._model, images, asked, scorings, self._wording)
 
     def stop(self) -> None:

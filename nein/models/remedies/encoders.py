@@ -10,7 +10,7 @@ import numpy as np
 
 from nein.engine.errors import UserError
 from nein.metrics.base import fingerprint
-from nein.metrics.dual import DualEncoder, normalise
+from nein.metrics.dual import normalise
 from nein.wording import denials
 from nein.wording.nouns import with_article
 
@@ -36,16 +36,16 @@ def parse(arm: str) -> tuple[str, float]:
     return match[1], number
 
 
-def with_remedy(model: DualEncoder, arm: str) -> DualEncoder:
+def with_remedy(model: Any, arm: str) -> _Around:
     """The model with the remedy. Raises UserError."""
     name, number = parse(arm)
     return Decomposed(model, number) if name == "decompose" else Capped(model, number)
 
 
 class _Around:
-    """A `DualEncoder` around another one, whose features of pictures stay."""
+    """A dual encoder around another one, whose features of pictures stay."""
 
-    def __init__(self, model: DualEncoder, about: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, about: Mapping[str, Any]) -> None:
         self._model, self._about = model, dict(about)
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu
@@ -69,7 +69,7 @@ class Decomposed(_Around):
     which is in `scale`.
     """
 
-    def __init__(self, model: DualEncoder, weight: float) -> None:
+    def __init__(self, model: Any, weight: float) -> None:
         super().__init__(model, {"arm": "decompose", "lambda": weight})
         self.weight = weight
         self.width, self.scale = model.width + 1, model.scale * (1 + weight)
@@ -100,7 +100,7 @@ class Capped(_Around):
     Where nothing is affirmed, a is "A photo of something", as in the published code.
     """
 
-    def __init__(self, model: DualEncoder, threshold: float) -> None:
+    def __init__(self, model: Any, threshold: float) -> None:
         super().__init__(model, {"arm": "spacevlm", "threshold": threshold})
         self.threshold = threshold
 
