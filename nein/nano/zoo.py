@@ -1,8 +1,7 @@
 """Where the shipped nano models are: folders in the layout of their libraries.
 
-The editors share what is kept in `ip2p`; a variant keeps its own UNet, or the tensors of it that differ from
-another variant's. A model that goes on from another (`BASES`) keeps what it does not share with it. `path`
-puts the pieces together in the cache folder on first use.
+A model that goes on from another (`BASES`) keeps what it does not share with it: files, or the tensors that
+differ. `path` puts the pieces together in the cache folder on first use.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from nein.engine import atomic
 from nein.engine.errors import near_match
 
 ZOO = Path(__file__).parent / "weights"
-BASE = "ip2p"
-VARIANTS = ("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p", "nein-magicbrush")
-#: A UNet given by what differs from another's, whose name stands in the file's metadata under "base".
+#: Models that go on from another: its files with their own laid over, its weights with their changes.
+BASES = {
+    "magicbrush": "ip2p", "hqedit": "ip2p", "instructdiffusion": "ip2p",
+    "nein-ip2p": "ip2p", "nein-magicbrush": "magicbrush",
+    "negvqa": "llava", "negvqa-negated": "negvqa", "reward": "blip",
+}  # fmt: skip
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")
-#: Models that go on from another: its files with their own laid over, its weights with their changes.
-BASES = {"negvqa": "llava", "negvqa-negated": "negvqa", "reward": "blip"}
 MODEL_CHANGES = Path("changes.safetensors")
 MODEL = Path("model.safetensors")
 #: Files that tell of one model only.
-ABOUT = ("README.md", "training.json", "judged.json")
-SHARED = ("model_index.json", "vae", "text_encoder", "tokenizer", "scheduler")
+ABOUT = ("README.md", "training*.json", "judged.json")
 #: Names that stand for another model's folder.
 ALIASES = {"fid": "dino"}
 
@@ -43,28 +42,18 @@ def path(name: str) -> Path:
         near = near_match(name, available())
         guess = f" (did you mean {near!r}?)" if near else ""
         raise ValueError(f"there is no nano model {name!r}{guess}; there are: {', '.join(available())}")
-    if real in BASES:
-        return continued(real, path(BASES[real]))
-    if real not in VARIANTS:
-        return ZOO / real
-    # The base's shared parts with the variant's own files laid over them.
-    pieces = {p.relative_to(ZOO / BASE): p for part in SHARED for p in _files(ZOO / BASE / part)}
-    files = {p.relative_to(ZOO / real): p for p in _files(ZOO / real)}
-    if CHANGES in files:
-        base = ZOO / changes_base(files[CHANGES])
-        pieces.update({p.relative_to(base): p for p in _files(base / "unet")})
-    return _assemble(real, {**pieces, **files})
+    return continued(real, path(BASES[real])) if real in BASES else ZOO / real
 
 
 def continued(name: str, base: Path, root: Path | None = None) -> Path:
     """The complete folder of a model of `BASES` in the zoo `root`, on its base's folder."""
-    pieces = {p.relative_to(base): p for p in _files(base) if p.name not in ABOUT}
+    pieces = {p.relative_to(base): p for p in _files(base) if not any(p.match(name) for name in ABOUT)}
     folder = (root or ZOO) / name
     return _assemble(name, {**pieces, **{p.relative_to(folder): p for p in _files(folder)}})
 
 
-def _files(piece: Path) -> list[Path]:
-    return [piece] if piece.is_file() else sorted(p for p in piece.rglob("*") if p.is_file())
+def _files(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file())
 
 
 def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
@@ -88,11 +77,3 @@ def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
                 (draft / changes).unlink()
 
     return atomic.made_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
-
-
-def changes_base(file: Path) -> str:
-    """The model whose UNet a file of changes starts from."""
-    import safetensors
-
-    with safetensors.safe_open(file, framework="numpy") as handle:
-        return str((handle.metadata() or {})["base"])
