@@ -59,10 +59,10 @@ def write_data(folder: Path, scenes: int) -> None:
     """Drawn scenes, and files about them in the released layout."""
     for image in drawn.concepts("val", scenes):
         write_png(folder / image.path, drawn.picture(image.path))
-    task = drawn.retrieval("val", scenes)
+    task, asked = drawn.tasks("val", scenes)
     official.write_retrieval(folder / "retrieval.csv", task.original)
     official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
-    official.write_questions(folder / "mcq.csv", drawn.choice("val", scenes).questions)
+    official.write_questions(folder / "mcq.csv", asked.questions)
 
 
 class Plain:

@@ -52,10 +52,7 @@ def test_what_clip_is_taught_names_no_held_out_object_and_no_held_out_wording(wo
 
 
 def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
-    tasks = {
-        name: (drawn.retrieval("val", 40, 0, WORLDS[name]), drawn.choice("val", 40, 0, WORLDS[name]))
-        for name in OLD
-    }
+    tasks = {name: drawn.tasks("val", 40, 0, WORLDS[name]) for name in OLD}
     originals = [item.captions for item in tasks["nano:taught"][0].original]
     for name, (retrieval, choice) in tasks.items():
         assert [item.captions for item in retrieval.original] == originals
@@ -70,10 +67,11 @@ def test_clip_is_tested_in_other_sentences_about_the_same_scenes():
 @pytest.mark.parametrize("name", NEW)
 def test_clip_is_asked_about_held_out_objects_alone(name):
     world = WORLDS[name]
-    questions = drawn.choice("val", 80, 0, world).questions
+    retrieval, choice = drawn.tasks("val", 80, 0, world)
+    questions = choice.questions
     assert len(questions) > 20
     assert named(option.text for q in questions for option in q.options) <= set(HELD_OUT)
-    for item in drawn.retrieval("val", 80, 0, world).negated:
+    for item in retrieval.negated:
         assert set(item.negatives or ()) <= set(HELD_OUT)
 
 

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from nein.datasets.negbench import drawn, records, sentences
-from nein.datasets.negbench.concepts import Concepts, CoOccurrence, with_negatives
+from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.polarity import changed, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
 from nein.engine.images import ImageError
@@ -13,13 +13,14 @@ IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "bo
 
 
 def test_absent_objects_are_those_seen_most_often_with_the_present_ones():
-    seen = CoOccurrence([["dog", "cat", "cat"], ["dog", "car"], ["cat", "car"], ["dog", "boat"], ["tree"]])
-    assert seen.negatives(["dog", "cat"]) == ("car", "boat")  # 2 and 1; the tree was never seen with either
-    assert seen.negatives(["dog", "cat"], 1) == ("car",)
-    assert seen.negatives(["dog", "cat"], never=["car"]) == ("boat",)
+    shown = (("dog", "cat", "cat"), ("dog", "car"), ("cat", "car"), ("dog", "boat"), ("tree",))
+    images = [Concepts("i", "i", positives=objects) for objects in shown]
+    assert next(with_negatives(images)).negatives == ("car", "boat")  # 2 and 1; no tree beside either
+    assert next(with_negatives(images, 1)).negatives == ("car",)
     # ties go to the commoner object, then to the alphabet
-    ties = CoOccurrence([["dog", "ant"], ["dog", "bee"], ["dog", "cow"], ["bee"]])
-    assert ties.negatives(["dog"]) == ("bee", "ant", "cow")
+    ties = (("dog",), ("dog", "ant"), ("dog", "bee"), ("dog", "cow"), ("bee",))
+    images = [Concepts("i", "i", positives=objects) for objects in ties]
+    assert next(with_negatives(images)).negatives == ("bee", "ant", "cow")
 
 
 def test_what_may_be_there_is_never_absent_nor_but_for_the_released_rule_what_a_caption_names():
@@ -198,7 +199,7 @@ def test_types_are_drawn_evenly_and_training_options_stand_anywhere():
 
 
 def test_the_nano_captions_and_questions_are_true_of_the_scenes():
-    task, asked = drawn.retrieval("dev", 60), drawn.choice("dev", 60)
+    task, asked = drawn.tasks("dev", 60)
     records.check_items(task.original, "here")
     records.check_items(task.negated, "here")
     assert [item.id for item in task.original] == [item.id for item in task.negated]

@@ -70,32 +70,23 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
     return tuple(with_negatives(images))
 
 
-def _named(task: str, split: str, scenes: int, seed: int, world: World) -> tuple[str, dict[str, object]]:
-    """The name of a task, and what it was drawn from."""
-    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
-    return f"{world.name.replace(':', '-')}/{task}", facts
-
-
-def retrieval(
+def tasks(
     split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO
-) -> RetrievalTask:
-    """Every scene with its captions, original and negated by prefix or suffix."""
-    scenes = scenes or SCENES[split]
+) -> tuple[RetrievalTask, ChoiceTask]:
+    """Every scene with its captions, original and negated by prefix or suffix; up to three questions about
+    every scene that shows two things."""
+    scenes, wording = scenes or SCENES[split], WORDING[world.wording]
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
-    negated = tuple(_reworded(item, WORDING[world.wording]) for _, item in pairs)
-    name, origin = _named("retrieval", split, scenes, seed, world)
-    return RetrievalTask(name, tuple(item for item, _ in pairs), negated, Drawn(picture), origin=origin)
-
-
-def choice(split: str = "val", scenes: int | None = None, seed: int = 0, world: World = NANO) -> ChoiceTask:
-    """Up to three questions per scene that shows two things."""
-    scenes = scenes or SCENES[split]
-    wording = WORDING[world.wording]
-    images = concepts(split, scenes, world)
+    negated = tuple(_reworded(item, wording) for _, item in pairs)
     questions = [q for c in images for q in sentences.evaluation_questions(c, seed, wording=wording)]
-    name, origin = _named("mcq", split, scenes, seed, world)
-    return ChoiceTask(name, tuple(questions), Drawn(picture), origin=origin)
+    facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
+    name, media = world.name.replace(":", "-"), Drawn(picture)
+    original = tuple(item for item, _ in pairs)
+    return (
+        RetrievalTask(f"{name}/retrieval", original, negated, media, origin=facts),
+        ChoiceTask(f"{name}/mcq", tuple(questions), media, origin=facts),
+    )
 
 
 def negcap(
@@ -150,7 +141,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     present = rng.choice(image.positives)
     denied, affirms = rng.choice(image.captions), rng.random() < 0.5
     before = rng.random() < 0.5
-    forms = sentences.CAPTION_FORMS[wording]
+    forms = sentences.WORDINGS[wording]
 
     def option(form: str, name: str) -> Option:
         sentence = forms[form].format(x=name, thing="image")
@@ -169,7 +160,7 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
 
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
     """The item with its denials in another wording."""
-    denial = f"{sentences.CAPTION_FORMS[wording][sentences.ABSENT]}."
+    denial = f"{sentences.WORDINGS[wording][sentences.ABSENT]}."
     captions = item.captions
     for name in item.negatives or ():
         before, other = (form.format(x=name, thing="image") for form in (sentences.ABSENCE, denial))

@@ -152,7 +152,7 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
 
     if name not in ROWS:
         world = world_of(data)
-        tasks = (drawn.retrieval(split, scenes, seed, world), drawn.choice(split, scenes, seed, world))
+        tasks = drawn.tasks(split, scenes, seed, world)
         return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(

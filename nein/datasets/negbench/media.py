@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from nein.datasets.negbench.official import file_name
+from nein.datasets.negbench.records import Media
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, decode, find_file, orientation
@@ -51,7 +52,7 @@ def crop(picture: np.ndarray, box: Box) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).crop((x, y, x + width, y + height)))
 
 
-class Files:
+class Files(Media):
     """Pictures and videos on disk.
 
     root  (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its file
@@ -100,7 +101,6 @@ class Files:
             return False
 
     def sizes(self, references: Iterable[str]) -> list[int | None]:
-        """`atomic.sizes` of the files."""
         paths = []
         for reference in references:
             try:
@@ -110,7 +110,6 @@ class Files:
         return atomic.sizes(paths)
 
     def turned(self, references: Iterable[str]) -> int:
-        """How many images have an EXIF orientation, which is not followed."""
         count = 0
         for reference in references:
             with contextlib.suppress(ImageError):
@@ -137,18 +136,11 @@ class Files:
         return files
 
 
-class Drawn:
+class Drawn(Media):
     """Pictures that are made when asked for: `draw(reference)` gives one (H, W, 3) uint8 array or several."""
 
     def __init__(self, draw: Callable[[str], np.ndarray | list[np.ndarray]]) -> None:
         self._draw = draw
-
-    def sizes(self, references: Iterable[str]) -> list[int | None]:
-        """Nothing: what is drawn does not change."""
-        return []
-
-    def turned(self, references: Iterable[str]) -> int:
-        return 0
 
     def frames(self, reference: str) -> list[np.ndarray]:
         pictures = self._draw(reference)

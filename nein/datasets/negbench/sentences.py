@@ -80,20 +80,19 @@ VARIED = {
         "In this place is {A}, not any {N} | In this place is not any {x} | In this place is {x}"
     ),
 }
-REWORDED = {**HELD_OUT, **VARIED}
-#: The sentence beside a caption, also in the released wording.
-CAPTION_FORMS: dict[str, dict[str, str]] = {
-    "code": {ABSENT: "There is no {x} in the {thing}", PRESENT: "There is {x} in the {thing}"},
-    **REWORDED,
-}
 #: Wording -> template -> sentence without its end. {thing}: "image" or "video"; A, B: present; N: absent.
 WORDINGS: dict[str, dict[str, str]] = {
-    "code": _verb("This {thing}", "features", "feature"),
+    "code": {
+        **_verb("This {thing}", "features", "feature"),
+        ABSENT: "There is no {x} in the {thing}",
+        PRESENT: "There is {x} in the {thing}",
+    },
     "paper": _verb("This {thing}", "includes", "include", " but not"),
-    **REWORDED,
+    **HELD_OUT,
+    **VARIED,
 }
 #: "There is no {x} in the image. {caption}" and the other way round, with equal chances.
-ABSENCE = "There is no {x} in the {thing}."
+ABSENCE = f"{WORDINGS['code'][ABSENT]}."
 STOP = "."  # at the end of the options of training files
 NOTHING = "None"  # the released code's object of an image that shows none: Python's word for it
 NEGCAP = 3  # captions per image of CC12M-NegCap

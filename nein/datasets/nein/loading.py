@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,51 +76,43 @@ def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "va
 
 
 def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
-    """Lays a data set of the hub out officially below `cache`, once; returns that folder."""
+    """Lays a data set of the hub out officially below `cache`, once; returns that folder. An image cell is
+    `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
     table = None if (version := hub.version(data)) else hub.read(data, split)
     facts = {"name": data.name, "version": version or hub.version(data), "columns": columns}
     root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
-    if not (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
-        table = hub.read(data, split) if table is None else table
-        lay_out(table, table.column_names, columns, root, split, where=f"the data set '{data.name}'")
-    return root
-
-
-def lay_out(
-    rows: Iterable[Mapping[str, Any]], column_names: Iterable[str], columns: Mapping[str, str], root: Path,
-    split: str, *, where: str,
-) -> None:  # fmt: skip
-    """Writes rows as `<split>.json`, `coco_for_<split>/` and `nein_<split>/` below `root`. An image cell is
-    `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
-    present = list(column_names)
+    if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
+        return root
+    table = hub.read(data, split) if table is None else table
+    where = f"The data set '{data.name}'"
     names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}
-    missing = [names[key] for key in FIELDS if names[key] not in present]
+    missing = [names[key] for key in FIELDS if names[key] not in table.column_names]
     if missing:
         raise UserError(
             f"{where} has no column {', '.join(repr(name) for name in missing)}; it has "
-            f"{', '.join(present)}. "
-            "Say which is which with --columns.NAME COLUMN, for example --columns.T_negative prompt."
+            f"{', '.join(table.column_names)}. Say which is which with "
+            "--columns.NAME COLUMN, for example --columns.T_negative prompt."
         )
     folders = {"source_image": (f"coco_for_{split}", "COCO"), "sample_image": (f"nein_{split}", "NeIn")}
     records, written = [], set[Path]()
-    for row in rows:
+    for row in table:
         record = {field: str(row[names[field]]) for field in FIELDS}
         record |= {name: str(row[name]) for name in OPTIONAL_TEXTS if row.get(name) is not None}
         records.append(record)
         for key, (folder, stem) in folders.items():
-            if names[key] not in present:
+            if names[key] not in table.column_names:
                 continue
             cell = row[names[key]]
             if not isinstance(cell, Mapping) or not isinstance(cell.get("bytes"), bytes):
-                raise UserError(f"Column '{names[key]}' of {where} does not hold image files.")
-            plain = Path(record[stem]).name
-            data = cell["bytes"]
-            suffix = "webp" if data[8:12] == b"WEBP" else "png" if data.startswith(b"\x89PNG") else "jpg"
-            file = root / folder / f"{plain}.{suffix}"
+                raise UserError(f"{where} has no image files in column '{names[key]}'.")
+            content = cell["bytes"]
+            suffix = "webp" if content[8:12] == b"WEBP" else "png" if content[:4] == b"\x89PNG" else "jpg"
+            file = root / folder / f"{Path(record[stem]).name}.{suffix}"
             if file not in written:
                 written.add(file)
-                atomic.write_bytes(file, cell["bytes"])
+                atomic.write_bytes(file, content)
     atomic.write_json(root / f"{split}.json", records)
+    return root
 
 
 def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
