@@ -53,36 +53,37 @@ Cell = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Pair:
-    """scenes[k] is what the k-th sentence about `named` is true of, and the other is false of."""
+    """The sentences about `named`, below `depth` denials; scenes[k] is what the k-th is true of, and the
+    other is false of."""
 
     construction: str
     named: Named
     others: int
     depth: int
-    scenes: tuple[Scene, Scene]
+    scenes: tuple[Scene, ...]
 
 
 def pairs(split: str, count: int) -> Iterator[Pair]:
     """`count` pairs, those of CELLS in turns."""
-    for (construction, others, depth), named, scenes in _drawn(split, count, "scope", CELLS, _shown):
-        yield Pair(construction, named, others, depth, (scenes[0], scenes[1]))
+    return _drawn(split, count, "scope", CELLS, _shown)
 
 
 def _drawn(
     split: str, count: int, purpose: str, cells: Sequence[Cell], shown: Callable[[Cell, Named], Things]
-) -> Iterator[tuple[Cell, Named, list[Scene]]]:
-    """`count` (cell, what is named, a scene for each of `shown`), those of `cells` in turns."""
+) -> Iterator[Pair]:
+    """`count` pairs, those of `cells` in turns, with a scene for each of `shown`."""
     done = index = 0
     while done < count:
         rng, cell = rng_for(split, index, purpose), cells[done % len(cells)]
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
-        scenes = _together(rng, named, cell[1], shown(cell, named))
+        construction, others, depth = cell
+        scenes = _together(rng, named, others, shown(cell, named))
         index += 1
         if scenes is not None:
             done += 1
-            yield cell, named, scenes
+            yield Pair(construction, named, others, depth, scenes)
 
 
 def _shown(cell: Cell, named: Named) -> Things:
@@ -98,7 +99,7 @@ def _shown(cell: Cell, named: Named) -> Things:
     return things[cell[0]]
 
 
-def _together(rng: random.Random, named: Named, others: int, shown: Things) -> list[Scene] | None:
+def _together(rng: random.Random, named: Named, others: int, shown: Things) -> tuple[Scene, ...] | None:
     """A scene for every entry of `shown`, with one background and the same other things; None where there
     was no room."""
     background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
@@ -112,7 +113,7 @@ def _together(rng: random.Random, named: Named, others: int, shown: Things) -> l
         if items is None:
             return None
         scenes.append(Scene(background, seed, items))
-    return scenes
+    return tuple(scenes)
 
 
 def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
@@ -158,16 +159,14 @@ SAMPLES = EACH * len(CELLS)
 
 
 @dataclass(frozen=True)
-class Edit:
-    """A sentence about `named`, below `depth` denials, as an instruction: `scene` before it, and which of its
-    things stay."""
+class Edit(Pair):
+    """The first sentence as an instruction: `scene` before it, and which of its things stay."""
 
-    construction: str
-    named: Named
-    others: int
-    depth: int
-    scene: Scene
     stays: tuple[bool, ...]
+
+    @property
+    def scene(self) -> Scene:
+        return self.scenes[0]
 
     @property
     def target(self) -> Scene:
@@ -186,10 +185,9 @@ def edits(split: str, count: int) -> Iterator[Edit]:
     """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
     things = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
-    for cell, named, [scene] in _drawn(split, count, "scope edits", cells, things):
-        construction, others, depth = cell
-        stays = (*[True] * others, *(stays for _, stays in _before(cell, named)))
-        yield Edit(construction, named, others, depth, scene, stays)
+    for pair in _drawn(split, count, "scope edits", cells, things):
+        before = _before((pair.construction, pair.others, pair.depth), pair.named)
+        yield Edit(**vars(pair), stays=(*[True] * pair.others, *(stays for _, stays in before)))
 
 
 def _before(cell: Cell, named: Named) -> list[tuple[Thing, bool]]:

@@ -80,10 +80,10 @@ def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path):
     (tmp_path / "a.csv").write_text(
         "filepath,captions\na.jpg,['A bear.']\nb.jpg,[]\nc.jpg,\"['', 'A dog.']\"\n"
     )
-    found = official.read_retrieval(tmp_path / "a.csv", allow_empty=True)
+    found = official.read_retrieval(tmp_path / "a.csv")
     assert [item.captions for item in found] == [("A bear.",), (), ("", "A dog.")]
     with pytest.raises(UserError, match=r"item 'b.jpg' has an empty caption or none at all"):
-        official.read_retrieval(tmp_path / "a.csv")
+        official.write_retrieval(tmp_path / "b.csv", found)
 
 
 def test_captions_are_lists_of_literals(tmp_path):

@@ -234,7 +234,7 @@ def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, prot
         raise UserError(f"'{error.filename}' cannot be read: {error.strerror or error}.") from None
     if part.task == RETRIEVAL and not part.judged:
         original, negated = (
-            official.read_retrieval(path, kind, allow_empty=True) if path is not None else ()
+            official.read_retrieval(path, kind) if path is not None else ()
             for path, kind in zip(files, KINDS, strict=True)
         )
         for path, items in zip(files, (original, negated), strict=True):

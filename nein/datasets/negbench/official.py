@@ -146,11 +146,9 @@ _same: Callable[[Any], Any] = functools.lru_cache(2**16)(lambda value: value)
 # --- files -------------------------------------------------------------------------------------
 
 
-def read_retrieval(
-    path: Path, kind: str = records.ORIGINAL, *, allow_empty: bool = False
-) -> tuple[RetrievalItem, ...]:
-    """The items of a retrieval file. Raises UserError. allow_empty: also items without a caption or with an
-    empty one: the released script for paraphrasing loses some."""
+def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
+    """The items of a retrieval file, also those without a caption or with an empty one: the released script
+    for paraphrasing loses some. Raises UserError."""
     items = tuple(
         RetrievalItem(
             name, image, strings(row["captions"], f"{where}, captions"), kind,
@@ -158,7 +156,7 @@ def read_retrieval(
         )
         for where, row, image, name, source in _rows(path, ("filepath", "captions"))
     )  # fmt: skip
-    records.check_items(items, str(path), allow_empty=allow_empty)
+    records.check_ids(items, str(path))
     return items
 
 

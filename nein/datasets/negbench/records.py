@@ -168,24 +168,24 @@ class ChoiceTask:
 Task = RetrievalTask | ChoiceTask
 
 
-def check_items(items: Sequence[RetrievalItem], where: str, *, allow_empty: bool = False) -> None:
-    """Raises UserError for an id twice or (unless `allow_empty`) a lacking caption."""
-    _unique([item.id for item in items], where)
+def check_items(items: Sequence[RetrievalItem], where: str) -> None:
+    """Raises UserError for an id twice or a lacking caption."""
+    check_ids(items, where)
     for item in items:
-        if not allow_empty and (not item.captions or any(not text.strip() for text in item.captions)):
+        if not item.captions or any(not text.strip() for text in item.captions):
             raise UserError(f"{where}: item '{item.id}' has an empty caption or none at all.")
 
 
 def check_questions(questions: Sequence[Question], where: str) -> None:
     """Raises UserError for an id twice or a lacking option."""
-    _unique([question.id for question in questions], where)
+    check_ids(questions, where)
     for question in questions:
         if len(question.options) < 2 or any(not option.text.strip() for option in question.options):
             raise UserError(f"{where}: question '{question.id}' has an empty option or fewer than two.")
 
 
-def _unique(ids: Sequence[str], where: str) -> None:
-    twice = [name for name, count in Counter(ids).items() if count > 1]
+def check_ids(records: Sequence[RetrievalItem | Question], where: str) -> None:
+    twice = [name for name, count in Counter(record.id for record in records).items() if count > 1]
     if twice:
         raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
 

@@ -26,14 +26,11 @@ from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
 from nein.nano.sentences import KINDS, iter_questions
 
 Row = Mapping[str, Any]
-#: Our name of a field -> its name in NegVQA's files.
-FIELDS = {
-    name: name
-    for name in (
-        "index", "image", "category", "original_question", "negated_question", "original_answer",
-        "negated_answer",
-    )
-}  # fmt: skip
+#: As NegVQA's files name them.
+FIELDS = (
+    "index", "image", "category", "original_question", "negated_question", "original_answer",
+    "negated_answer",
+)  # fmt: skip
 VARIANTS = ("original", "negated")
 HUB = "yuhuizhang/NegVQA"
 SPLIT = "val"
@@ -111,7 +108,7 @@ def load(
     questions How many are drawn for "nano".
     """
     columns = dict(columns or {})
-    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **columns}
+    names = {**{name: name for name in (*FIELDS, *LETTERS)}, **columns}
     for key in columns:
         if key not in FIELDS and key not in LETTERS:
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")

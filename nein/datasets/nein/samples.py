@@ -158,68 +158,70 @@ def load_folder(
         "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
         "columns": dict(columns or {}),
     }  # fmt: skip
-    reader = Reader(coco, nein, columns or {})
     records = atomic.read_json(file)
     if not isinstance(records, list):
         raise UserError(f"'{file}' must hold a JSON array with one object per sample.")
-    samples = all_samples(records, reader, f"'{file}'")
-    return Dataset(samples, origin, records_hash(samples), reader.missing(samples))
+    images = [(folder, images_in([folder])) for folder in (coco, nein)]
+    without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
+    names = {field: (columns or {}).get(field, field) for field in FIELDS}
+    samples: dict[str, Sample] = {}
+    problems = Problems()
+    for index, record in enumerate(records):
+        fields = _fields(record, index, names, problems)
+        sample = _sample(record, fields, images, without, problems) if fields else None
+        if sample is not None:
+            if sample.id in samples:
+                problems.add("duplicate id", sample.id)
+            samples[sample.id] = sample
+    problems.raise_if_any(f"'{file}'")
+    if not samples:
+        raise UserError(f"'{file}' has no samples.")
+    missing = {name for sample in samples.values() for name in (sample.id, sample.source_id)}
+    for _, by_name in images:
+        missing -= by_name.keys()
+    found = tuple(samples.values())
+    return Dataset(found, origin, records_hash(found), frozenset(missing))
 
 
-class Reader:
-    """Makes samples of records; `problems` collects every fault of every record."""
-
-    def __init__(self, coco: Path, nein: Path, columns: Mapping[str, str]) -> None:
-        self.problems = Problems()
-        self._names = {field: columns.get(field, field) for field in FIELDS}
-        self._images = [(folder, images_in([folder])) for folder in (coco, nein)]
-        self._without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
-
-    def sample(self, record: Any, index: int) -> Sample | None:
-        """The sample of record `index`; None where it has a fault."""
-        fields = _fields(record, index, self._names, self.problems)
-        if fields is None:
-            return None
-        label = fields["NeIn"]
-        try:
-            noun = nouns.bare(fields.get("object", "")) or families.object_of(
-                fields["T_generated"], fields["T_negative"]
-            )
-        except ValueError as error:
-            self.problems.add("unusable sentence", f"{label} ({error})")
-            return None
-        family = fields.get("family")
-        if family is not None and family not in families.LABELS:
-            near = near_match(family, families.LABELS)
-            guess = f" (did you mean {near!r}?)" if near else ""
-            self.problems.add("unknown negation family", f"{family!r} in {label}{guess}")
-            return None
-        things = tuple(
-            SceneObject(thing["name"], thing["stays"], self._without / f"{thing['without']}.png")
-            for thing in record.get("things", ())
+def _sample(
+    record: Mapping[str, Any], fields: Mapping[str, str],
+    images: Sequence[tuple[Path, Mapping[str, list[Path]]]], without: Path, problems: Problems,
+) -> Sample | None:  # fmt: skip
+    """The sample of a record; None where it has a fault. images: of COCO and of NeIn, folder and files by
+    name; without: the folder of images without a thing."""
+    label = fields["NeIn"]
+    try:
+        noun = nouns.bare(fields.get("object", "")) or families.object_of(
+            fields["T_generated"], fields["T_negative"]
         )
-        places = []
-        for (folder, by_name), name in zip(self._images, (fields["COCO"], label), strict=True):
-            path, *others = by_name.get(name) or [folder / f"{name}.jpg"]  # where it should be
-            places.append(path)
-            if others:
-                self.problems.add("two files of one name", f"{path} and {others[0]}")
-                return None
-        target, sample_path = places
-        return Sample(
-            label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
-            noun, families.template_of(fields["T_negative"], noun),
-            source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
-            family=family, things=things,
-            difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
-        )  # fmt: skip
-
-    def missing(self, samples: Iterable[Sample]) -> frozenset[str]:
-        """The names of images that are in neither folder."""
-        wanted = {name for sample in samples for name in (sample.id, sample.source_id)}
-        for _, by_name in self._images:
-            wanted -= by_name.keys()
-        return frozenset(wanted)
+    except ValueError as error:
+        problems.add("unusable sentence", f"{label} ({error})")
+        return None
+    family = fields.get("family")
+    if family is not None and family not in families.LABELS:
+        near = near_match(family, families.LABELS)
+        guess = f" (did you mean {near!r}?)" if near else ""
+        problems.add("unknown negation family", f"{family!r} in {label}{guess}")
+        return None
+    things = tuple(
+        SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
+        for thing in record.get("things", ())
+    )
+    places = []
+    for (folder, by_name), name in zip(images, (fields["COCO"], label), strict=True):
+        path, *others = by_name.get(name) or [folder / f"{name}.jpg"]  # where it should be
+        places.append(path)
+        if others:
+            problems.add("two files of one name", f"{path} and {others[0]}")
+            return None
+    target, sample_path = places
+    return Sample(
+        label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
+        noun, families.template_of(fields["T_negative"], noun),
+        source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
+        family=family, things=things,
+        difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
+    )  # fmt: skip
 
 
 def image_name(text: str) -> str:
@@ -235,20 +237,6 @@ def images_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
         if path.suffix.lower() in IMAGE_SUFFIXES:
             found.setdefault(image_name(path.name), []).append(path)
     return found
-
-
-def all_samples(records: Iterable[Any], reader: Reader, where: str) -> tuple[Sample, ...]:
-    """Raises one UserError for every fault of every record."""
-    samples: dict[str, Sample] = {}
-    for index, record in enumerate(records):
-        if (sample := reader.sample(record, index)) is not None:
-            if sample.id in samples:
-                reader.problems.add("duplicate id", sample.id)
-            samples[sample.id] = sample
-    reader.problems.raise_if_any(where)
-    if not samples:
-        raise UserError(f"{where} has no samples.")
-    return tuple(samples.values())
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
@@ -292,22 +280,20 @@ def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problem
         problems.add("record that is not an object", f"number {index} is a {type(record).__name__}")
         return None
     label = str(record.get(names["NeIn"], f"number {index}"))
-    good = True
+    faults: list[tuple[str, str]] = []
     for unknown in sorted(set(record) - set(names.values()) - SCORER_FIELDS - set(OPTIONAL_FIELDS)):
         near = near_match(unknown, names.values())
         guess = f" (did you mean {near!r}?)" if near else ""
-        problems.add("unknown field", f"{unknown!r} in {label}{guess}")
-        good = False
+        faults.append(("unknown field", f"{unknown!r} in {label}{guess}"))
     for name in names.values():
         value = record.get(name)
         if name not in record:
-            problems.add("missing field", f"{name!r} in {label}")
+            faults.append(("missing field", f"{name!r} in {label}"))
         elif not isinstance(value, str) or not value.strip():
-            problems.add("field that is not a non-empty text", f"{name!r} in {label} is {value!r:.60}")
-        else:
-            continue
-        good = False
-    if not good:
+            faults.append(("field that is not a non-empty text", f"{name!r} in {label} is {value!r:.60}"))
+    if faults:
+        for kind, what in faults:
+            problems.add(kind, what)
         return None
     fields = {field: record[name].strip() for field, name in names.items()}
     fields |= {field: image_name(fields[field]) for field in ("COCO", "NeIn")}
