@@ -83,7 +83,7 @@ def nein_generate(root):
         "generate", "--source", str(data / "captions.json"), "--images", str(data / "images"),
         "--objects", str(data / "objects.txt"), "--queried", str(len(OBJECTS) // 2),
         "--models.itm", "tests.rehearsal:fits", "--models.vqa", "tests.rehearsal:varied",
-        "--editor", "flaky", "--editor-options", '{"fail_every": 7}', "--families", "all",
+        "--editor", "flaky", "--editor-options.fail_every", "7", "--families", "all",
         "--absent-below", "0.5", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4",
         "--evaluation-share", "0.5", "--formats", "official",
     )  # fmt: skip
