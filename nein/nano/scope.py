@@ -120,11 +120,11 @@ def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]
     for kind, colour in things:
         for _ in range(_ATTEMPTS):
             item = place(rng, kind, items)
-            if item is None or colour in (None, item.colour):
+            if item is None:
+                return None
+            if colour in (None, item.colour):
                 break
         else:
-            return None
-        if item is None:
             return None
         items = (*items, item)
     return items

@@ -158,22 +158,22 @@ def true(text, shown, style="code"):
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("style", ["code", "paper"])
 def test_one_option_is_true_and_three_are_false(template, style):
-    made = sentences.options("dog", "cat", "car", template, wording=style)
+    made = sentences.options(("dog", "cat"), "car", template, wording=style)
     assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
     assert [true(option.text, ("dog", "cat"), style) for option in made] == [True, False, False, False]
 
 
 def test_the_sentences_are_those_of_the_released_files():
-    assert [option.text for option in sentences.options("dog", "cat", "car", HYBRID)] == [
+    assert [option.text for option in sentences.options(("dog", "cat"), "car", HYBRID)] == [
         "This image features cat, but not car", "This image features car, but not cat",
         "This image features car", "This image does not feature dog",
     ]  # fmt: skip
-    for other, template, style, text in (
-        ("cat", AFFIRMATION, {}, "This image features dog and cat"),
-        (None, AFFIRMATION, {"stop": "."}, "This image features dog."),  # modified_positive
-        ("cat", HYBRID, {"wording": "paper"}, "This image includes cat but not car"),
+    for present, template, style, text in (
+        (("dog", "cat"), AFFIRMATION, {}, "This image features dog and cat"),
+        (("dog",), AFFIRMATION, {"stop": "."}, "This image features dog."),  # modified_positive
+        (("dog", "cat"), HYBRID, {"wording": "paper"}, "This image includes cat but not car"),
     ):
-        assert sentences.options("dog", other, "car", template, **style)[0].text == text
+        assert sentences.options(present, "car", template, **style)[0].text == text
 
 
 def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object():

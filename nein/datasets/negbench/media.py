@@ -95,19 +95,17 @@ class Files(Media):
         return sorted(file.relative_to(top).as_posix() for file in files)
 
     def exists(self, reference: str) -> bool:
-        try:
-            return self.path(whole(reference)[0]).is_file()
-        except ImageError:
-            return False
+        file = self._file(reference)
+        return file is not None and file.is_file()
 
     def sizes(self, references: Iterable[str]) -> list[int | None]:
-        paths = []
-        for reference in references:
-            try:
-                paths.append(self.path(whole(reference)[0]))
-            except ImageError:
-                paths.append(self.beside / "missing")
-        return atomic.sizes(paths)
+        return atomic.sizes([self._file(reference) or self.beside / "missing" for reference in references])
+
+    def _file(self, reference: str) -> Path | None:
+        try:
+            return self.path(whole(reference)[0])
+        except ImageError:
+            return None
 
     def turned(self, references: Iterable[str]) -> int:
         count = 0
@@ -168,14 +166,7 @@ def video_frames(path: Path) -> list[np.ndarray]:
     if not path.is_file():
         raise ImageError(f"{path}: the file is missing")
     try:
-        length, promised = _length(path)
-        if length == 0:
-            raise ImageError(f"{path}: the video has no frame that can be decoded")
-        if promised:
-            raise ImageError(
-                f"{path}: the video is cut short; {length} of its {promised} frames can be decoded"
-            )
-        wanted = frame_numbers(length)
+        wanted = frame_numbers(_length(path))
         pictures: dict[int, np.ndarray] = {}
         with av.open(str(path)) as container:
             for number, frame in enumerate(container.decode(video=0)):
@@ -189,8 +180,8 @@ def video_frames(path: Path) -> list[np.ndarray]:
     return [pictures[number] for number in wanted]
 
 
-def _length(path: Path) -> tuple[int, int]:
-    """(frames that can be decoded, frames that a container promises that ends before them, else 0).
+def _length(path: Path) -> int:
+    """How many frames can be decoded. Raises ImageError for none, and for a file that ends before them.
 
     Counting decodes once. Containers may be wrong about their length: an MP4 clip cut out of a longer video
     holds frames that are not shown; its index says whether the file has every frame.
@@ -209,7 +200,11 @@ def _length(path: Path) -> tuple[int, int]:
                 raise
         if "mp4" in container.format.name.split(","):
             end = path.stat().st_size
-            whole = all(entry.pos + entry.size <= end for entry in stream.index_entries)
+            is_whole = all(entry.pos + entry.size <= end for entry in stream.index_entries)
         else:
-            whole = promised <= length
-        return length, 0 if whole else promised
+            is_whole = promised <= length
+    if length == 0:
+        raise ImageError(f"{path}: the video has no frame that can be decoded")
+    if promised and not is_whole:
+        raise ImageError(f"{path}: the video is cut short; {length} of its {promised} frames can be decoded")
+    return length

@@ -128,8 +128,7 @@ def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, or
 
 
 def options(
-    first: str,
-    second: str | None,
+    present: Sequence[str],
     absent: str,
     template: str,
     *,
@@ -140,17 +139,18 @@ def options(
 ) -> list[Option]:
     """The right option of `template`, then three wrong ones: N and not B, N, not A.
 
-    first, second  Present objects; second None where an image shows one thing only (training sets).
-    hybrid         The present object of the hybrid options; default `second`, where there is one.
+    present  One object or two.
+    hybrid   The present object of the hybrid options, by default the last of them.
     """
     words = WORDINGS[wording]
-    other = hybrid or second or first
+    first, last = present[0], present[-1]
+    other = hybrid or last
 
     def say(form: str, a: str = "", b: str = "", n: str = "") -> str:
         return words[form].format(A=a, B=b, N=n, thing=thing) + stop
 
     right = {
-        AFFIRMATION: say(PAIR, first, second) if second else say(AFFIRMATION, first),
+        AFFIRMATION: say(PAIR, first, last) if len(present) > 1 else say(AFFIRMATION, first),
         NEGATION: say(NEGATION, n=absent),
         HYBRID: say(HYBRID, other, n=absent),
     }[template]
@@ -182,8 +182,7 @@ def evaluation_questions(
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
         if not pair or protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
-        second = pair[1] if len(pair) > 1 else None
-        drawn = options(pair[0], second, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
+        drawn = options(pair, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", drawn, (absent,)))
     return questions
 
@@ -205,9 +204,8 @@ def questions_as_filed(
     rng, questions = stream(seed, image.id, "mcq-filed"), []
     for number in range(count):
         pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
-        second = pair[1] if len(pair) > 1 else None
-        template = rng.choice(records.TEMPLATES if second else (NEGATION, HYBRID))
-        choices = options(pair[0], second, absent, template, hybrid=pair[0], wording=wording, thing=thing)
+        template = rng.choice(records.TEMPLATES if len(pair) > 1 else (NEGATION, HYBRID))
+        choices = options(pair, absent, template, hybrid=pair[0], wording=wording, thing=thing)
         questions.append(_question(image, f"{image.id}#{number}", choices, (absent,)))
     return questions
 
@@ -270,8 +268,8 @@ def training_question(
     absent = rng.choice(image.negatives)
     pair = rng.sample(present, min(2, len(present)))
     choices = options(
-        pair[0], pair[1] if len(pair) > 1 else None, absent, rng.choice(records.TEMPLATES), stop=STOP,
-        hybrid=pair[0] if protocol == "paper" else None, wording=wording, thing=thing,
+        pair, absent, rng.choice(records.TEMPLATES), stop=STOP, wording=wording, thing=thing,
+        hybrid=pair[0] if protocol == "paper" else None,
     )  # fmt: skip
     return _question(image, image.id, choices, (absent,), shuffled(len(choices), rng))
 
