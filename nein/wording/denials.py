@@ -51,16 +51,12 @@ _CUE_WORDS = frozenset(word for cue in (*FOLLOWED, *PRECEDED) for word in cue.sp
 
 @dataclass(frozen=True)
 class Denials:
-    """The objects of a sentence, without their articles, in order: what it says is absent, what is there.
-
-    doubled   Something is there that was denied twice.
-    affirmed  The text without what it denies. "A cat on a mat. There is no dog." -> "A cat on a mat."
-    """
+    """The objects of a sentence, without their articles, in order."""
 
     absent: tuple[str, ...]
     present: tuple[str, ...]
-    doubled: bool = False
-    affirmed: str = ""
+    doubled: bool = False  # whether something is there that was denied twice
+    affirmed: str = ""  # without what is denied: "A cat on a mat. There is no dog." -> "A cat on a mat."
 
 
 @dataclass

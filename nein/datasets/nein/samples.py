@@ -53,34 +53,21 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Sample:
-    """One NeIn sample.
+    """One NeIn sample."""
 
-    id           Stem of the NeIn image: unique, and the key of every file and record.
-    source_id    Stem of the COCO image: up to five samples share one, so intervals are clustered by it.
-    caption      T_original, describes the target.
-    negative     T_negative, the instruction under test.
-    generated    T_generated, "Add a/an OBJECT.", with which the NeIn image was made.
-    object       The object, parsed from `generated` and found in `negative`.
-    template     Index 0..12 into `families.NEGATIVE_TEMPLATES`, or None for a sentence of another form.
-    source_path  The target of the edit: the COCO image, or, where nothing must go (`stays`), the NeIn image.
-    sample_path  The NeIn image: what the editor is given.
-    family       Kind of negation (a label of `families.LABELS`), or None where the data set names none.
-    difficulty   What makes it difficult, and how much of that there is, where that is known.
-    things       Every thing of the NeIn image, where that is known.
-    """
-
-    id: str
-    source_id: str
-    caption: str
-    negative: str
-    generated: str
-    object: str
-    template: int | None
+    id: str  # stem of the NeIn image: unique, and the key of every file and record
+    source_id: str  # stem of the COCO image: up to five samples share one, so intervals are clustered by it
+    caption: str  # T_original, describes the target
+    negative: str  # T_negative, the instruction under test
+    generated: str  # T_generated, "Add a/an OBJECT.", with which the NeIn image was made
+    object: str  # parsed from `generated` and found in `negative`
+    template: int | None  # index into `families.NEGATIVE_TEMPLATES`; None: a sentence of another form
+    #: The target of the edit: the COCO image, or, where nothing must go (`stays`), the NeIn image.
     source_path: Path
-    sample_path: Path
-    family: str | None = None
-    difficulty: tuple[tuple[str, int], ...] = ()
-    things: tuple[SceneObject, ...] = ()
+    sample_path: Path  # the NeIn image: what the editor is given
+    family: str | None = None  # kind of negation (a label of `families.LABELS`), where the data name one
+    difficulty: tuple[tuple[str, int], ...] = ()  # what makes it difficult, and how much, where known
+    things: tuple[SceneObject, ...] = ()  # every thing of the NeIn image, where known
 
     @property
     def stays(self) -> bool:
