@@ -121,7 +121,9 @@ def origins(
         parts = [Need.of(repository, revision, (file,))] if file else []
         parts += [Need.of(options.get("config") or DEFAULT_CONFIG, files=TEXTS)]
     parts += [Need.of(options[option]) for option, where in row.layouts.items() if where]
-    parts += [lora.origin(options["lora"])] if options.get("lora") else []
+    if options.get("lora"):
+        where, file = lora.split(options["lora"])
+        parts.append(Need.of(where, files=(file,)))
     return [part for part in parts if part is not None]
 
 

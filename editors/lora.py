@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from nein.editors.base import EditorError
-from nein.loading.references import Need, expanded
+from nein.loading.references import expanded
 
 #: The two matrices of a module, as peft, diffusers and kohya name them.
 _HALF = re.compile(r"(.*[._])(lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
@@ -41,8 +41,3 @@ def modules(tensors: Iterable[str], reference: str) -> set[str]:
             f"two, first {alone[0]!r}"
         )
     return set(halves)
-
-
-def origin(reference: str) -> Need | None:
-    where, file = split(reference)
-    return Need.of(where, files=(file,))

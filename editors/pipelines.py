@@ -261,7 +261,7 @@ class DiffusersPipeline(Editor):
     ) -> list[np.ndarray]:
         """(H, W, 3) float in [0, 1] each."""
         recipe = self._recipe
-        generators = [_generator(request) for request in requests]
+        generators = [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests]
         prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
@@ -328,10 +328,6 @@ class DiffusersPipeline(Editor):
             denoiser.set_attn_processor(before)
 
 
-def _generator(request: EditRequest) -> torch.Generator:
-    return torch.Generator("cpu").manual_seed(int(request.seed))
-
-
 def _load(
     checkpoint: str | diffusers.DiffusionPipeline,
     revision: str | None,
@@ -374,7 +370,11 @@ def _load(
             if device_map or quantization or machine.offload != "none":
                 raise EditorError(f"{chosen} takes no device_map, quantization or offload")
             check_parts(index, checkpoint, source, revision)
-            return _modular(getattr(diffusers, chosen), source, revision, machine), published
+            pipeline = getattr(diffusers, chosen).from_pretrained(source, revision=revision)
+            pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
+            if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
+                raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
+            return pipeline, published
         if recipe.dtype not in ("", machine.dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
@@ -382,7 +382,10 @@ def _load(
         parts = dict.fromkeys(recipe.float32, torch.float32)
         if quantization:
             quantized = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
-            how = _quantized(quantization, machine.torch_dtype, quantized)
+            backend, values = QUANTIZATIONS[quantization]
+            if "4bit" in backend:
+                values = {**values, "bnb_4bit_compute_dtype": machine.torch_dtype}
+            how = diffusers.PipelineQuantizationConfig(backend, values, quantized)
         check_parts(index, checkpoint, source, revision)
         pipeline = getattr(diffusers, chosen).from_pretrained(
             source,
@@ -394,21 +397,6 @@ def _load(
             **({"safety_checker": None} if "safety_checker" in index else {}),
         )
     return pipeline, published
-
-
-def _modular(kind: Any, source: str, revision: str | None, machine: RuntimeOptions) -> Any:
-    """A pipeline made of blocks. Raises EditorError where a part of it cannot be loaded."""
-    pipeline = kind.from_pretrained(source, revision=revision)
-    pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
-    if lacking := [name for name, part in pipeline.components.items() if part is None]:
-        raise EditorError(f"{source!r} lacks the {lacking[0]} of {kind.__name__}")
-    return pipeline
-
-
-def _quantized(name: str, dtype: torch.dtype, parts: list[str]) -> Any:
-    backend, values = QUANTIZATIONS[name]
-    values = {**values, **({"bnb_4bit_compute_dtype": dtype} if "4bit" in backend else {})}
-    return diffusers.PipelineQuantizationConfig(backend, values, parts)
 
 
 def _check_placing(device_map: str | None, quantization: str | None, machine: RuntimeOptions) -> None:

@@ -16,7 +16,7 @@ import yaml
 
 from nein.editors.base import EditorError
 from nein.loading import credentials
-from nein.loading.errors import choose, near_match, plain, spelled
+from nein.loading.errors import choose, plain, spelled, unknown
 from nein.loading.references import expanded, is_address, parse_reference
 
 
@@ -127,12 +127,7 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         )
     rows = [row for row in PRESETS.values() if row.preset == preset]
     choices = sorted({name for row in rows for name in (row.name, row.editor)})
-    near = near_match(name, choices)
-    guess = f"; did you mean '{near}'?" if near else "."
-    raise EditorError(
-        f"Editor '{name}' has no preset '{preset}'{guess} With --preset {preset} there are: "
-        f"{', '.join(choices)}; or give a local folder or hub id."
-    )
+    raise unknown(f"editor of --preset {preset}", name, choices, "Or give a local folder or hub id.")
 
 
 def row_of_class(declared: str | None, preset: str) -> EditorPreset:

@@ -1,5 +1,7 @@
 """Arms before editors: what is sent, what stays as it is, and what cannot be sent."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -79,11 +81,12 @@ def test_a_rule_of_attention_is_part_of_what_the_editor_is():
     assert len({editor.fingerprint for editor in made.values()}) == 3
 
 
-def test_what_the_remedy_takes_is_added_to_what_the_editor_takes():
-    editor, arm = Listening(), remedies.ByRule("rewrite")
-    mended = remedies.WithRemedy(editor, arm, "rewrite")
+def test_what_the_remedy_takes_is_added_to_what_the_editor_takes(monkeypatch):
+    editor, client = Listening(), SimpleNamespace(describe=dict)
+    client.usage = lambda: {"requests": 3, "versions": {"a": 1, "b": 2}, "retries": 1}
+    monkeypatch.setattr(remedies.llm, "load", lambda options, **how: client)
+    mended = remedies.ByLanguageModel(editor, "rewrite:llm:owner/name", None, "cpu")
     editor.usage = lambda: {"requests": 2, "versions": {"a": 2}, "adapted": {"size": ""}}
-    object.__setattr__(arm, "usage", lambda: {"requests": 3, "versions": {"a": 1, "b": 2}, "retries": 1})
     total = {"requests": 5, "versions": {"a": 3, "b": 2}, "adapted": {"size": ""}, "retries": 1}
     assert mended.usage() == total
 
@@ -135,9 +138,9 @@ def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     monkeypatch.setattr(local, "load_text", lambda *where, **how: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
-            arm = remedies.ByLanguageModel("owner/name", Services(cache, {}), "cpu")
             editor = Listening()
-            [result] = remedies.WithRemedy(editor, arm, "rewrite").edit([EditRequest("a", PICTURE, CUP, 0)])
+            mended = remedies.ByLanguageModel(editor, "rewrite:llm:owner/name", Services(cache, {}), "cpu")
+            [result] = mended.edit([EditRequest("a", PICTURE, CUP, 0)])
         assert [request.instruction for request in editor.sent] == told
         assert result.note.startswith(note)
         assert (result.error or "").startswith(error)

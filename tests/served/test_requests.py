@@ -12,6 +12,7 @@ from PIL import Image
 
 from nein import editors, metrics
 from nein.benchmarks.negvqa.matching import matched
+from nein.editors.basic import Identity
 from nein.generate.negvqa.sources import Choice
 from nein.generate.negvqa.stages import by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
@@ -59,7 +60,7 @@ def convert(where, **options):
 
 
 def rewrite(where):
-    ByLanguageModel(where, None, "cpu").send(
+    ByLanguageModel(Identity(), f"rewrite:llm:{where}", None, "cpu").send(
         [editors.EditRequest("a", PICTURES[0], TOLD, 7), editors.EditRequest("b", PICTURES[0], "No dog.", 8)]
     )
 

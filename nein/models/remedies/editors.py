@@ -10,7 +10,6 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -89,50 +88,6 @@ NEEDS = {
 NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
 
 
-@dataclass(frozen=True)
-class ByRule:
-    """A row of `BY_RULE`, by the objects that `nein.wording.denials` reads as absent."""
-
-    name: str
-
-    def facts(self) -> dict[str, Any]:
-        """What decides the requests, and so belongs to the editor's fingerprint."""
-        return {"arm": self.name, "reads": "nein.wording.denials"}
-
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
-        sent, kind = [], self.name.partition(":")[0]
-        further = {"guided": self.name} if kind in GUIDED else {}
-        for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
-            if reading.absent:
-                sent.append(_sent(request, **BY_RULE[kind][0](reading.absent), **further))
-            else:
-                sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
-        return sent
-
-
-class ByLanguageModel:
-    """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
-
-    def __init__(self, reference: str, services: Services | None, device: str) -> None:
-        self._client = llm.load(llm.LlmOptions(model=reference), services=services, device=device)
-        self.usage = self._client.usage
-
-    def facts(self) -> dict[str, Any]:
-        return {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()}
-
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
-        prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
-        sent = []
-        for request, outcome in zip(requests, self._client.complete(prompts, Command), strict=True):
-            if outcome.value is None:
-                why = f"no rewriting: {outcome.failure}, {outcome.reason}"
-                sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
-            else:
-                command = outcome.value.command.strip()
-                sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
-        return sent
-
-
 def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
     text = "; ".join(f"{name} {value!r}" for name, value in changes.items())
     return Sent(dataclasses.replace(request, **changes), f"sent with {text}")
@@ -169,9 +124,9 @@ def with_remedy(
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
         return Best(editor, rewards.load(reference, services=services, device=device, **judge), count, name)
-    llm_name = name.removeprefix(LLM)
-    arm = ByRule(name) if llm_name == name else ByLanguageModel(llm_name, services, device)
-    return WithRemedy(editor, arm, name)
+    if name.startswith(LLM):
+        return ByLanguageModel(editor, name, services, device)
+    return ByRule(editor, name)
 
 
 class _Around(editors.Editor):
@@ -191,26 +146,20 @@ class _Around(editors.Editor):
 
 
 class WithRemedy(_Around):
-    """It is sent what an arm makes of each request; notes say what that was."""
-
-    def __init__(self, editor: Any, arm: ByRule | ByLanguageModel, name: str) -> None:
-        super().__init__(editor, name, arm.facts())
-        self._arm = arm
-        if name.partition(":")[0] in GUIDED:
-            from nein.editors.sampling import guidance_rule
-
-            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
+    """It is sent what `send` makes of each request; notes say what that was."""
 
     def usage(self) -> dict[str, Any]:
-        """What endpoints behind the editor and the remedy have taken so far."""
-        return added(*(getattr(part, "usage", dict)() for part in (self._editor, self._arm)))
+        """What endpoints behind the editor have taken so far."""
+        return getattr(self._editor, "usage", dict)()
 
     def stop(self) -> None:
-        for part in (self._editor, self._arm):
-            getattr(part, "stop", lambda: None)()
+        getattr(self._editor, "stop", lambda: None)()
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+        raise NotImplementedError
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        sent, results = self._arm.send(requests), dict[int, editors.EditResult]()
+        sent, results = self.send(requests), dict[int, editors.EditResult]()
         for index, (request, entry) in enumerate(zip(requests, sent, strict=True)):
             if entry.request is None:
                 image = None if entry.error else request.image.copy()
@@ -222,6 +171,52 @@ class WithRemedy(_Around):
             note = "; ".join(filter(None, (sent[place].note, result.note)))
             results[place] = dataclasses.replace(result, note=note)
         return [results[index] for index in range(len(requests))]
+
+
+class ByRule(WithRemedy):
+    """A row of `BY_RULE`, by the objects that `nein.wording.denials` reads as absent."""
+
+    def __init__(self, editor: Any, name: str) -> None:
+        super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
+        self._kind, self._further = name.partition(":")[0], dict[str, Any]()
+        if self._kind in GUIDED:
+            from nein.editors.sampling import guidance_rule
+
+            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
+            self._further = {"guided": name}
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+        sent = []
+        for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
+            if reading.absent:
+                sent.append(_sent(request, **BY_RULE[self._kind][0](reading.absent), **self._further))
+            else:
+                sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
+        return sent
+
+
+class ByLanguageModel(WithRemedy):
+    """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
+
+    def __init__(self, editor: Any, name: str, services: Services | None, device: str) -> None:
+        options = llm.LlmOptions(model=name.removeprefix(LLM))
+        self._client = llm.load(options, services=services, device=device)
+        super().__init__(editor, name, {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()})
+
+    def usage(self) -> dict[str, Any]:
+        return added(super().usage(), self._client.usage())
+
+    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+        prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
+        sent = []
+        for request, outcome in zip(requests, self._client.complete(prompts, Command), strict=True):
+            if outcome.value is None:
+                why = f"no rewriting: {outcome.failure}, {outcome.reason}"
+                sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
+            else:
+                command = outcome.value.command.strip()
+                sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
+        return sent
 
 
 # --- the best of several edits: several times the work -----------------------------------------
