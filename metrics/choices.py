@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nein.loading.errors import choose, isolated, out_of_memory, reason
+from nein.loading.errors import choose, isolated, message, out_of_memory, reason
 from nein.loading.references import is_served
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Described, Images, MetricError, alike, check_images, fingerprint
@@ -284,8 +284,7 @@ class FunctionChoices:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the question
-            message = " ".join(str(error).split())[:300]
-            return Reply(error=f"{self.name} raised {type(error).__name__}: {message}")
+            return Reply(error=f"{self.name} raised {type(error).__name__}: {message(error)}")
         if not isinstance(text, str):
             return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())

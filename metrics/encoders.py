@@ -90,7 +90,7 @@ class ClipEncoder(PixelEncoder, TwoTowers):
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
-        x = self.preprocess.normalise(pixels).to(self.model.dtype)  # N 3 S S
+        x = normalised(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
         return pooled(self.model.get_image_features(pixel_values=x))  # N D
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:

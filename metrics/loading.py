@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
-from nein.loading.errors import choose, first_line
+from nein.loading.errors import choose, first_line, message
 from nein.loading.references import parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.loading.weights import aligned, check_loaded, read_checkpoint
@@ -62,8 +62,7 @@ def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Pat
     try:
         module.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
-        message = " ".join(str(error).split())[:200]
-        raise MetricError(f"The weights in '{file}' do not fit: {message}") from None
+        raise MetricError(f"The weights in '{file}' do not fit: {message(error)}") from None
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:

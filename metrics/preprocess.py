@@ -37,7 +37,7 @@ def stretch(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 class ResizeCrop:
     """Shorter side to `resize` (PIL bicubic), centre `crop` x `crop`, then (x / 255 - mean) / std, equal to
     torchvision's: the published transform of OpenAI's CLIP (`resize == crop`) and of DINO. Calling it does
-    the first two steps, (crop, crop, 3) uint8; `normalise` the others on the network's device."""
+    the first two steps, (crop, crop, 3) uint8; `normalised` the others on the network's device."""
 
     resize: int
     crop: int
@@ -59,10 +59,6 @@ class ResizeCrop:
             return image[top : top + self.crop, left : left + self.crop]
         picture = PilImage.fromarray(image).resize(size, PilImage.Resampling.BICUBIC)
         return np.asarray(picture.crop((left, top, left + self.crop, top + self.crop)))
-
-    def normalise(self, pixels: Any) -> Any:
-        """(N, crop, crop, 3) uint8 tensor -> (N, 3, crop, crop) float32 tensor on the same device."""
-        return normalised(pixels, self.mean, self.std)
 
 
 def normalised(pixels: Any, mean: Sequence[float], std: Sequence[float]) -> Any:

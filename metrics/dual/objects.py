@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.digests import json_digest, source_digest, tensor_digest
-from nein.loading.errors import out_of_memory
+from nein.loading.errors import message, out_of_memory
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
 
@@ -99,8 +99,9 @@ class ObjectDual:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the inputs
-            message = " ".join(str(error).split())[:300]
-            raise MetricError(f"{self.name}.{what} raised {type(error).__name__}: {message}") from error
+            raise MetricError(
+                f"{self.name}.{what} raised {type(error).__name__}: {message(error)}"
+            ) from error
         if rows.ndim != 2 or len(rows) != len(inputs) or rows.dtype.kind not in "fiu":
             raise MetricError(
                 f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(inputs)} "

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
-from nein.loading.errors import choose, first_line
+from nein.loading.errors import choose, first_line, message
 from nein.loading.references import TEXTS, Need, expanded
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
@@ -118,7 +118,7 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
             )
             tokenizer = open_clip.get_tokenizer(name)
         except UNFIT as error:
-            raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {_first(error)}") from error
+            raise MetricError(f"Cannot load '{path_or_id}' with open_clip: {message(error)}") from error
     if (of_transformers := getattr(tokenizer, "tokenizer", None)) is not None:
         from transformers import PretrainedConfig
 
@@ -225,12 +225,12 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
         try:
             model = _build(config)
         except UNFIT as error:
-            raise MetricError(f"'{architecture}' describes no model of open_clip: {_first(error)}") from None
+            raise MetricError(f"'{architecture}' describes no model of open_clip: {message(error)}") from None
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
         try:
             load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
         except UNFIT as error:
-            raise MetricError(f"'{source}' does not fit '{architecture}': {_first(error)}") from None
+            raise MetricError(f"'{source}' does not fit '{architecture}': {message(error)}") from None
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
         preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
         described = {"model_cfg": config, "preprocess_cfg": preprocess}
@@ -246,11 +246,6 @@ def save_tokenizer(config: Mapping[str, Any], folder: Path, source: Path | None 
         from transformers import AutoTokenizer
 
         loading.from_pretrained(AutoTokenizer, str(source or name)).save_pretrained(folder)
-
-
-def _first(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _library() -> Any:

@@ -28,7 +28,7 @@ from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts
 from nein.metrics.encoders import ClipEncoder, load_clip
 from nein.metrics.judges.base import check_batch
-from nein.metrics.preprocess import map_images
+from nein.metrics.preprocess import map_images, normalised
 
 #: The CLIP of the authors.
 BASE = "openai/clip-vit-base-patch16"
@@ -77,7 +77,7 @@ class Dcsm(Described):
         model, preprocess = self.base.model, self.base.preprocess
         with loading.exact():
             crops = torch.from_numpy(np.stack(map_images(preprocess, images))).to(model.device)  # N S S 3
-            pixels = preprocess.normalise(crops).to(model.dtype)  # N 3 S S
+            pixels = normalised(crops, preprocess.mean, preprocess.std).to(model.dtype)  # N 3 S S
             seen = model.vision_model(pixel_values=pixels).last_hidden_state
             patches = _unit(model.visual_projection(model.vision_model.post_layernorm(seen)))  # N rows D
             rows = [torch.zeros(0, dtype=torch.float32)] * len(texts)

@@ -18,7 +18,6 @@ from nein.loading.references import Need
 from nein.models import needs
 
 Item = TypeVar("Item")
-ANSWERS = "answers.sqlite"
 
 
 def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:

@@ -26,6 +26,7 @@ from nein.datasets.nein.samples import Dataset
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
+from nein.engine.folder import ANSWERS
 from nein.engine.processes import Processes
 from nein.judges import asking
 from nein.judges.asking import read_config
@@ -138,14 +139,14 @@ def ask_all(
     kind: str, judge: Any, cases: Sequence[Case], how: judges.JudgeOptions, out: Path, batch_size: int = 16
 ) -> list[dict[str, Any]]:
     """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
-    Answers of an earlier command are in `asking.ANSWERS`."""
+    Answers of an earlier command are in `ANSWERS`."""
 
     def key(case: Case, word: Word) -> str:
         return json.dumps([case.set, case.id, word.word, *filter(None, [case.control])])
 
     space = json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True)
     rows: dict[str, Any] = {}
-    with AnswerCache(out / asking.ANSWERS) as cache:
+    with AnswerCache(out / ANSWERS) as cache:
         for case in cases:
             for word in case.words:
                 if (row := cache.get(space, key(case, word))) is not None:

@@ -79,6 +79,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def message(error: BaseException) -> str:
+    """All of an error's message on one line, at most 300 characters, or the name of its class."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
 def reason(error: BaseException) -> str:
     """One line for an unscored sample: the kind of error and its first line."""
     kind = type(error).__name__

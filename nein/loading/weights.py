@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nein.loading.errors import UserError
+from nein.loading.errors import UserError, message
 
 ALIGNMENT = 64  # bytes, as PyTorch aligns what it allocates itself
 
@@ -107,10 +107,10 @@ def read_checkpoint(
                 f"'{file}' is in the format of torch before 1.6 and holds more than tensors, which can only "
                 "be left out of the later format; where you trust it, save its state dict with a later torch"
             ) from None
-        message = " ".join(str(error).split())[:200]
         raise UserError(
-            f"'{file}' cannot be read without running code from it ({message}); do not use this file"
+            f"'{file}' cannot be read without running code from it ({message(error)}); do not use this file"
         ) from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
-        message = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot read '{file}' ({type(error).__name__}: {message}); fetch it again") from None
+        raise UserError(
+            f"cannot read '{file}' ({type(error).__name__}: {message(error)}); fetch it again"
+        ) from None

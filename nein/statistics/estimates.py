@@ -107,7 +107,7 @@ def _bounded(
     if low < 0:
         middle, error = intervals.bonett_price(up, down, sample.size)
         ends = max(-1.0, middle - sample.reach * error), min(1.0, middle + sample.reach * error)
-        p = 1.0 if abs(value) <= ROUNDING else _two_sided(middle / error, sample.freedom)
+        p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
         return sample.estimate(value, ends, n, scale, offset), p
     if sample.freedom is None:
         return sample.estimate(value, intervals.clopper_pearson(value, sample.size), n, scale, offset), None
@@ -304,16 +304,11 @@ def _t_test(mean: Estimate) -> float | None:
     """p of a mean of zero; None without a standard error, unless the mean is zero."""
     if mean.value == 0:
         return 1.0
-    return t_p_value(mean.value, mean.standard_error, mean.clusters - 1) if mean.standard_error else None
+    return p_value(mean.value / mean.standard_error, mean.clusters - 1) if mean.standard_error else None
 
 
-def t_p_value(value: float, error: float, freedom: int) -> float:
-    """Two-sided p of Student's t = value / error."""
-    return _two_sided(value / error, freedom)
-
-
-def _two_sided(deviation: float, freedom: int | None) -> float:
-    """p of so many standard errors, of t or of the normal distribution."""
+def p_value(deviation: float, freedom: int | None) -> float:
+    """Two-sided p of so many standard errors, of Student's t or of the normal distribution."""
     from scipy.special import ndtr, stdtr
 
     below = ndtr(-abs(deviation)) if freedom is None else stdtr(freedom, -abs(deviation))

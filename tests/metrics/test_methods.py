@@ -11,6 +11,7 @@ from nein import metrics
 from nein.benchmarks.negbench import config, run
 from nein.metrics import MetricError
 from nein.metrics.judges import dcsm
+from nein.metrics.preprocess import normalised
 from tests.metrics import tiny
 
 WIDTH = 16
@@ -55,7 +56,8 @@ def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base, tmp_p
     encoder = metrics.load_encoder("clip", str(base))
     model = encoder.model
     for image, row, scores in zip(IMAGES, TEXTS, found, strict=True):
-        pixels = encoder.preprocess.normalise(torch.from_numpy(encoder.preprocess(image).copy())[None])
+        crop = torch.from_numpy(encoder.preprocess(image).copy())[None]
+        pixels = normalised(crop, encoder.preprocess.mean, encoder.preprocess.std)
         with torch.no_grad():
             seen = model.vision_model(pixel_values=pixels).last_hidden_state
             patches = F.normalize(model.visual_projection(model.vision_model.post_layernorm(seen))[0], dim=-1)

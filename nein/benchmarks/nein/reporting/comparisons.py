@@ -19,7 +19,7 @@ from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.statistics import Estimate
-from nein.statistics.estimates import t_p_value
+from nein.statistics.estimates import p_value
 
 SIGNIFICANT = 0.05
 
@@ -107,7 +107,7 @@ def _compare_whole(one: RunDir, other: RunDir, metric: str) -> Iterator[dict[str
     estimate = Estimate(*ends, n, len(set(one.sources.values())))
     p = 1.0
     if gap.standard_error and gap.value:
-        p = t_p_value(gap.value, gap.standard_error, len(gap.left_out) - 1)
+        p = p_value(gap.value / gap.standard_error, len(gap.left_out) - 1)
     what: Any = {"task": "comparisons", "metric": metric, "first": one.label, "second": other.label}
     for side, entry in (("first", first), ("second", second)):
         yield number(entry["value"], unit="", n=entry["n"], statistic=side, **what)
