@@ -160,7 +160,7 @@ def resolve_editors(
     """
     if edited is not None:
         return [
-            EditorChoice(f"{one.method}/{one.track}", _as_folder(one.method), one.method, made=one)
+            EditorChoice(f"{one.name}/{one.track}", _as_folder(one.name), one.name, made=one)
             for one in find(expanded(edited), as_released)
         ]
     wanted: list[str] = []
@@ -266,14 +266,10 @@ class ExternalEdits:
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
     """
 
-    method: str
+    name: str  # of the method
     track: str
     folder: Path
     plain: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.method
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
         """Warns of images that belong to no sample. Raises UserError where none belongs to any."""
@@ -286,7 +282,7 @@ class ExternalEdits:
             )
         if strangers:
             more = f"{len(strangers)} pictures belong to no sample ({shortlist(strangers, 3)})"
-            log.warning("%s/%s: %s", self.method, self.track, more)
+            log.warning("%s/%s: %s", self.name, self.track, more)
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -311,19 +307,19 @@ class ExternalEdits:
         return json_digest(dict(zip(self.files, atomic.sizes(self.files.values()), strict=True)))[:12]
 
     def describe(self) -> dict[str, Any]:
-        facts = {"editor": self.method, "class": type(self).__name__, "folder": self.folder.name}
+        facts = {"editor": self.name, "class": type(self).__name__, "folder": self.folder.name}
         return {**facts, "files": len(self.files), "content": self.fingerprint}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
         if (path := self.files.get(sample_id)) is None:
-            why = f"there is no edited picture of {sample_id} in '{self.method}'"
+            why = f"there is no edited picture of {sample_id} in '{self.name}'"
             return EditResult(sample_id, None, why), 1
         try:
             image = images.decode(path, plain=self.plain)
             return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
         except images.ImageError as error:
-            return EditResult(sample_id, None, str(error).replace(str(self.folder), self.method)), 1
+            return EditResult(sample_id, None, str(error).replace(str(self.folder), self.name)), 1
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:

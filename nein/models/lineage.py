@@ -4,14 +4,13 @@ not computed with it. Weights are compared by value, across the layouts of trans
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 #: OpenAI's own weights, by the repositories that have them.
 PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
@@ -30,15 +29,6 @@ NEAR = 0.5
 WEIGHTS = ("model.safetensors", "open_clip_model.safetensors")
 #: Counts and temperatures, which say nothing about whose weights they are.
 _ASIDE = ("position_ids", "logit_scale", "attn_mask")
-
-
-class _Config(BaseModel, protected_namespaces=()):
-    """What is read of a configuration: open_clip's has `model_cfg`, transformers' the others."""
-
-    model_cfg: dict[str, Any] | None = None
-    model_type: str | None = None
-    text_config: dict[str, Any] | None = None
-    vision_config: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,14 +67,14 @@ def _quick(folder: Path) -> bool | None:
     """What the configuration says; None where there is none of a CLIP."""
     for name in ("open_clip_config.json", "config.json"):
         try:
-            config = _Config.model_validate_json((folder / name).read_bytes())
-        except (OSError, ValueError):
+            config = json.loads((folder / name).read_bytes())
+            if "model_cfg" in config:
+                return bool(config["model_cfg"].get("quick_gelu", False))
+            if config.get("model_type") == "clip":
+                towers = [config.get("text_config") or {}, config.get("vision_config") or {}]
+                return all(tower.get("hidden_act", "quick_gelu") == "quick_gelu" for tower in towers)
+        except (OSError, ValueError, TypeError, AttributeError):  # not there, or of another shape
             continue
-        if config.model_cfg is not None:
-            return bool(config.model_cfg.get("quick_gelu", False))
-        if config.model_type == "clip":
-            towers = [config.text_config or {}, config.vision_config or {}]
-            return all(tower.get("hidden_act", "quick_gelu") == "quick_gelu" for tower in towers)
     return None
 
 
