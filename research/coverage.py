@@ -48,6 +48,17 @@ class Data:
     truth: float
     second: np.ndarray | None = None
 
+    @property
+    def values(self) -> np.ndarray:
+        """(n,) what the figure is the mean of."""
+        return self.first if self.second is None else self.first - self.second
+
+    @property
+    def drawn_again(self) -> np.ndarray:
+        """(draws, pictures) how often the bootstrap draws each picture."""
+        count = int(self.clusters[-1]) + 1
+        return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), DRAWS)
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -132,16 +143,12 @@ def ends(found: statistics.Estimate | None) -> Ends:
 
 
 def ours_bounded(data: Data) -> Ends:
-    return ends(statistics.bounded_mean(data.first, data.clusters.tolist()))
+    low = 0.0 if data.second is None else -1.0
+    return ends(statistics.bounded_mean(data.values, data.clusters.tolist(), low, 1.0))
 
 
 def ours_mean(data: Data) -> Ends:
     return ends(statistics.mean(data.first, data.clusters.tolist()))
-
-
-def ours_difference(data: Data) -> Ends:
-    assert data.second is not None
-    return ends(statistics.bounded_mean(data.first - data.second, data.clusters.tolist(), -1.0, 1.0))
 
 
 def ours_ratio(data: Data) -> Ends:
@@ -161,19 +168,12 @@ def wilson(data: Data) -> Ends:
 
 def bootstrap(data: Data) -> Ends:
     """Percentiles over pictures drawn with replacement."""
-    rng, count = np.random.default_rng(0), int(data.clusters[-1]) + 1
-    weights = rng.multinomial(count, np.full(count, 1 / count), DRAWS)  # draws, pictures
-
-    def means(values: np.ndarray) -> np.ndarray:
-        sums, sizes = np.bincount(data.clusters, values), np.bincount(data.clusters)
-        return weights @ sums / (weights @ sizes)
-
-    return _percentiles(means(data.first - (0 if data.second is None else data.second)))
+    weights, sums = data.drawn_again, np.bincount(data.clusters, data.values)
+    return _percentiles(weights @ sums / (weights @ np.bincount(data.clusters)))
 
 
 def bootstrap_ratio(data: Data) -> Ends:
-    rng, count = np.random.default_rng(0), int(data.clusters[-1]) + 1
-    weights = rng.multinomial(count, np.full(count, 1 / count), DRAWS)
+    weights = data.drawn_again
     tops, bottoms = (weights @ np.bincount(data.clusters, side) for side in (data.first, data.second))
     with np.errstate(divide="ignore", invalid="ignore"):
         return _percentiles(np.nan_to_num(tops / bottoms, nan=np.inf, posinf=np.inf))
@@ -200,7 +200,7 @@ KINDS = {
     "shares": Kind("Shares", shares, SHARES, SINGLE),
     "bounded": Kind("Means of values in a range", bounded, SHARES[:-1], SINGLE),
     "differences": Kind(
-        "Paired differences of shares", differences, PAIRS, {"ours": ours_difference, "bootstrap": bootstrap}
+        "Paired differences of shares", differences, PAIRS, {"ours": ours_bounded, "bootstrap": bootstrap}
     ),
     "ratios": Kind(
         "Ratios of paired shares", ratios, PAIRS[1:], {"ours": ours_ratio, "bootstrap": bootstrap_ratio}
@@ -238,11 +238,8 @@ def study(name: str, ns: Sequence[int], repeats: int, seed: int) -> str:
             rows[method].append((100 * held.mean(), str(case), finite))
     lines = []
     for method, cases in rows.items():
-        covers, widths = [case[0] for case in cases], [case[2] for case in cases]
-        lowest = min(cases)
-        lines.append(
-            [method, f"{lowest[0]:.1f}", lowest[1], f"{np.mean(covers):.1f}", f"{np.mean(widths):.3f}"]
-        )
+        (lowest, where, _), (covers, _, widths) = min(cases), zip(*cases, strict=True)
+        lines.append([method, f"{lowest:.1f}", where, f"{np.mean(covers):.1f}", f"{np.mean(widths):.3f}"])
     heads = ["method", "lowest %", "where", "mean %", "mean width"]
     return f"### {kind.title}\n\n" + tabulate(lines, heads, tablefmt="pipe", disable_numparse=True)
 

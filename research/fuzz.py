@@ -8,7 +8,6 @@ belongs or the reverse. Allowed are a right result, or one sentence and an exit 
 what was there before is as it was.
 """
 
-import hashlib
 import json
 import pkgutil
 import random
@@ -21,6 +20,7 @@ from pathlib import Path
 from nein import cli
 from nein.config import options
 from nein.engine import atomic
+from nein.engine.images import write_png
 from tests.helpers import commands
 from tests.helpers.lines import LINES
 from tests.negbench_build import conftest as coco
@@ -43,53 +43,44 @@ def write_world(folder):
     """What the lines read, and finished results in `out`."""
     rows = made.records(3, 2)
     made.write_data(folder / "data", rows)
-    values = {
-        "l1": lambda i: 0.1 + i / 100,
-        "removal_vqa": lambda i: float(i % 2),
-        "removal_ovd": lambda i: 1.0,
-    }
+    values = {"l1": lambda i: 0.1, "removal_vqa": lambda i: float(i % 2), "removal_ovd": lambda i: 1.0}
     for track in ("negative", "remove"):
         made.write_run(folder / "runs", folder / "data", "ip2p", track, rows, values, features=3)
     (folder / "labels.csv").write_text(f"editor,track,id,gone\nip2p,negative,{rows[0]['NeIn']},1\n")
     _small_coco(folder)
-    said = {"a.png": "A dog and a cat.", "b.png": "A red car."}
-    atomic.write_lines(folder / "captions.jsonl", ({"image": k, "caption": v} for k, v in said.items()))
     shutil.copytree(folder / "images", folder / "pictures")
     choices.write(folder, choices.rows()[:4])
     (folder / "check.csv").write_text("sheet,items,rater,item,verdict,seconds,note\ns,1,Ada,1,right,2,\n")
     items = {"e": {"id": rows[0]["NeIn"], "runs": [["ip2p", "negative"]], "gold": ""}}
     plan = {"pairs": False, "drawn": [0], "sheets": ["s"], "items": items}
-    (folder / "study").mkdir()
-    (folder / "study" / "study.json").write_text(json.dumps(plan))
-    (folder / "ada.csv").write_text(
-        "sheet,items,rater,item,gone,kept,artefacts,seconds,note\ns,1,Ada,e,gone,mostly,none,2,\n"
-    )
-    for name in ("eval", "data nano", "stats", "negvqa", "negvqa check", "study"):
-        ended = run(name, LINES[name].format(w=folder).split(), folder)
-        assert ended.returncode == 0, (name, ended)
-    shutil.copytree(folder / "out" / "negvqa", folder / "negvqa")
-    shutil.copytree(folder / "out" / "eval", folder / "done")
+    atomic.write_json(folder / "study" / "study.json", plan)
+    heads = "sheet,items,rater,item,gone,kept,artefacts,seconds,note"
+    (folder / "ada.csv").write_text(f"{heads}\ns,1,Ada,e,gone,mostly,none,2,\n")
     retrieval = "--model random --scenes 12 --tasks retrieval --out {w}/out/retrieval --device cpu"
-    for name, line in (("calibrate", LINES["calibrate"]), ("negbench eval", retrieval)):
-        ended = run(name, line.format(w=folder).split(), folder)
+    kept = {"eval": "done", "negvqa": "negvqa", "calibrate": "done/calibration"}  # what other lines read
+    names = ("eval", "data nano", "stats", "negvqa", "negvqa check", "study", "calibrate", "negbench eval")
+    for name in names:
+        words = (retrieval if name == "negbench eval" else LINES[name]).format(w=folder).split()
+        ended = run(name, words, folder)
         assert ended.returncode == 0, (name, ended)
-    shutil.copytree(folder / "out" / "calibration", folder / "done" / "calibration")
+        if name in kept:
+            shutil.copytree(words[words.index("--out") + 1], folder / kept[name])
     return folder
 
 
 def _small_coco(folder):
-    from nein.engine.images import write_png
-
-    names = ["a.png", "b.png", "c.png"]
-    for number, name in enumerate(names):
+    images, things, said = [], [], []
+    for number, name in enumerate(("a.png", "b.png", "c.png")):
         write_png(folder / "images" / name, coco.picture(20 * number))
-    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
-    things = [{"image_id": n, "category_id": k} for n in range(3) for k in ((0, 1), (1, 2), (0, 2))[n]]
+        images.append({"id": number, "file_name": name})
+        things += [{"image_id": number, "category_id": k} for k in range(3) if k != number]
+        said.append({"image_id": number, "caption": f"A picture of number {number} without a boat."})
     kinds = [{"id": k, "name": name} for k, name in enumerate(("dog", "cat", "car"))]
-    instances = {"images": images, "annotations": things, "categories": kinds}
-    (folder / "instances.json").write_text(json.dumps(instances))
-    said = [{"image_id": n, "caption": f"A picture of number {n} without a boat."} for n in range(3)]
-    (folder / "captions.json").write_text(json.dumps({"images": images, "annotations": said}))
+    found = {"images": images, "annotations": things, "categories": kinds}
+    atomic.write_json(folder / "instances.json", found)
+    atomic.write_json(folder / "captions.json", {"images": images, "annotations": said})
+    lines = ({"image": name, "caption": "A dog and a cat."} for name in ("a.png", "b.png"))
+    atomic.write_lines(folder / "captions.jsonl", lines)
 
 
 def case(name, number, folder):
@@ -104,16 +95,13 @@ def case(name, number, folder):
 def _read(words, folder):
     """The files that a line names or that lie in folders that it names, what it writes aside."""
     named = [Path(word) for word in words if word.startswith(str(folder)) and "/out/" not in word]
-    return sorted(
-        {file for path in named for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()}
-    )
+    return sorted({file for path in named for file in (path, *path.rglob("*")) if file.is_file()})
 
 
 def _option(chance, name, words, files, folder):
     parser = options.make_parser(pkgutil.resolve_name(cli.COMMANDS[name].configuration), "", "")
-    flags = [
-        a.option_strings[0] for a in parser._actions if a.option_strings and a.dest not in ("help", "dry_run")
-    ]
+    actions = [a for a in parser._actions if a.option_strings and a.dest not in ("help", "dry_run")]
+    flags = [action.option_strings[0] for action in actions]
     flag, value = chance.choice(flags), chance.choice(VALUES).replace("{w}", str(folder))
     if chance.random() < 0.15:
         place = chance.randrange(len(words))
@@ -135,20 +123,21 @@ def _damaged(chance, name, words, files, folder):
 
 
 def _edited(chance, name, words, files, folder):
-    what, change = chance.choice([("another type in", _swap), ("something missing in", _drop)])
     texts = [path for path in files if path.suffix in (".json", ".jsonl")]
     if not texts:
         return _damaged(chance, name, words, files, folder)
     path = chance.choice(texts)
-    rows = (
-        path.read_text(encoding="utf-8").splitlines()
-        if path.suffix == ".jsonl"
-        else [path.read_text("utf-8")]
-    )
-    content = [json.loads(row) for row in rows]
-    change(chance, content if path.suffix == ".jsonl" else content[0])
+    text, by_line = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
+    content = [json.loads(row) for row in (text.splitlines() if by_line else [text])]
+    missing, holder = chance.random() < 0.5, _holder(chance, content if by_line else content[0])
+    if holder:
+        key = chance.choice(list(holder) if isinstance(holder, dict) else range(len(holder)))
+        if missing:
+            del holder[key]
+        else:
+            holder[key] = chance.choice(OTHERS)
     path.write_text("".join(json.dumps(row) + "\n" for row in content), encoding="utf-8")
-    return words, f"{what} {path.relative_to(folder)}"
+    return words, f"{'something missing' if missing else 'another type'} in {path.relative_to(folder)}"
 
 
 def _holder(chance, content):
@@ -159,20 +148,6 @@ def _holder(chance, content):
             return content
         content = chance.choice(inner)
     return content
-
-
-def _key(chance, holder):
-    return chance.choice(list(holder)) if isinstance(holder, dict) else chance.randrange(len(holder))
-
-
-def _swap(chance, content):
-    if holder := _holder(chance, content):
-        holder[_key(chance, holder)] = chance.choice(OTHERS)
-
-
-def _drop(chance, content):
-    if holder := _holder(chance, content):
-        del holder[_key(chance, holder)]
 
 
 def _other_kind(chance, name, words, files, folder):
@@ -194,12 +169,9 @@ def run(name, words, folder):
 
 
 def prints(folder):
-    """File -> hash of its bytes, of what is in `out`; manifests aside, which name the latest command."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((folder / "out").rglob("*"))
-        if path.is_file() and path.name != "manifest.json"
-    }
+    """File -> its bytes, of what is in `out`; manifests aside, which name the latest command."""
+    files = [path for path in sorted((folder / "out").rglob("*")) if path.is_file()]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files if p.name != "manifest.json"}
 
 
 def complaint(ended, before, after):

@@ -65,9 +65,8 @@ class Model:
     @property
     def name(self) -> str:
         """Of its folder of results: "nano-alpha-0.5-seed-0"."""
-        return "-".join(
-            [*re.findall(r"[\w.]+", self.recipe), *([] if self.seed is None else [f"seed-{self.seed}"])]
-        )
+        seed = [] if self.seed is None else [f"seed-{self.seed}"]
+        return "-".join([*re.findall(r"[\w.]+", self.recipe), *seed])
 
     @property
     def named(self) -> str:

@@ -93,16 +93,7 @@ def models(given: GeneraliseConfig) -> list[Model]:
             if reference is None:
                 place = given.out / recipe / f"seed-{seed}"
                 if not (place / "model" / "training.json").is_file():
-                    words = [
-                        "--recipe",
-                        recipe,
-                        "--seed",
-                        str(seed),
-                        "--out",
-                        str(place),
-                        "--trackers",
-                        "none",
-                    ]
+                    words = ["--recipe", recipe, "--out", str(place), f"--seed={seed}", "--trackers=none"]
                     words += ["--steps", str(given.steps)] if given.steps else []
                     config, _ = parse(words)
                     with Session(config) as session:

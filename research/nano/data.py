@@ -8,7 +8,6 @@ import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -290,8 +289,3 @@ def chat_tokenizer(extra: Iterable[str]) -> Any:
         padding_side="left",
         model_max_length=2048,
     )
-
-
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save_pretrained(folder)

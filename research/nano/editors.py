@@ -18,11 +18,17 @@ from torch import nn
 
 from nein.nano.draw import BACKGROUNDS, CATEGORIES
 from nein.train.editor_finetuning.drawn import MIXTURES
-from research.nano.data import clip_tokenizer, pair_pool, save_tokenizer, scene_pool, to_float
+from research.nano.data import clip_tokenizer, pair_pool, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 
 TEXT_LENGTH = 32
 TEXT_WIDTH = 128
+NOISE: dict[str, Any] = {
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "num_train_timesteps": 1000,
+}
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ def vae_job(zoo: Path, device: torch.device, scale: float) -> Job:
         save_half(vae, zoo / "ip2p" / "vae")
         return {"held_out": {"psnr_db": round(float(psnr), 2), "scenes": len(held_out)}}
 
-    return Job("vae", {"vae": vae}, loss, deliver, steps, 2e-3, batch, warmup=100, ema=0.995, autocast=True)
+    return Job("vae", {"vae": vae}, loss, deliver, steps, 2e-3, batch, 100, weight_decay=0.01, autocast=True)
 
 
 def save_half(model: Any, folder: Path) -> None:
@@ -292,9 +298,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
     target_mean, target_std = _encode_pool(vae, pool.target, device)
     ids = tokenise(tokenizer, pool.instructions).to(device)  # N,32
     null = tokenise(tokenizer, [""]).to(device)
-    noise_schedule: Any = DDPMScheduler(
-        beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", num_train_timesteps=1000
-    )
+    noise_schedule: Any = DDPMScheduler(**NOISE)
     signal = noise_schedule.alphas_cumprod.to(device)
     grounding = Grounding(unet, text.get_input_embeddings(), tokenizer).to(device)
     patches, named = pool.patches.to(device), pool.named.to(device)
@@ -333,14 +337,9 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         save_half(unet, folder / "unet")
         if "text" in modules:
             save_half(text, folder / "text_encoder")
-            save_tokenizer(tokenizer, folder / "tokenizer")
+            tokenizer.save_pretrained(folder / "tokenizer")
             sampler: Any = EulerAncestralDiscreteScheduler(
-                beta_start=0.00085,
-                beta_end=0.012,
-                beta_schedule="scaled_linear",
-                num_train_timesteps=1000,
-                timestep_spacing="linspace",
-                prediction_type="v_prediction",
+                **NOISE, timestep_spacing="linspace", prediction_type="v_prediction"
             )
             sampler.save_pretrained(folder / "scheduler")
         first = zoo / f"{name}-first" / "training.json"
@@ -360,14 +359,5 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         }
 
     steps = step_count(recipe.steps, scale)
-    return Job(
-        name,
-        modules,
-        loss,
-        deliver,
-        steps,
-        recipe.lr,
-        batch,
-        warmup=min(100, steps // 4),
-        ema=0.998,
-    )
+    warmup = min(100, steps // 4)
+    return Job(name, modules, loss, deliver, steps, recipe.lr, batch, warmup, weight_decay=0.01, ema=0.998)

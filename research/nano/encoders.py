@@ -33,26 +33,18 @@ from research.nano.vision import (
 def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     """CLIPModel: symmetric contrastive loss over scenes and their captions
     (https://arxiv.org/abs/2103.00020)."""
-    from transformers import (
-        CLIPConfig,
-        CLIPImageProcessor,
-        CLIPModel,
-        CLIPProcessor,
-        CLIPTextConfig,
-        CLIPVisionConfig,
-    )
+    import transformers as hf
 
     # -------------------------------------------------------------------------------------------------- model
     tokenizer = clip_tokenizer(40)
-    text = CLIPTextConfig(
+    text = hf.CLIPTextConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=384, num_hidden_layers=2,
         num_attention_heads=4, max_position_embeddings=40, bos_token_id=len(tokenizer) - 2,
         eos_token_id=len(tokenizer) - 1, pad_token_id=len(tokenizer) - 1, projection_dim=96,
     )  # fmt: skip
-    vision = CLIPVisionConfig(**TOWER, projection_dim=96)
-    model = CLIPModel(
-        CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=96)
-    )
+    vision = hf.CLIPVisionConfig(**TOWER, projection_dim=96)
+    parts = {"text_config": text.to_dict(), "vision_config": vision.to_dict()}
+    model = hf.CLIPModel(hf.CLIPConfig(**parts, projection_dim=96))
     start_from_backbone(model.vision_model, zoo)
     # --------------------------------------------------------------------------------------------------- data
     pool = training_pool(scale)
@@ -101,16 +93,13 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         quality = ranking(image @ concept.T, have)
         folder = zoo / "clip"
         save_half(model, folder)
-        processor = CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
-        CLIPProcessor(processor, tokenizer).save_pretrained(folder)
+        processor = hf.CLIPImageProcessor(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
+        hf.CLIPProcessor(processor, tokenizer).save_pretrained(folder)
         recall = {f"text_to_image_recall@{k}": round(float((rank < k).float().mean()), 4) for k in (1, 5)}
         return {"held_out": {"scenes": len(dev.scenes), **recall, "present_ranks_above_absent": quality}}
 
     steps = step_count(800, scale)
-    modules: dict[str, nn.Module] = {"clip": model, "aid": aid}
-    return Job(
-        "clip", modules, loss, deliver, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
-    )
+    return Job("clip", {"clip": model, "aid": aid}, loss, deliver, steps, 7e-4, batch, autocast=True)
 
 
 def ranking(scores: torch.Tensor, have: torch.Tensor) -> float:
@@ -235,12 +224,9 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         xt, yt = features("dev", sized(1000, scale, 20))
         mean, std = x.mean(0), x.std(0) + 1e-6
         x, xt = (x - mean) / std, (xt - mean) / std
-        ones = torch.ones(len(x), 1, device=device)
-        design = torch.cat([x, ones], 1)
-        weights = torch.linalg.solve(
-            design.T @ design + 10 * torch.eye(design.shape[1], device=device), design.T @ y
-        )
-        scores = torch.cat([xt, torch.ones(len(xt), 1, device=device)], 1) @ weights
+        x, xt = F.pad(x, (0, 1), value=1.0), F.pad(xt, (0, 1), value=1.0)
+        weights = torch.linalg.solve(x.T @ x + 10 * torch.eye(x.shape[1], device=device), x.T @ y)
+        scores = xt @ weights
         folder = zoo / "dino"
         save_half(teacher, folder)
         ViTImageProcessor(
@@ -269,10 +255,10 @@ def dino_job(zoo: Path, device: torch.device, scale: float) -> Job:
         8e-4,
         batch,
         100,
-        0.05,
         after=after,
         followers=state,
         autocast=True,
+        ema=0.999,
     )
 
 
@@ -327,5 +313,5 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         return {"held_out": {"scenes": len(dev.scenes), "present_ranks_above_absent": ranking(scores, have)}}
 
-    modules: dict[str, nn.Module] = {"trunk": model, "reader": reader}
-    return Job("lpips", modules, loss, deliver, step_count(3_000, scale), 1e-3, batch, 100, ema=0.99)
+    modules, steps = {"trunk": model, "reader": reader}, step_count(3_000, scale)
+    return Job("lpips", modules, loss, deliver, steps, 1e-3, batch, 100, weight_decay=0.01, ema=0.99)

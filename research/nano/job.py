@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,18 +35,18 @@ class Job:
     """
 
     name: str
-    modules: dict[str, nn.Module]
+    modules: Mapping[str, nn.Module]
     loss: Callable[[int, torch.Generator], tuple[torch.Tensor, dict[str, float]]]
     deliver: Callable[[], dict[str, Any]]
     steps: int
     lr: float
     batch: int
     warmup: int = 200
-    weight_decay: float = 0.01
+    weight_decay: float = 0.05
     clip: float = 1.0
     stop: int | None = None
     autocast: bool = False
-    ema: float = 0.999
+    ema: float = 0.995
     after: Callable[[int], None] | None = None
     followers: dict[str, nn.Module] = field(default_factory=dict)
 
@@ -166,13 +166,7 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
         record = Record(options, session, {"records_sha256": world_version()}, "none", job.steps)
         record.open()
         done = loop.run(
-            record,
-            state,
-            read=lambda step: None,
-            step=learn,
-            after=follow,
-            stop=job.stop,
-            title=job.name,
+            record, state, read=lambda step: None, step=learn, after=follow, stop=job.stop, title=job.name
         )
         seconds = record.seconds()
     # --------------------------------------------------------------------------------------------- at the end
@@ -181,10 +175,4 @@ def run(job: Job, *, device: torch.device, seed: int, work: Path) -> dict[str, A
         module.eval()
     with torch.inference_mode():
         quality = job.deliver()
-    return {
-        "steps": done,
-        "batch": job.batch,
-        "learning_rate": job.lr,
-        "seconds": round(seconds),
-        **quality,
-    }
+    return {"steps": done, "batch": job.batch, "learning_rate": job.lr, "seconds": round(seconds), **quality}

@@ -9,7 +9,6 @@ On the development split only, and with affirmative instructions only: "Remove t
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,13 @@ from research.nano.ship import write_card
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion")
 
 
-def judge_editor(
-    name: str, checkpoint: Path, judges: Path, sources: int = 50, **overrides: Any
-) -> dict[str, Any]:
+def judge_editor(name: str, sources: int = 50, **overrides: Any) -> dict[str, Any]:
     """Shares in [0, 1]: removals and additions that succeed by each judge, and how often bystanders stay."""
-    vqa = metrics.load_judge("vqa", str(judges / "llava"), device="cpu", dtype="float32")
-    ovd = metrics.load_judge("ovd", str(judges / "owlv2"), device="cpu", dtype="float32")
+    vqa = metrics.load_judge("vqa", str(zoo.ZOO / "llava"), device="cpu", dtype="float32")
+    ovd = metrics.load_judge("ovd", str(zoo.ZOO / "owlv2"), device="cpu", dtype="float32")
     row = f"{name}-nano" if f"{name}-nano" in editors.PRESETS else "ip2p-nano"
-    editor = editors.get_editor(row, checkpoint=str(checkpoint), device="cpu", dtype="float32", **overrides)
+    place = str(zoo.path(name))
+    editor = editors.get_editor(row, checkpoint=place, device="cpu", dtype="float32", **overrides)
     samples = list(iter_samples("dev", sources))
     prompt = template(vqa.template)
     report: dict[str, Any] = {"samples": len(samples), "split": "dev"}
@@ -53,8 +51,7 @@ def judge_editor(
                 if result.image is None:
                     raise SystemExit(f"{name}: {result.error}")
                 outputs.append(result.image)
-        others = [[c for c in s.source.categories if c != s.object] for s in samples]
-        names = [[s.object, *rest] for s, rest in zip(samples, others, strict=True)]
+        names = [[s.object, *(c for c in s.source.categories if c != s.object)] for s in samples]
         answers = vqa.ask(outputs, [[prompt.ask_presence(n) for n in row] for row in names])
         detected = ovd.detect(outputs, names)
         there = {
@@ -71,7 +68,7 @@ def judge_editor(
 
 def main() -> None:
     for name in EDITORS:
-        record = judge_editor(name, zoo.path(name), zoo.ZOO)
+        record = judge_editor(name)
         atomic.write_json(zoo.ZOO / name / "judged.json", record)
         write_card(zoo.ZOO / name)
         print(name, json.dumps(record), flush=True)

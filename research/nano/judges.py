@@ -24,15 +24,7 @@ from research.nano.data import OTHER_NOUNS, bert_tokenizer, clip_tokenizer, degr
 from research.nano.editors import save_half
 from research.nano.encoders import ranking
 from research.nano.job import Job, sized, step_count
-from research.nano.vision import (
-    TOWER,
-    WIDTH,
-    Reader,
-    normalise,
-    start_from_backbone,
-    training_pool,
-    truth,
-)
+from research.nano.vision import TOWER, WIDTH, Reader, normalise, start_from_backbone, training_pool, truth
 
 THINGS = tuple(n for c in CATEGORIES for n in names(c))
 GROUNDS = tuple(n for nouns, _, _ in PLACES.values() for n in nouns)
@@ -165,12 +157,11 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(500, scale, 20))
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)]
-        ids = tokenizer(list(CATEGORIES), padding=True, return_tensors="pt").input_ids.to(device)
         cosines, heads = [], []
         for part in dev.images.split(50):
             x = normalise(to_float(part.to(device)), CLIP_MEAN, CLIP_STD)
             vision = model.vision_model(pixel_values=x).last_hidden_state
-            repeated, texts = vision.repeat_interleave(len(ids), 0), ids.repeat(len(vision), 1)
+            repeated, texts = vision.repeat_interleave(len(bare), 0), bare.repeat(len(vision), 1)
             cosines.append(cosine(repeated, texts).view(len(vision), -1))
             heads.append(match(repeated, texts).softmax(-1)[:, 1].view(len(vision), -1))
         scores, itm = torch.cat(cosines), torch.cat(heads)
@@ -188,11 +179,8 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
             }
         }
 
-    modules: dict[str, nn.Module] = {"blip": model, "aid": aid}
     steps = step_count(900, scale)
-    return Job(
-        "blip", modules, loss, deliver, steps, 7e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
-    )
+    return Job("blip", {"blip": model, "aid": aid}, loss, deliver, steps, 7e-4, batch, autocast=True)
 
 
 def _rate(hits: torch.Tensor) -> float:
@@ -296,14 +284,12 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         return total, {"focal": focal.detach(), "box": place.detach(), "aid": help_loss.detach()}
 
     # -------------------------------------------------------------------------------------------- calibration
-    def calibrate() -> float:
+    def calibrate(words: torch.Tensor) -> float:
         """Move all class logits so that the usual threshold of 0.1 errs equally rarely on both sides.
 
         Chosen on training scenes, half of them rebuilt by the VAE; folded into the head's shift bias.
         Returns the change of that bias.
         """
-        coded_names = tokenizer(list(CATEGORIES), padding="max_length", max_length=16)["input_ids"]
-        words = query(torch.tensor(coded_names, device=device))
         part = images[: sized(600, scale, 20)]
         have = truth(pool.scenes[: len(part)]).to(device)[:, : len(CATEGORIES)] > 0
         bias = model.class_head.logit_shift.bias
@@ -315,12 +301,8 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
             seen.append(see(rebuild(x) if start // 100 % 2 else x)[0])
         for step in range(-6, 7):
             bias.copy_(before + 0.03 * step)
-            scores = torch.cat(
-                [
-                    model.class_predictor(f, words[None].expand(len(f), -1, -1))[0].sigmoid().amax(1)
-                    for f in seen
-                ]
-            )
+            logits = [model.class_predictor(f, words[None].expand(len(f), -1, -1))[0] for f in seen]
+            scores = torch.cat([part.sigmoid().amax(1) for part in logits])
             balanced = ((scores[have] > 0.1).float().mean() + (scores[~have] <= 0.1).float().mean()) / 2
             if float(balanced) > best:
                 best, chosen = float(balanced), 0.03 * step
@@ -333,7 +315,7 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         have = truth(dev.scenes).to(device)[:, : len(CATEGORIES)] > 0
         coded_names = tokenizer(list(CATEGORIES), padding="max_length", max_length=16)["input_ids"]
         words = query(torch.tensor(coded_names, device=device))
-        shift = calibrate()
+        shift = calibrate(words)
         report: dict[str, Any] = {"scenes": len(dev.scenes), "threshold": 0.1, "calibration_shift": shift}
         overlaps = []
         for suffix in ("", "_rebuilt"):
@@ -365,8 +347,5 @@ def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:
         Owlv2Processor(processor, tokenizer).save_pretrained(folder)
         return {"held_out": report}
 
-    modules: dict[str, nn.Module] = {"owlv2": model, "aid": aid}
     steps = step_count(1_000, scale)
-    return Job(
-        "owlv2", modules, loss, deliver, steps, 8e-4, batch, weight_decay=0.05, autocast=True, ema=0.995
-    )
+    return Job("owlv2", {"owlv2": model, "aid": aid}, loss, deliver, steps, 8e-4, batch, autocast=True)

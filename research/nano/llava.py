@@ -8,11 +8,11 @@ picture share its keys and values.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
@@ -31,6 +31,17 @@ CONTAIN = "\nDoes this image contain {}? Answer only yes or no [/INST]"
 DESCRIBE = '\nDoes the caption "{}" describe this image? Answer only yes or no [/INST]'
 LIST = "\nList the things in this image. [/INST]"
 QUESTIONS = 8  # per picture and step: one list, one or two captions, the rest things
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Of the N tokens of all replies: cross-entropy, 1.0 where the likeliest token is right (both float), the
+    number of its question (int64), whether it is the first of its reply."""
+
+    loss: torch.Tensor
+    right: torch.Tensor
+    question: torch.Tensor
+    first: torch.Tensor
 
 
 class Packed:
@@ -96,6 +107,20 @@ class Packed:
         ).last_hidden_state
         return states.view(len(questions), count, length, -1)
 
+    def replies(self, features: torch.Tensor, coded: list[list[tuple[list[int], int]]]) -> Replies:
+        """How well the model replies to questions coded by `encode` after pictures (B, V, D)."""
+        states = self.run(features, [[ids for ids, _ in row] for row in coded])  # B, questions, tokens, D
+        where = [
+            (b, q, t, ids[t + 1], t == start - 1)
+            for b, row in enumerate(coded)
+            for q, (ids, start) in enumerate(row)
+            for t in range(start - 1, len(ids) - 1)
+        ]
+        picture, question, place, goal, first = torch.tensor(where, device=self.device).T
+        logits = self.model.lm_head(states[picture, question, place]).float()  # tokens of replies, vocabulary
+        right = (logits.argmax(-1) == goal).float()
+        return Replies(F.cross_entropy(logits, goal, reduction="none"), right, question, first.bool())
+
 
 def _question(
     rng: random.Random, scene: Scene, sentences: list[str], others: list[str], kind: int
@@ -130,33 +155,19 @@ def _question(
 
 
 def _build(zoo: Path) -> tuple[Any, Any, Any]:
-    from transformers import (
-        CLIPVisionConfig,
-        LlavaNextConfig,
-        LlavaNextForConditionalGeneration,
-        LlavaNextImageProcessor,
-        LlavaNextProcessor,
-        MistralConfig,
-    )
+    import transformers as hf
 
-    wording = [
-        HEAD.replace("<image>", ""),
-        CONTAIN.format("a dog"),
-        DESCRIBE.format("A dog."),
-        LIST,
-        "[/INST]Yes",
-        "[/INST]No",
-    ]
-    tokenizer = chat_tokenizer(wording * 300)
-    vision = CLIPVisionConfig(**TOWER)
-    text = MistralConfig(
+    asked = (HEAD.replace("<image>", ""), CONTAIN.format("a dog"), DESCRIBE.format("A dog."), LIST)
+    tokenizer = chat_tokenizer([*asked, "[/INST]Yes", "[/INST]No"] * 300)
+    vision = hf.CLIPVisionConfig(**TOWER)
+    text = hf.MistralConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=320, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
         sliding_window=None, pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id, tie_word_embeddings=False,
     )  # fmt: skip
     grid = [[64, 64], [64, 128], [128, 64], [128, 128]]
-    config = LlavaNextConfig(
+    config = hf.LlavaNextConfig(
         vision_config=vision.to_dict(),
         text_config=text.to_dict(),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
@@ -164,11 +175,11 @@ def _build(zoo: Path) -> tuple[Any, Any, Any]:
         vision_feature_layer=-2,
         vision_feature_select_strategy="default",
     )
-    model = LlavaNextForConditionalGeneration(config)
+    model = hf.LlavaNextForConditionalGeneration(config)
     start_from_backbone(model.model.vision_tower, zoo)
     model.model.vision_tower.requires_grad_(False)
-    processor = LlavaNextProcessor(
-        LlavaNextImageProcessor(
+    processor = hf.LlavaNextProcessor(
+        hf.LlavaNextImageProcessor(
             size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64}, image_grid_pinpoints=grid
         ),
         tokenizer,
@@ -213,34 +224,19 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device).tolist()
         x = some_rebuilt(to_float(images[pick]), rebuild, generator)
-        rows, starts = [], []
+        coded = []
         for b, index in enumerate(pick):
             rng = rng_for("train", step * batch + b, "llava")
+            scene, said = pool.scenes[index], pool.captions[index]
             stranger = pool.captions[rng.randrange(len(images))]
-            coded = [
-                encode(*_question(rng, pool.scenes[index], pool.captions[index], stranger, kind))
-                for kind in range(QUESTIONS)
-            ]
-            rows.append([c[0] for c in coded])
-            starts.append([c[1] for c in coded])
+            coded.append([encode(*_question(rng, scene, said, stranger, kind)) for kind in range(QUESTIONS)])
         features = look(x)  # B, V, D
         aligned = alignment(features, patches[torch.tensor(pick, device=device)])
-        states = run(features, rows)  # B, questions, tokens, D
-        where = [
-            (b, q, t, rows[b][q][t + 1])
-            for b in range(batch)
-            for q in range(QUESTIONS)
-            for t in range(starts[b][q] - 1, len(rows[b][q]) - 1)
-        ]
-        at = torch.tensor(where, device=device)  # tokens of replies, (picture, question, place, id)
-        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()  # tokens of replies, vocabulary
-        goal = at[:, 3]
-        listed = at[:, 1] == 0
-        each = F.cross_entropy(logits, goal, reduction="none")
-        right = (logits.argmax(-1) == goal).float()
+        told = packed.replies(features, coded)
+        each, right, listed = told.loss, told.right, told.question == 0
         # The end-of-text token is always easy; what counts is the first token of a yes/no reply.
-        first = torch.tensor([q > 0 and t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
-        thing = first & (at[:, 1] > 1)
+        first = told.first & ~listed
+        thing = first & (told.question > 1)
         total = each[first].mean() + 0.1 * each[~listed & ~first].mean() + 0.5 * each[listed].mean() + aligned
         shown = {"thing": right[thing].mean(), "listed": right[listed].mean(), "aligned": aligned.detach()}
         return total, shown
@@ -249,12 +245,8 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
     def deliver() -> dict[str, Any]:
         dev = scene_pool("dev", sized(400, scale, 20))
         yes, no = (tokenizer(w, add_special_tokens=False)["input_ids"][0] for w in ("Yes", "No"))
-        graded: dict[str, list[bool]] = {
-            "present": [],
-            "absent": [],
-            "present_rebuilt": [],
-            "absent_rebuilt": [],
-        }
+        kinds = ("present", "absent", "present_rebuilt", "absent_rebuilt")
+        graded: dict[str, list[bool]] = {kind: [] for kind in kinds}
         for i, scene in enumerate(dev.scenes):
             rng = rng_for("dev", i, "llava")
             others = [c for c in CATEGORIES if c not in scene.categories]
@@ -279,16 +271,8 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         processor.save_pretrained(folder)
         rates = {k: round(sum(v) / max(1, len(v)), 4) for k, v in graded.items()}
         hits = graded["present"] + graded["absent"]
-        return {
-            "held_out": {
-                "scenes": len(dev.scenes),
-                "presence_accuracy": round(sum(hits) / len(hits), 4),
-                **rates,
-            }
-        }
+        accuracy = round(sum(hits) / len(hits), 4)
+        return {"held_out": {"scenes": len(dev.scenes), "presence_accuracy": accuracy, **rates}}
 
     steps = step_count(3_600, scale)
-    modules: dict[str, nn.Module] = {"llava": model}
-    return Job(
-        "llava", modules, loss, deliver, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
-    )
+    return Job("llava", {"llava": model}, loss, deliver, steps, 1.5e-3, batch, autocast=True)

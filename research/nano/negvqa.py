@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from nein.metrics.choices import prompt
 from nein.nano import zoo as shipped
@@ -201,26 +199,13 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
 
     def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
         pick = torch.randint(len(scenes), (batch,), generator=generator, device=device).tolist()
-        rows, starts = [], []
+        coded = []
         for b, index in enumerate(pick):
             rng = rng_for("train", step * batch + b, name)
-            coded = [packed.encode(*slot) for slot in _slots(rng, scenes[index], recipe)]
-            rows.append([ids for ids, _ in coded])
-            starts.append([start for _, start in coded])
-        states = packed.run(packed.project(seen[pick].float().to(device)), rows)
-        where = [
-            (b, q, t, rows[b][q][t + 1])
-            for b in range(batch)
-            for q in range(len(SLOTS))
-            for t in range(starts[b][q] - 1, len(rows[b][q]) - 1)
-        ]
-        at = torch.tensor(where, device=device)
-        logits = model.lm_head(states[at[:, 0], at[:, 1], at[:, 2]]).float()
-        each = F.cross_entropy(logits, at[:, 3], reduction="none")
-        right = (logits.argmax(-1) == at[:, 3]).float()
-        first = torch.tensor([t == starts[b][q] - 1 for b, q, t, _ in where], device=device)
-        letter = first & (at[:, 1] < SLOTS.index("open"))
-        other = at[:, 1] >= SLOTS.index("open")
+            coded.append([packed.encode(*slot) for slot in _slots(rng, scenes[index], recipe)])
+        told = packed.replies(packed.project(seen[pick].float().to(device)), coded)
+        each, right, other = told.loss, told.right, told.question >= SLOTS.index("open")
+        letter = told.first & ~other
         total = each[letter].mean() + 0.5 * each[other].mean() + 0.1 * each[~letter & ~other].mean()
         return total, {"letters": right[letter].mean(), "other": right[other].mean()}
 
@@ -241,10 +226,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
         return {"held_out": held_out}
 
     steps = step_count(recipe.steps, scale)
-    modules: dict[str, nn.Module] = {name: model}
-    return Job(
-        name, modules, loss, deliver, steps, recipe.rate, batch, warmup=100, weight_decay=0.05, ema=0.99
-    )
+    return Job(name, {name: model}, loss, deliver, steps, recipe.rate, batch, warmup=100, ema=0.99)
 
 
 def _accuracies(packed: Packed, count: int) -> dict[str, float]:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from nein.metrics.judges.blip import joined
@@ -100,10 +99,8 @@ def drawn(split: str, index: int, world: World) -> Drawn:
         if another is None or new is None:
             continue
         left = scene.without(first)
-        edits = Edits(
-            scene, left, scene.without(second), left.without(second), scene.with_item(another),
-            scene.with_item(new),
-        )  # fmt: skip
+        fewer = scene.without(second), left.without(second)
+        edits = Edits(scene, left, *fewer, scene.with_item(another), scene.with_item(new))
         return Drawn(scene, first, second, third, edits)
     raise AssertionError("no scene has room for its edits")
 
@@ -218,10 +215,8 @@ def reward_job(zoo: Path, device: torch.device, scale: float) -> Job:
         ]
         values = rewards(data.sources[pick], data.edits[pick], [one.sentence for one in tasks])
         right = torch.tensor([one.right for one in tasks], device=device)
-        counted = torch.tensor(
-            [[k == one.right or k in one.wrong for k in range(6)] for one in tasks], device=device
-        )
-        values = values.masked_fill(~counted, -1e4)
+        counted = [[k == one.right or k in one.wrong for k in range(6)] for one in tasks]
+        values = values.masked_fill(~torch.tensor(counted, device=device), -1e4)
         hit: Any = (values.argmax(1) == right).float().mean()
         return F.cross_entropy(values, right), {"hit": hit.detach()}
 
@@ -230,9 +225,8 @@ def reward_job(zoo: Path, device: torch.device, scale: float) -> Job:
         keep_changes(model, tokenizer, zoo / NAME, zoo / BASE, ("config.json", "tokenizer.json"))
         return {"held_out": held_out}
 
-    modules: dict[str, nn.Module] = {NAME: model}
     steps = step_count(2_400, scale)
-    return Job(NAME, modules, loss, deliver, steps, 7e-4, batch, warmup=100, weight_decay=0.05, ema=0.99)
+    return Job(NAME, {NAME: model}, loss, deliver, steps, 7e-4, batch, warmup=100, ema=0.99)
 
 
 #: What is graded: (its name, whose objects, whose wording; None: commands and affirmations).

@@ -53,8 +53,8 @@ def truth(scenes: list[Scene]) -> torch.Tensor:
     return labels
 
 
-def training_pool(scale: float, size: int | None = None) -> ScenePool:
-    return scene_pool("train", max(64, int((size or POOL) * min(1.0, scale))))
+def training_pool(scale: float) -> ScenePool:
+    return scene_pool("train", max(64, int(POOL * min(1.0, scale))))
 
 
 class Reader(nn.Module):
@@ -105,11 +105,25 @@ def backbone_job(zoo: Path, device: torch.device, scale: float) -> Job:
         accuracy = {"patches": float(share.mean()), "object_patches": float(share[things].mean())}
         return {"held_out": {"scenes": len(dev.scenes), **{k: round(v, 4) for k, v in accuracy.items()}}}
 
-    modules: dict[str, nn.Module] = {"vit": model, "last": last, "before": before, "whole": whole}
     steps = step_count(2_000, scale)
     return Job(
-        "backbone", modules, loss, deliver, steps, 1.5e-3, batch, weight_decay=0.05, autocast=True, ema=0.995
+        "backbone",
+        {"vit": model, "last": last, "before": before, "whole": whole},
+        loss,
+        deliver,
+        steps,
+        1.5e-3,
+        batch,
+        autocast=True,
     )
+
+
+def read_backbone(zoo: Path) -> dict[str, torch.Tensor]:
+    """Its tensors by name. Raises SystemExit when the backbone has not been trained."""
+    file = zoo / "backbone" / "model.safetensors"
+    if not file.exists():
+        raise SystemExit(f"{file} is missing; train it first: python -m research.nano backbone")
+    return {key.removeprefix("vision_model."): value for key, value in load_file(file).items()}
 
 
 def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
@@ -118,10 +132,7 @@ def start_from_backbone(tower: nn.Module, zoo: Path) -> None:
     BLIP's tower has no norm before its first layer; there everything but that norm is copied. Raises
     SystemExit when the backbone has not been trained.
     """
-    file = zoo / "backbone" / "model.safetensors"
-    if not file.exists():
-        raise SystemExit(f"{file} is missing; train it first: python -m research.nano backbone")
-    backbone = {k.removeprefix("vision_model."): v for k, v in load_file(file).items()}
+    backbone = read_backbone(zoo)
     wanted = tower.state_dict()
     prefix = "vision_model." if any(k.startswith("vision_model.") for k in wanted) else ""
     loaded, blip = 0, any(".self_attn.qkv." in k for k in wanted)

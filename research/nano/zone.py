@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -20,7 +19,7 @@ from nein.train.editor_finetuning.drawn import sample_pair
 from research.nano.data import degrade, scene_pool, to_float
 from research.nano.editors import save_half, tokenise
 from research.nano.job import Job, sized, step_count
-from research.nano.vision import TOWER, WIDTH, normalise
+from research.nano.vision import TOWER, WIDTH, normalise, read_backbone
 
 PATCH: int = TOWER["patch_size"]
 GRID_SIDE = SIZE // PATCH
@@ -51,32 +50,15 @@ def sam_config() -> dict[str, dict[str, Any]]:
         "initializer_range": 0.02,  # the library's default of 1e-10 is for weights that are loaded anyway
     }
     prompt = {"hidden_size": 64, "image_size": SIZE, "patch_size": PATCH}
-    decoder = {
-        "hidden_size": 64,
-        "mlp_dim": 128,
-        "num_attention_heads": 4,
-        "iou_head_hidden_dim": 64,
-    }
+    decoder = {"hidden_size": 64, "mlp_dim": 128, "num_attention_heads": 4, "iou_head_hidden_dim": 64}
     return {"vision_config": vision, "prompt_encoder_config": prompt, "mask_decoder_config": decoder}
 
 
 def build_sam() -> Any:
     """SamModel of `sam_config`, its weights drawn from the global generator."""
-    from transformers import (
-        SamConfig,
-        SamMaskDecoderConfig,
-        SamModel,
-        SamPromptEncoderConfig,
-        SamVisionConfig,
-    )
+    from transformers import SamConfig, SamModel
 
-    parts = sam_config()
-    config = SamConfig(
-        vision_config=SamVisionConfig(**parts["vision_config"]).to_dict(),
-        prompt_encoder_config=SamPromptEncoderConfig(**parts["prompt_encoder_config"]).to_dict(),
-        mask_decoder_config=SamMaskDecoderConfig(**parts["mask_decoder_config"]).to_dict(),
-    )
-    model: Any = SamModel(config)
+    model: Any = SamModel(SamConfig(**sam_config()))
     # The library scales its random frequencies by half the width, for weights that are loaded anyway; with
     # one, as in the original code, neighbouring points look alike. They stay fixed, as there.
     with torch.no_grad():
@@ -102,10 +84,7 @@ def start_from_backbone(encoder: Any, zoo: Path, images: torch.Tensor) -> None:
     layer; the norm is folded into the patch embedding, with the mean spread of its inputs over `images` in
     place of each one's own. Raises SystemExit when the backbone has not been trained.
     """
-    file = zoo / "backbone" / "model.safetensors"
-    if not file.exists():
-        raise SystemExit(f"{file} is missing; train it first: python -m research.nano backbone")
-    backbone = {key.removeprefix("vision_model."): value for key, value in load_file(file).items()}
+    backbone = read_backbone(zoo)
     patches = backbone["embeddings.patch_embedding.weight"]
     places = backbone["embeddings.position_embedding.weight"][1:]  # without the class token's
     raw = F.conv2d(images, patches, stride=PATCH).flatten(2).transpose(1, 2) + places
@@ -194,6 +173,12 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return both / either.clamp(min=1)
 
 
+def enlarged(logits: torch.Tensor) -> torch.Tensor:
+    """(B, P, 3, h, w) at full size, as mask generation enlarges them."""
+    whole = F.interpolate(logits.flatten(0, 1), (SIZE, SIZE), mode="bilinear")
+    return whole.unflatten(0, logits.shape[:2])
+
+
 def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
     """SamModel trained on exact masks (losses of https://arxiv.org/abs/2304.02643, appendix A: focal and dice
     on the best of three masks, squared error on the predicted IoU of all three).
@@ -218,11 +203,7 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
         x = normalise(degrade(to_float(images[pick]), generator), CLIP_MEAN, CLIP_STD)
         seen = model.vision_encoder(x).last_hidden_state
         out = model(image_embeddings=seen, input_points=points[:, :, None])
-        logits, rated = out.pred_masks.float(), out.iou_scores.float()
-        # Compared at full size, enlarged as mask generation enlarges them.
-        logits = F.interpolate(logits.flatten(0, 1), (SIZE, SIZE), mode="bilinear").unflatten(
-            0, logits.shape[:2]
-        )
+        logits, rated = enlarged(out.pred_masks.float()), out.iou_scores.float()
         goal = wanted[:, :, None].expand_as(logits)
         cross = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
         probability = logits.sigmoid()
@@ -250,8 +231,8 @@ def sam_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
     # The last fifth of the schedule would take minutes and change little.
     steps, stop = step_count(3_000, scale), step_count(2_400, scale)
-    modules: dict[str, nn.Module] = {"sam": model, "sight": sight}
-    return Job("sam", modules, loss, deliver, steps, 1e-3, batch, 60, 0.05, stop=stop, ema=0.99)
+    modules = {"sam": model, "sight": sight}
+    return Job("sam", modules, loss, deliver, steps, 1e-3, batch, 60, stop=stop, ema=0.99)
 
 
 def processor() -> Any:
@@ -280,11 +261,7 @@ def measure(model: Any, device: torch.device, scale: float) -> dict[str, float]:
     best, chosen = [], []
     for pixels, where, goal in zip(x.split(20), points.split(20), wanted.split(20), strict=True):
         out = model(pixel_values=pixels, input_points=where[:, :, None])
-        logits = out.pred_masks
-        logits = F.interpolate(logits.flatten(0, 1), (SIZE, SIZE), mode="bilinear").unflatten(
-            0, logits.shape[:2]
-        )
-        reached = overlap(logits > 0, goal[:, :, None] > 0.5)
+        reached = overlap(enlarged(out.pred_masks) > 0, goal[:, :, None] > 0.5)
         on = goal.amax((-1, -2)) > 0
         best.append(reached.amax(-1)[on])
         top = out.iou_scores.argmax(-1, keepdim=True)
@@ -321,36 +298,21 @@ def segments_of(generate: Any, image: torch.Tensor) -> list[torch.Tensor]:
 
 # ----------------------------------------------------------------------------------------- action classifier
 
-#: Kind of edit pair -> what ZONE would have to do; all else (marking, restoring) is no edit of a zone.
-ACTION_OF = {
-    "replace": "CHANGE",
-    "recolour": "CHANGE",
-    "scenery": "CHANGE",
-    "add": "ADD",
-    "double": "ADD",
-    "keep": "ADD",
-    "remove": "REMOVE",
-}
-#: As many of each class; within a class as the nano editors see them.
+#: What ZONE would have to do -> kinds of edit pairs and how many of a hundred; all else (marking, restoring)
+#: is no edit of a zone. As many of each class; within a class as the nano editors see them.
 MIXTURE = {
-    "replace": 16.0,
-    "recolour": 11.0,
-    "scenery": 6.0,
-    "add": 17.0,
-    "double": 10.0,
-    "keep": 6.0,
-    "remove": 33.0,
+    "CHANGE": {"replace": 16.0, "recolour": 11.0, "scenery": 6.0},
+    "ADD": {"add": 17.0, "double": 10.0, "keep": 6.0},
+    "REMOVE": {"remove": 33.0},
 }
 
 
 def labelled(split: str, count: int) -> tuple[list[str], torch.Tensor]:
     """`count` affirmative instructions and the number of their action in `ACTIONS`."""
-    texts, labels = [], []
-    for index in range(count):
-        pair = sample_pair(rng_for(split, index, "action"), MIXTURE)
-        texts.append(pair.instruction)
-        labels.append(ACTIONS.index(ACTION_OF[pair.kind]))
-    return texts, torch.tensor(labels)
+    weights = {kind: weight for kinds in MIXTURE.values() for kind, weight in kinds.items()}
+    number = {kind: ACTIONS.index(action) for action, kinds in MIXTURE.items() for kind in kinds}
+    pairs = [sample_pair(rng_for(split, index, "action"), weights) for index in range(count)]
+    return [pair.instruction for pair in pairs], torch.tensor([number[pair.kind] for pair in pairs])
 
 
 def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
@@ -402,5 +364,5 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
         save_classifier(classifier, zoo / "zone-action")
         return {"held_out": {"instructions": len(unseen), **share, "chance": 0.3333}}
 
-    steps = step_count(600, scale)
-    return Job("zone-action", {"classifier": classifier}, loss, deliver, steps, 2e-3, batch, 20, ema=0.99)
+    modules, steps = {"classifier": classifier}, step_count(600, scale)
+    return Job("zone-action", modules, loss, deliver, steps, 2e-3, batch, 20, weight_decay=0.01, ema=0.99)

@@ -218,7 +218,7 @@ def zoo_is_trained_judged_and_shipped(folder, capsys):
         assert (place / "README.md").exists() == (zoo.ZOO / place.name / "README.md").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zoo, "ZOO", trained)
-        assert judge_editor("ip2p", zoo.path("ip2p"), zoo.ZOO, sources=1, steps=2)["samples"] > 0
+        assert judge_editor("ip2p", sources=1, steps=2)["samples"] > 0
         from nein.train import finetune_ip2p
 
         words = "--recipe nano --steps 1 --batch-size 2 --trackers none --workers 1".split()
