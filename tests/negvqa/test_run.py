@@ -77,8 +77,8 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
 def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_path, monkeypatch):
     model = shutil.copytree(vlms / "llava", tmp_path / "Qwen2-VL-7B-Instruct")
     more = ("--model", model, "--preset", "paper", "--dtype", "float32", "--scoring", "logprob")
-    out = tmp_path / "out"
     for whose, count in (("ours", 40), ("published", 42)):
+        out = tmp_path / whose
         if whose == "published":
             published = dict(Counter(row["category"] for row in records()))
             same = "nein.benchmarks.negvqa.paper_numbers.is_negvqa"
