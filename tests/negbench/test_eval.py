@@ -78,7 +78,7 @@ def test_features_that_have_vanished_or_are_damaged_are_made_again(tmp_path, dat
     whole = [path.read_bytes() for path in kept]
     kept[0].unlink()
     kept[-1].write_bytes(whole[-1][:-3])
-    evaluate(tmp_path, *arguments)
+    evaluate(tmp_path, *arguments, "--overwrite")
     assert [path.read_bytes() for path in kept] == whole
     assert rows_of(tmp_path, "random", "coco") == rows
 
