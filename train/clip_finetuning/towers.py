@@ -24,7 +24,7 @@ from nein.engine.errors import UserError
 from nein.metrics.dual.hub import HubDual
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
 from nein.metrics.encoders import ClipEncoder, pooled
-from nein.metrics.preprocess import map_images
+from nein.metrics.preprocess import map_images, normalised
 from nein.models import references
 from nein.nano.scenes import is_nano
 from nein.train import loop
@@ -83,7 +83,7 @@ class Tower(nn.Module):
         dual = self.dual
         if isinstance(dual, ClipEncoder):
             crops = torch.from_numpy(np.stack(map_images(dual.preprocess, pictures)))
-            return {"pixel_values": dual.preprocess.normalise(crops)}
+            return {"pixel_values": normalised(crops, dual.preprocess.mean, dual.preprocess.std)}
         if isinstance(dual, HubDual):
             inputs = dual.processor(
                 images=list(pictures), return_tensors="pt", input_data_format="channels_last"
