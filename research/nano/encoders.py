@@ -43,7 +43,7 @@ def clip_job(zoo: Path, device: torch.device, scale: float) -> Job:
         eos_token_id=len(tokenizer) - 1, pad_token_id=len(tokenizer) - 1, projection_dim=96,
     )  # fmt: skip
     vision = hf.CLIPVisionConfig(**TOWER, projection_dim=96)
-    parts = {"text_config": text.to_dict(), "vision_config": vision.to_dict()}
+    parts: Any = {"text_config": text.to_dict(), "vision_config": vision.to_dict()}
     model = hf.CLIPModel(hf.CLIPConfig(**parts, projection_dim=96))
     start_from_backbone(model.vision_model, zoo)
     # --------------------------------------------------------------------------------------------------- data

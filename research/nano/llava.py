@@ -221,7 +221,7 @@ def llava_job(zoo: Path, device: torch.device, scale: float) -> Job:
         weight = torch.where(labels.flatten() < len(CATEGORIES), 3.0, 1.0)
         return (each * weight).sum() / weight.sum()
 
-    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, Any]]:
         pick = torch.randint(len(images), (batch,), generator=generator, device=device).tolist()
         x = some_rebuilt(to_float(images[pick]), rebuild, generator)
         coded = []

@@ -197,7 +197,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
     batch = sized(8, scale, 2)
     scenes, seen = _pool(packed, "train", max(16, int(SCENES * min(1.0, scale))))
 
-    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, float]]:
+    def loss(step: int, generator: torch.Generator) -> tuple[torch.Tensor, dict[str, Any]]:
         pick = torch.randint(len(scenes), (batch,), generator=generator, device=device).tolist()
         coded = []
         for b, index in enumerate(pick):

@@ -32,7 +32,7 @@ FOUND = 0.7
 GRID, QUALITY, STABILITY = 16, 0.6, 0.6
 
 
-def sam_config() -> dict[str, dict[str, Any]]:
+def sam_config() -> dict[str, Any]:
     """A SamModel for 64x64 pictures: 8x8 patches of 8 pixels, masks of 32x32. SamConfig's three parts; the
     vision tower has the shape of the nano backbone (`research.nano.vision.TOWER`)."""
     vision = {
