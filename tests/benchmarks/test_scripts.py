@@ -25,6 +25,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         run = RunDir(runs / f"editor-{editor}" / "negative")
         kept = [i for i, edit in enumerate(run.edits) if not edit["id"].endswith(gone)]
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
+        RunDir(run.path).scored().write(run.path / "scores.csv")
     first, second = of_runs.load([runs])
     for metric in ("l1", "removal_vqa"):
         one, other, apart = comparisons.compared(first, second, metric)

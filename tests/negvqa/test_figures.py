@@ -177,17 +177,17 @@ def test_the_page_shows_pairs_by_outcome():
         name: (partial(iter, rows), BOTH)
         for name, rows in {"good": PERFECT, "flat": FLAT, "mute": MUTE}.items()
     }
-    shown, details = own.questions(asked, None, 100, {})
-    assert len(shown.ids) == 9
-    assert shown.facets["Pair"][0] == ["both right", "only original", "unscored"]
-    first = next(details)
+    shown = [*own.questions(asked, None, 100, {})]
+    assert len(shown) == 9
+    first = shown[0]
+    assert first.facets["Pair"] == ["both right", "only original", "unscored"]
     assert [cell.mark for cell in first.said[1].cells] == ["right", "wrong"]
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
-    assert [value[0] for value in shown.values[2]] == [1.0, None]
-    chosen, _ = own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"})
-    assert chosen.facets["Pair"][0] == ["both right", "only original"]
-    some = own.questions(asked, None, 4, {})[0].ids
+    assert first.values == [[1.0, 1.0], [1.0, 0.0], [1.0, None]]
+    chosen = next(own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"}))
+    assert chosen.facets["Pair"] == ["both right", "only original"]
+    some = [card.id for card in own.questions(asked, None, 4, {})]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
 
