@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,9 +112,12 @@ class Stage:
         """Indices of the records that a block is made of."""
         return self.blocks.needed(number) if self.cut else self.blocks.members(number)
 
-    def head(self, output: str, number: int, records: range) -> Row:
+    def made_of(self, records: range) -> str | None:
+        """12 digits of `state`."""
+        return None if self.state is None else json_digest({"state": self.state(records)})[:12]
+
+    def head(self, output: str, number: int, records: range, made_of: str | None) -> Row:
         """Of a block that is made of these records."""
-        made_of = None if self.state is None else json_digest({"state": self.state(records)})[:12]
         cut = len(records) if records != self.blocks.members(number) else None
         return head(output, number, made_of, cut)
 
@@ -147,8 +151,9 @@ class Task:
             folder.forget(output, self.step.stage.blocks.unit_of(self.number))
         stage, number = self.step.stage, self.number
         records = stage.records(number)
+        made_of = stage.made_of(records)
         atomic.parallel_map(
-            lambda name: folder.write(name, number, rows[name], stage.head(name, number, records)),
+            lambda name: folder.write(name, number, rows[name], stage.head(name, number, records, made_of)),
             self.missing,
         )
 
@@ -162,8 +167,11 @@ def open_tasks(
     for segment, numbers in itertools.groupby(stage.blocks.share(rank, size), lambda n: n // SEGMENT):
         there = {output: folder.done(output, [segment]) for output in stage.outputs}
         for number in numbers:
+            made_of = functools.cache(stage.made_of)  # files are looked at once for all outputs of a block
             missing = tuple(
-                name for name in stage.outputs if number not in there[name] or not _counts(step, name, number)
+                name
+                for name in stage.outputs
+                if number not in there[name] or not _counts(step, name, number, made_of)
             )
             if missing:
                 yield Task(step, number, missing)
@@ -171,14 +179,16 @@ def open_tasks(
                 passed()
 
 
-def _counts(step: Step, output: str, number: int) -> bool:
+def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str | None]) -> bool:
     """Whether a block that is there still counts."""
     folder, stage = step.folder, step.stage
     known = folder.head(output, number)
     records = stage.blocks.members(number)
     if isinstance(cut := known.get("records"), int):
         records = records[:cut]
-    if len(records) < len(stage.records(number)) or known != stage.head(output, number, records):
+    if len(records) < len(stage.records(number)):
+        return False
+    if known != stage.head(output, number, records, made_of(records)):
         return False
     rows = folder.read(output, number) if stage.is_valid or stage.ids else []
     if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(records)):

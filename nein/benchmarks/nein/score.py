@@ -185,7 +185,6 @@ def scoring(
     def ids(records: range) -> list[str]:
         return [sample.id for sample in dataset.members(records)]
 
-    @functools.lru_cache(maxsize=1)  # for all metrics of a block
     def state(records: range) -> list[int | None]:
         chosen = dataset.members(records)
         made = (
