@@ -33,6 +33,6 @@ USER 1000
 WORKDIR /runs
 # The whole way, in miniature and without a network: edit, score, report.
 HEALTHCHECK --interval=1h --timeout=10m --retries=1 \
-  CMD ["bash", "-c", "out=$(mktemp -d) && trap 'rm -r $out' EXIT && HF_HUB_OFFLINE=1 nein eval --limit 1 --steps 2 --metrics l1 --control none --device cpu --out $out/health"]
+  CMD ["bash", "-c", "out=$(mktemp -d) && trap 'rm -r $out' EXIT && HF_HUB_OFFLINE=1 nein eval --limit 1 --editor-options.steps 2 --metrics l1 --control none --device cpu --out $out/health"]
 ENTRYPOINT ["nein"]
 CMD ["--help"]

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import safetensors
-import safetensors.numpy
+from typing import TYPE_CHECKING, Any
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
+
+if TYPE_CHECKING:  # the help of a command loads no NumPy
+    import numpy as np
 
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds to wait for another process that is writing
@@ -194,6 +193,8 @@ class FeatureCache:
 
     def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
         """{} where nothing is kept, or where the file is damaged."""
+        import safetensors.numpy
+
         path = self._path(space, scope)
         if not path.is_file():
             return {}
@@ -205,6 +206,9 @@ class FeatureCache:
 
     def put(self, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
         """Keeps the entries of a block in place of what was kept of it."""
+        import numpy as np
+        import safetensors.numpy
+
         whole = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
         atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(whole))
 
