@@ -274,7 +274,7 @@ def _seal(benchmark: Benchmark, config: Any, runs: Sequence[Run], folders: Seque
     facts["data"] = [
         [stage.state(stage.records(number)) for number in stage.blocks.numbers]
         for run in runs for stage in run.stages
-        if stage.state is not None and not stage.depends_on_all  # what those read may be blocks
+        if not stage.depends_on_all  # what those read may be blocks
     ]  # fmt: skip
     others = [path / FIGURES for path in runs_below(config.out_dir)] if benchmark.whole else []
     report = [path for path in [*config.out_dir.iterdir(), *others] if path.is_file()]

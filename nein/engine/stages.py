@@ -6,7 +6,8 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
@@ -66,25 +67,17 @@ def shared(load: Callable[[], Any]) -> Callable[[], Any]:
     return again
 
 
-@dataclass(frozen=True)
 class Stage:
-    """One step of the work on a folder: a function of a block that gives rows.
+    """One step of the work on a folder: a function of a block that gives rows. Subclasses give `read` and
+    `work`, and of the rest what differs.
 
     name      Unique in the folder: title of the progress bar and key of its costs.
     outputs   The files it writes of each block: see `Folder.block_path`.
     blocks    The blocks that are wanted.
-    read      Block number -> the inputs of `work`.
-    work      (model, inputs, outputs still to make) -> output -> rows. A failing record becomes a row that
-              says so: what is raised here ends the command.
     model     What `work` needs; loaded when the first block is open. None: nothing is needed.
-    is_valid  (output, number, rows) -> whether a block that is there still counts. False (pictures have
-              vanished, failed records are worth another try) makes it again as a whole.
     invalidates     Outputs, of any command, whose block of the same number is made of this stage's; "scores"
                     is every output below it. They are removed where a block gets other rows (`put`).
     depends_on_all  Outputs of earlier stages of which every wanted block is read: all have to be there.
-    ids       Indices of records -> the "id" of every row; a block that holds others is made again.
-    state     Indices of records -> what changes with the files that rows are made of, JSON-serialisable:
-              their sizes. A block with another one, as with the head of another block, is made again.
     cut       Of a block the rows of `Blocks.needed` are made, and not of all its records.
     asks      Reference of a model behind an address -> about how many requests a record takes.
     """
@@ -92,16 +85,34 @@ class Stage:
     name: str
     outputs: tuple[str, ...]
     blocks: Blocks
-    read: Callable[[int], Any]
-    work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]]
     model: Model | None = None
-    is_valid: Callable[[str, int, list[Row]], bool] | None = None
     invalidates: tuple[str, ...] = ()
     depends_on_all: tuple[str, ...] = ()
-    ids: Callable[[range], Iterable[Any]] | None = None
-    state: Callable[[range], Any] | None = None
     cut: bool = False
-    asks: Mapping[str, int] = field(default_factory=dict)
+    asks: Mapping[str, int] = MappingProxyType({})
+
+    def read(self, number: int) -> Any:
+        """The inputs of `work` for a block."""
+        raise NotImplementedError
+
+    def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> Mapping[str, Rows]:
+        """Output -> rows, of the outputs still to make. A failing record becomes a row that says so: what is
+        raised here ends the command."""
+        raise NotImplementedError
+
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        """Whether a block that is there still counts. Where not (images have vanished, failed records are
+        worth another try) it is made again as a whole."""
+        return True
+
+    def ids(self, records: range) -> Iterable[Any] | None:
+        """The "id" of every row of these records: a block that holds others is made again. None: any."""
+        return None
+
+    def state(self, records: range) -> Any:
+        """What changes with the files that the rows of these records are made of, JSON-serializable. A block
+        with another one, as with the head of another block, is made again. None: nothing does."""
+        return None
 
     @property
     def place(self) -> str:
@@ -114,12 +125,31 @@ class Stage:
 
     def made_of(self, records: range) -> str | None:
         """12 digits of `state`."""
-        return None if self.state is None else json_digest({"state": self.state(records)})[:12]
+        return None if (state := self.state(records)) is None else json_digest({"state": state})[:12]
 
     def head(self, output: str, number: int, records: range, made_of: str | None) -> Row:
         """Of a block that is made of these records."""
         cut = len(records) if records != self.blocks.members(number) else None
         return head(output, number, made_of, cut)
+
+
+class Functions(Stage):
+    """A stage of functions, until the last one is a class."""
+
+    def __init__(
+        self,
+        name: str,
+        outputs: tuple[str, ...],
+        blocks: Blocks,
+        read: Callable[[int], Any],
+        work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]],
+        model: Model | None = None,
+        is_valid: Callable[[str, int, list[Row]], bool] | None = None,
+        **further: Any,
+    ) -> None:
+        further |= {"name": name, "outputs": outputs, "blocks": blocks, "read": read, "work": work}
+        further |= {"model": model, "is_valid": is_valid}
+        vars(self).update({key: value for key, value in further.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -190,7 +220,8 @@ def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str
         return False
     if known != stage.head(output, number, records, made_of(records)):
         return False
-    rows = folder.read(output, number) if stage.is_valid or stage.ids else []
-    if stage.ids is not None and [row.get("id") for row in rows] != list(stage.ids(records)):
+    rows = folder.read(output, number)
+    ids = stage.ids(records)
+    if ids is not None and [row.get("id") for row in rows] != list(ids):
         return False
-    return stage.is_valid is None or stage.is_valid(output, number, rows)
+    return stage.is_valid(output, number, rows)

@@ -17,7 +17,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row
 from nein.engine.run import Executor
-from nein.engine.stages import Model, Stage, Step
+from nein.engine.stages import Functions, Model, Stage, Step
 from nein.generate.sources import Listing
 from nein.loading.references import is_served
 from nein.models.cached import Services
@@ -124,7 +124,7 @@ class ShardStage:
 
     def of_engine(self, after: Sequence[str]) -> Stage:
         """after: the outputs of the stages behind, which are made of this one's."""
-        return Stage(
+        return Functions(
             self.name,
             (self.output,),
             self.maker.blocks,

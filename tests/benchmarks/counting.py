@@ -9,7 +9,7 @@ from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Functions, Model
 from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices
 from nein.models.needs import of_model
@@ -41,7 +41,7 @@ def runs(config: CountingConfig, device: str) -> list[Run]:
     where = resolve(config.model)
     model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
 
-    stage = Stage("answers", ("answers",), blocks, blocks.members, ask, model)
+    stage = Functions("answers", ("answers",), blocks, blocks.members, ask, model)
     identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
     return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
 

@@ -5,7 +5,7 @@ import time
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
-from nein.engine.stages import Model, Stage, Step
+from nein.engine.stages import Functions, Model, Step
 from tests.helpers import killing
 
 COUNT, SIZE = 23, 4
@@ -33,7 +33,7 @@ def squares(folder, *, pause=0.0, **changed):
 
     model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
     parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "model": model, **changed}
-    return Stage(parts.pop("name", "square"), blocks=blocks, **parts)
+    return Functions(parts.pop("name", "square"), blocks=blocks, **parts)
 
 
 def two_stages(folder, **changed):

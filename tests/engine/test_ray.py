@@ -1,6 +1,5 @@
 """Ray: the same bytes as threads, whoever dies and whoever joins."""
 
-import dataclasses
 import errno
 import functools
 import os
@@ -18,7 +17,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.ray import Ray
-from nein.engine.stages import Stage, Step
+from nein.engine.stages import Functions, Step
 from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, two_stages
 from tests.helpers import commands
 
@@ -60,7 +59,8 @@ def steps(given, device):
             os.kill(os.getpid(), signal.SIGKILL)
         return work(model, numbers, missing)
 
-    return [dataclasses.replace(first, stage=dataclasses.replace(first.stage, work=dying)), second]
+    first.stage.work = dying
+    return [first, second]
 
 
 def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(cluster, folder, whole):
@@ -110,7 +110,7 @@ def summed(path, device):
     def work(model, inputs, missing):
         return {"totals": [{"value": inputs}]}
 
-    stage = Stage("total", ("totals",), Blocks.first(3, 1), total, work, depends_on_all=("squares",))
+    stage = Functions("total", ("totals",), Blocks.first(3, 1), total, work, depends_on_all=("squares",))
     return [Step(folder, squares(folder)), Step(folder, stage)]
 
 

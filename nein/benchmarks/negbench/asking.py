@@ -28,7 +28,7 @@ from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Functions, Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
@@ -133,7 +133,7 @@ def _stage(
         questions = [task.questions[index] for index in records]
         return task.media.sizes(q.picture(option) for q in questions for option in q.options)
 
-    return Stage(output, (output,), blocks, read, work, model, usable, ids=ids, state=state)
+    return Functions(output, (output,), blocks, read, work, model, usable, ids=ids, state=state)
 
 
 def _answers(

@@ -21,7 +21,7 @@ from nein.engine import answers, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Functions, Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.dual import pool
 
@@ -69,7 +69,7 @@ class Encoding:
         """Encodes what the cache lacks; what fails has a reason, and is tried again."""
         how = (self._inputs, self._work, model, self._usable)
         state = None if self.media is None else self._state
-        return Stage(self.output, (self.output,), self.blocks, *how, state=state)
+        return Functions(self.output, (self.output,), self.blocks, *how, state=state)
 
     def read(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """Features once the stage is done. pooling: of the frames of a video. Raises UserError when features

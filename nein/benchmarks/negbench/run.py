@@ -26,7 +26,7 @@ from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage, shared
+from nein.engine.stages import Functions, Model, Stage, shared
 from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services
@@ -193,7 +193,7 @@ def _judging(asked: ModelTasks, task: Task, device: str) -> Stage:
 
     model = Model(f"judge {config.judge}", load, describe, references.place(config.judge))
     after = (pictures.output, asked.sentences(task).output)
-    return Stage(
+    return Functions(
         output, (output,), blocks, read, work, model, usable, depends_on_all=after,
         state=lambda records: sorted(pictures.keys().items()),  # what is found depends on every picture
     )  # fmt: skip
@@ -211,7 +211,9 @@ def _asking(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], A
     askings = (each for task in asked.tasks for each in asked.askings(task))
     asks = {choice.reference: 1} if where == "remote" else {}
     stages = [stage(output, task, blocks) for output, task, blocks, _ in askings if task.questions]
-    return [dataclasses.replace(entry, asks=asks) for entry in stages]
+    for entry in stages:
+        entry.asks = asks
+    return stages
 
 
 def convert(options: ConvertConfig) -> None:

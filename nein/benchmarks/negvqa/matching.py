@@ -12,7 +12,7 @@ from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, MATCHES
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage, usage_of
+from nein.engine.stages import Functions, Model, Stage, usage_of
 from nein.metrics import choices
 from nein.metrics.base import fingerprint
 from nein.metrics.letters import LETTERS, parse, without_missing
@@ -51,7 +51,7 @@ def stage(config: NegvqaConfig, folder: Folder, blocks: Blocks, device: str) -> 
         lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
         references.place(str(config.matching)), lambda client: usage_of({"matcher": client}),
     )  # fmt: skip
-    return Stage(
+    return Functions(
         MATCHES, (MATCHES,), blocks, lambda number: folder.read(ANSWERS, number),
         lambda client, rows, missing: {MATCHES: matched(client, rows)}, model,
         lambda output, number, rows: not any(row["error"] for row in rows),

@@ -22,7 +22,7 @@ from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
-from nein.engine.stages import Model, Stage, shared
+from nein.engine.stages import Functions, Model, Stage, shared
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.metrics import choices
@@ -217,7 +217,7 @@ def _answered(given: str, config: NegvqaConfig, data: Questions, device: str) ->
         return {ANSWERS: lines}
 
     name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
-    stage = Stage(
+    stage = Functions(
         ANSWERS, (ANSWERS,), blocks, rows, lambda _, block, missing: block, invalidates=(MATCHES,),
     )  # fmt: skip
     return _of_stages(name, path.name, config, data, device, identity, [stage], len(blocks.wanted))
@@ -279,7 +279,7 @@ class Questioning:
 
     def stage(self, model: Model, invalidates: tuple[str, ...]) -> Stage:
         where = self.asked.where
-        return Stage(
+        return Functions(
             self.output, (self.output,), self.blocks, self.read, self.work,
             model, self.is_valid, invalidates=invalidates, ids=self.ids, state=self.state,
             asks={where: len(self.askings)} if is_served(where) else {},

@@ -16,7 +16,7 @@ from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage
+from nein.engine.stages import Functions, Model, Stage
 from nein.models.editor_choice import ExternalEdits
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def editing(
     def state(records: range) -> list[int | None]:
         return atomic.sizes(sample.sample_path for sample in dataset.members(records))
 
-    return Stage(
+    return Functions(
         EDIT, (EDIT,), blocks, read, work, editor, usable,
         invalidates=(SCORES,), ids=ids, state=state, cut=True,
     )  # fmt: skip

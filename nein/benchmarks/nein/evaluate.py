@@ -156,8 +156,8 @@ def _stages(
             run, dataset, blocks, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
             without=RunDir(config.out_dir / choice.plain.slug / run.track) if choice.plain else None,
         )  # fmt: skip
-        asks = {choice.row: choice.edits} if is_served(choice.row) else {}
-        stages.append(dataclasses.replace(stage, asks=asks))
+        stage.asks = {choice.row: choice.edits} if is_served(choice.row) else {}
+        stages.append(stage)
     elif missing := sum(len(blocks.needed(n)) > run.records(EDIT, n, blocks) for n in blocks.numbers):
         raise UserError(
             f"'{run.path}' lacks edits in {missing} of {len(blocks.numbers)} blocks of samples; "
@@ -171,8 +171,8 @@ def _stages(
         asks = {
             vqa: sum(score.QUESTIONS.get(name, 1) for name in config.metrics if "vqa" in METRICS[name].models)
         }
-        asks = asks if is_served(vqa) and "vqa" in judges else {}
-        stages.append(dataclasses.replace(stage, asks=asks))
+        stage.asks = asks if is_served(vqa) and "vqa" in judges else {}
+        stages.append(stage)
     return tuple(stages)
 
 

@@ -26,7 +26,7 @@ from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage, usage_of
+from nein.engine.stages import Functions, Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
 from nein.loading.references import parse_reference
 from nein.metrics.chat.endpoint import check_options
@@ -193,7 +193,7 @@ def scoring(
         given = (path for sample in chosen for path in (sample.source_path, sample.sample_path))
         return atomic.sizes(itertools.chain(given, made))
 
-    return Stage("score", outputs, blocks, read, work, scorer, usable, ids=ids, state=state, cut=True)
+    return Functions("score", outputs, blocks, read, work, scorer, usable, ids=ids, state=state, cut=True)
 
 
 def _item(
