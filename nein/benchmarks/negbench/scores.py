@@ -22,7 +22,7 @@ from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench import records
-from nein.datasets.negbench.polarity import ALL_FOUR, GROUP, NO, YES
+from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.loading.errors import choose

@@ -10,7 +10,7 @@ from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
-from nein.datasets.negbench.polarity import ALL_FOUR, GROUP
+from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
