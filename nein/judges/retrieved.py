@@ -94,9 +94,9 @@ def _judge(
         answers = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
         verdicts = {(row["id"], row["word"]): row for row in answers}
         rows = list(judged.rows_of(queries, verdicts, protocol))
-        name = files.task_name(task)
+        name = task.key
         atomic.write_lines(folder.path / "judged" / f"{name}.jsonl", rows)
-        label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
+        label = {"task": task.what, "variant": task.variant, "judge": options.kind}
         table = scores.table({**label, **row} for row in scores.of_judged(rows))
         figures.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
         print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)

@@ -227,7 +227,7 @@ def evaluated_in(out):
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
     asked = files.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
-    return {files.task_name(task): [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
+    return {task.key: [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
 
 
 def measured(rows):

@@ -59,10 +59,6 @@ class ResultsDir(Folder):
         super().__init__(path, "results", BLOCKS)
 
 
-def task_name(task: records.Task) -> str:
-    return f"{task.name.partition('/')[2]}.{task.variant}"
-
-
 def find(out: Path) -> list[ResultsDir]:
     """Ordered by model, then data set."""
     return [ResultsDir(path) for path in runs_below(out)]
@@ -151,7 +147,7 @@ class ModelTasks:
 
     def sentences(self, task: records.Task) -> Encoding:
         names, wanted = list(dict.fromkeys(self.whole(task).sentences)), set(self.in_blocks(task).sentences)
-        output, how = f"{SENTENCES}/{task_name(task)}", (self.config.batch_size, self.config.cache_dir)
+        output, how = f"{SENTENCES}/{task.key}", (self.config.batch_size, self.config.cache_dir)
         return Encoding(self.folder, output, names, wanted, *how)
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -186,7 +182,7 @@ class ModelTasks:
         whole = self.whole(task)
         assert isinstance(whole, records.ChoiceTask)
         assert isinstance(task, records.ChoiceTask)
-        output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task_name(task)}"
+        output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task.key}"
         yield output, whole, self.blocks(task), None
         for name in BASELINES if self.config.blind else ():
             distinct = Distinct.of_task(name, whole)
@@ -237,4 +233,4 @@ def model_tasks_of(folder: Folder) -> ModelTasks:
 
 
 def verdicts(task: records.Task) -> str:
-    return f"{VERDICTS}/{task_name(task)}"
+    return f"{VERDICTS}/{task.key}"

@@ -208,9 +208,9 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
         prompt, image, answer, _ = row
         for suffix in SUFFIXES:
             prompt = prompt.removesuffix(suffix)
-        texts, answers = (YES, NO), (YES, NO)
+        texts, answers = [YES, NO], (YES, NO)
         if lettered := _LETTERED.fullmatch(prompt):
-            prompt, texts, answers = lettered[1], (lettered[2].strip(), lettered[3].strip()), ("A", "B")
+            prompt, texts, answers = lettered[1], [lettered[2].strip(), lettered[3].strip()], ("A", "B")
         if answer not in answers:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
         options, prompt = tuple(map(Option, texts)), prompt.strip()
@@ -254,9 +254,10 @@ def nein_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     the sample's own sentence; of families in `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
         if (sample.family or "plain") in families.DENYING:
-            images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
+            files = sample.sample_path, sample.source_path
+            first, second = (f"{file.parent.name}/{file.name}" for file in files)
             texts = families.affirmed(sample.template, sample.object), sample.negative
-            yield Pair(sample.id, (images[0], images[1]), texts, sample.source_id)
+            yield Pair(sample.id, (first, second), texts, sample.source_id)
 
 
 def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
@@ -322,7 +323,7 @@ def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
     content = atomic.read_json(path)
     if not isinstance(content, kind):
         raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
-    for name, item in content.items() if kind is dict else enumerate(content):
+    for name, item in content.items() if isinstance(content, dict) else enumerate(content):
         if fault := atomic.fault(item, shape):
             raise UserError(f"'{path}', item {name}: {fault}.")
         yield str(name), item
