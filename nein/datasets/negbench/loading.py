@@ -191,12 +191,10 @@ def _dataset(
     wordings = [part for part, _, negated in found if negated]
     # Original captions alone: once, and only where no negated ones are there.
     wordings = wordings or [part for part, file, _ in found if part.negated and file][:1]
-    found = [
-        (part, *files) for part, *files in found if any(files) and (part in wordings or not part.negated)
-    ]
+    found = [each for each in found if any(each[1:]) and (each[0] in wordings or not each[0].negated)]
     if not found:
         return None
-    beside = next(path for path in found[0][1:] if path is not None).parent
+    beside = next(path for path in found[0][1:] if path).parent
     media = Files(roots.get(row.name, roots.get("")), beside=beside)
     tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in found]
     return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)

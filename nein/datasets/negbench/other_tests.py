@@ -321,9 +321,9 @@ def _original(item: dict[str, Any]) -> str:
 def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
     """(name or number, item) of a JSON file, which must hold a `kind`."""
     content = atomic.read_json(path)
-    if not isinstance(content, kind):
+    if atomic.fault(content, kind):
         raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
-    for name, item in content.items() if isinstance(content, dict) else enumerate(content):
+    for name, item in content.items() if kind is dict else enumerate(content):
         if fault := atomic.fault(item, shape):
             raise UserError(f"'{path}', item {name}: {fault}.")
         yield str(name), item
