@@ -18,6 +18,14 @@ KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
 
 
+def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
+    """Of a judge, or of the run's own."""
+    from nein.judges.calibrate import read_config
+    from nein.models import needs
+
+    return needs.of_model(kind, reference or getattr(read_config(run)[1].models, kind))
+
+
 @dataclass(kw_only=True)
 class CalibrateConfig(Limit, Seed, Batches, Budget):
     """Which judges are asked about which pictures."""
@@ -38,13 +46,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
     def needs(self) -> list[Need]:
-        from nein.judges.asking import needs_of
-        from nein.models import needs
-
-        found: list[Need] = []
-        for kind, named in self.named.items():
-            found += needs.of_model(kind, named) if named else needs_of(kind, self.run)
-        return found
+        return [need for kind, name in self.named.items() for need in needs_of(kind, self.run, name)]
 
     @property
     def named(self) -> dict[str, str]:
@@ -92,8 +94,6 @@ class RetrievedConfig(Batches, OnDevice, Budget):
     queries: PositiveInt = option(200, "negated captions per task", "Data")
 
     def needs(self) -> list[Need]:
-        from nein.judges.asking import needs_of
-
         return needs_of(self.kind, self.judged_by)
 
 
