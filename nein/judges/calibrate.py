@@ -34,7 +34,8 @@ from nein.models import judges
 from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
-from nein.statistics import Estimate, calibration
+from nein.reporting import format
+from nein.statistics import calibration
 
 if TYPE_CHECKING:
     from nein.judges.known import Case
@@ -50,7 +51,7 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
     run = RunDir(below[0])
     given = run.manifest()["config"]
-    given = {**given, "models": {**given["models"], **(judges or {})}}
+    given = {**given, "models": {**given.get("models", {}), **(judges or {})}}
     return run, pydantic.TypeAdapter(EvalConfig).validate_python(given)
 
 
@@ -72,17 +73,12 @@ def run(options: CalibrateConfig) -> None:
         judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
         asking = Asking(kind, judge, how, out, options.batch_size)
         file, rates, flags = calibrate(asking, cases)
-        parts = [_shown(name, getattr(rates, name)) for name in ("sensitivity", "specificity")]
+        shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
+        figures = {name: frames.figure(share, unit="%") for name, share in shares.items()}
+        parts = [f"{name} {format.text(one)} % of {one['n']}" for name, one in figures.items()]
         print(f"{kind}: {', '.join(parts)}, unscored {rates.n_unscored}; {file}")
         for sentence in flags:
             print(f"Note: {sentence}")
-
-
-def _shown(name: str, share: Estimate | None) -> str:
-    if share is None:
-        return f"{name} –"
-    ends = "" if share.low is None else f" [{100 * share.low:.1f}, {100 * share.high:.1f}]"
-    return f"{name} {100 * share.value:.1f} %{ends} of {share.n}"
 
 
 def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
@@ -109,7 +105,7 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    return [case for name in found if name in wanted for case in known.thinned(found[name], options.limit)]
+    return [case for name in wanted if name in found for case in known.thinned(found[name], options.limit)]
 
 
 def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
@@ -135,16 +131,17 @@ class Asking:
         space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
-            rows = [cache.get(space, key) for key in keys]
-            missing = [index for index, row in enumerate(rows) if row is None]
+            found = {key: cache.get(space, key) for key in keys}
+            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
             with tqdm(total=len(missing), desc=f"ask {self.kind}", unit="image", disable=None) as bar:
                 for start in range(0, len(missing), self.batch_size):
                     batch = missing[start : start + self.batch_size]
-                    for index, answered in zip(batch, self._ask([cases[i] for i in batch]), strict=True):
-                        rows[index] = {"rows": answered}
-                    cache.put_all({(space, keys[index]): rows[index] for index in batch})
+                    answered = self._ask([case for _, case in batch])
+                    fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
+                    cache.put_all({(space, key): answer for key, answer in fresh.items()})
+                    found |= fresh
                     bar.update(len(batch))
-        return [row for case in rows for row in case["rows"]]
+        return [row for key in keys for row in (found[key] or {})["rows"]]
 
     def _ask(self, cases: Sequence[Case]) -> list[list[dict[str, Any]]]:
         try:
