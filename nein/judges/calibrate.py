@@ -12,24 +12,22 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pydantic
 from tqdm import tqdm
 
 from nein.benchmarks import controls
-from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import ANSWERS, runs_below
+from nein.engine.folder import ANSWERS
 from nein.engine.images import ImageError
 from nein.engine.processes import Processes
-from nein.judges.config import SETS, CalibrateConfig
+from nein.judges.config import SETS, CalibrateConfig, read_config
 from nein.models import judges
 from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
@@ -41,18 +39,6 @@ if TYPE_CHECKING:
     from nein.judges.known import Case
 
 log = logging.getLogger(__name__)
-
-
-def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
-    """The first run at or below `path`, and the configuration it was scored with. judges: kind -> reference,
-    in place of the run's own."""
-    below = runs_below(path)
-    if not below:
-        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
-    run = RunDir(below[0])
-    given = run.manifest()["config"]
-    given = {**given, "models": {**given.get("models", {}), **(judges or {})}}
-    return run, pydantic.TypeAdapter(EvalConfig).validate_python(given)
 
 
 def run(options: CalibrateConfig) -> None:

@@ -26,8 +26,7 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
-from nein.judges.calibrate import read_config
-from nein.judges.config import StudyConfig
+from nein.judges.config import StudyConfig, read_config
 from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels, report
