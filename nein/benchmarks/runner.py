@@ -27,7 +27,7 @@ from nein.config.options import Options
 from nein.engine import atomic, environment, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError, shortlist
-from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, Row, runs_below
+from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, id_of, runs_below
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
 from nein.loading.spending import sentences
@@ -380,15 +380,14 @@ def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
 
 def selected(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
-) -> Iterator[Row]:
+) -> Iterator[Any]:
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
     may end inside a block. numbers: only of these blocks."""
     blocks = blocks or selected_blocks(folder.manifest(), output)
     seen: set[str] = set()
     for number in blocks.numbers if numbers is None else numbers:
-        rows_of = itertools.groupby(folder.rows(output, [number]), lambda row: row.get("id", ""))
-        records = [[*rows] for _, rows in rows_of]
-        ids = {rows[0].get("id", "") for rows in records}
+        records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), id_of)]
+        ids = {id_of(rows[0]) for rows in records}
         twice = any(a == b for rows in records for a, b in itertools.pairwise(rows))
         first = number * blocks.size
         inside = (bisect.bisect_left(blocks.wanted, end) for end in (first, first + blocks.size))

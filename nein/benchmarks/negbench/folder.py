@@ -49,14 +49,12 @@ class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
     benchmark = "negbench"
+    row_types = BLOCKS
     facts: ClassVar[Mapping[str, Shape]] = {
         "summary?": _SUMMARY,
         "data?": {"records_sha256": str},
         "counts?": {f"{what}?": {"count": int, "of": int} for what in ("cut", "turned")},
     }
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "results", BLOCKS)
 
 
 def find(out: Path) -> list[ResultsDir]:

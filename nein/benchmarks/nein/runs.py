@@ -97,10 +97,12 @@ class RunDir(Folder):
     """
 
     benchmark = "nein"
+    content_name = "edits"
+    row_types = _BLOCKS
     facts = MANIFEST
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "edits", _BLOCKS)
+        super().__init__(path)
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
         self.out, self.name = parents[1], parents[0].name
         self.editor, self.track = self.name, path.name or path.absolute().name
