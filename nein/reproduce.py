@@ -245,7 +245,7 @@ def run(config: ReproduceConfig) -> str | None:
         if not executor.concludes:
             return None
         runs = config.benchmark.runs(inner, executor.device)
-        found = reproduction(config, [inner.out_dir / run.folder for run in runs])
+        found = reproduction(config, [run.folder.path for run in runs])
     path = config.out_dir / FILE
     atomic.write_text(path, found.model_dump_json(indent=1) + "\n")
     return f"{text(found)}To send back, and to check with nein reproduce FILE: {path}\n"

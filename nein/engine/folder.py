@@ -92,9 +92,14 @@ class Folder:
         """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
         return self.path / ANSWERS
 
-    def kind(self) -> str:
-        """The benchmark whose run this is; "" where it does not say."""
-        return str(atomic.read_json(self.manifest_path, _KIND).get("benchmark", ""))
+    def entries(self) -> Row:
+        """The entries of the manifest itself; {} where nothing has begun."""
+        entries: Row = atomic.read_json(self.manifest_path, _KIND) if self.manifest_path.exists() else {}
+        return entries
+
+    @property
+    def is_complete(self) -> bool:
+        return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
@@ -102,9 +107,8 @@ class Folder:
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
-        if not self.manifest_path.exists():
+        if not (found := self.entries()):
             return {}
-        found = atomic.read_json(self.manifest_path, _KIND)
         self._check_version(found, "make it again, into another --out")
         kind = found.get("benchmark", self.benchmark)
         if self.benchmark not in ("", kind):
@@ -134,7 +138,7 @@ class Folder:
         with `anew` any; the answers of its models stay, each of which says what it answers.
         """
         atomic.remove_drafts(self.path)
-        before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
+        before = self.entries()
         if before:
             self._check_version({"format": None, **before}, "choose another --out")
         difference = first_difference(before["identity"], identity) if before else None
@@ -165,7 +169,7 @@ class Folder:
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
-        atomic.write_json(self.manifest_path, {**atomic.read_json(self.manifest_path, dict), **entries})
+        atomic.write_json(self.manifest_path, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
         """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from typing import Any
 
-from nein.benchmarks import controls, runner
+from nein.benchmarks import controls
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import ModelTasks
@@ -75,9 +74,8 @@ def run(options: RetrievedConfig) -> str:
             figures.append(frames.label(estimates.of_table(table, rates), judge=kind, flag=flag))
             print(f"{one.folder.path}: {name}, {len(cases)} images judged", file=sys.stderr)
         frames.write(one.folder.path / judged.FIGURES, frames.concat(figures))
-    finished = runner.of_folders(NEGBENCH, [one.path for one in found])
-    benchmark = dataclasses.replace(NEGBENCH, headline=(JUDGED, AVOIDED))
-    return runner.write_report(benchmark, options.run, finished, options)
+    finished = NEGBENCH.of_folders([one.path for one in found])
+    return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
 
 
 def _retrievals(run: ModelTasks) -> list[RetrievalTask]:

@@ -36,14 +36,6 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
         return of_model("choices", self.model)
 
 
-def runs(config: CountingConfig, device: str) -> list[Run]:
-    blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
-    where = resolve(config.model)
-    model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
-    identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
-    return [Run(slug(config.model.replace(":", "-")), config.model, identity, (Asking(blocks, model),))]
-
-
 def scene(index: int) -> Scene:
     single = sample_scene(rng := rng_for("val", index, "counting"), 1)
     second = place(rng, single.items[0].category, single.items)
@@ -94,17 +86,29 @@ class Asking(Stage):
         return {"answers": rows}
 
 
-def scores(folder: Folder) -> ScoreTable:
-    return ScoreTable.of(selected(folder, "answers"))
-
-
 ACCURACY = Table(
     "accuracy", "Accuracy", (Row("model"),), (Column(by="variant"), *COUNTS), {"task": "results"}
 )
 GAP = Table("gap", "Negation gap", (Row("model"),), (Column(by="variant"), *COUNTS), {"task": "gap"})
 PAGE = (Section("accuracy", "Accuracy", (ACCURACY, GAP)),)
-COUNTING = Benchmark(
-    "counting", "Counting", CountingConfig, runs, scores, gap=("affirmed", "denied"),
-    about='ask whether "There are no two cats." is true', sections=PAGE, headline=(ACCURACY,),
-    folder=Answers,
-)  # fmt: skip
+
+
+class Counting(Benchmark):
+    name, title, config, folder = "counting", "Counting", CountingConfig, Answers
+    about = 'ask whether "There are no two cats." is true'
+    gap = ("affirmed", "denied")
+    sections, headline = PAGE, (ACCURACY,)
+
+    def runs(self, config: CountingConfig, device: str) -> list[Run]:
+        blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
+        where = resolve(config.model)
+        model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
+        identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
+        folder = Answers(config.out_dir / slug(config.model.replace(":", "-")))
+        return [Run(folder, config.model, identity, [Asking(blocks, model)])]
+
+    def scores(self, run: Run) -> ScoreTable:
+        return ScoreTable.of(selected(run.folder, "answers"))
+
+
+COUNTING = Counting()

@@ -208,13 +208,17 @@ def settings(tmp_path, data, pictures, *extra):
 
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
-FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, page=lambda runs, options: None, whole=False)
+class FiguresAlone(run.NegBench):
+    whole = False
+
+    def page(self, finished, options):
+        return None
 
 
 def evaluate(tmp_path, data, pictures, *extra, page=False, **models):
     """Runs the command; (model/data set) -> what the report reads. models: option -> references."""
     options = dataclasses.replace(settings(tmp_path, data, pictures, *extra), **models)
-    benchmark = run.NEGBENCH if page else FIGURES_ALONE
+    benchmark = run.NEGBENCH if page else FiguresAlone()
     benchmark(options, Executor(options.device))
     return evaluated_in(options.out_dir)
 
