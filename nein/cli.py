@@ -92,7 +92,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command(
         "make a NeIn data set from captioned images",
-        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.card:build", shared=True,
+        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.files:build", shared=True,
     ),
     "stats": Command(
         "count negative sentences in a caption set",
@@ -117,7 +117,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench generate": Command(
         "make NegBench data: captions, questions, hard pairs",
-        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.card:build", shared=True,
+        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.files:build", shared=True,
     ),
     "negbench convert": Command(
         "convert an open_clip checkpoint to safetensors",
@@ -134,7 +134,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",
-        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.card:build",
+        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.files:build",
     ),
     "negvqa check": Command(
         "estimate a conversion's accuracy from review sheets",

@@ -8,8 +8,11 @@ OUT/answers.sqlite    every answer of a language model
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from nein.benchmarks.runner import invocation
 from nein.engine.atomic import Shape
@@ -17,18 +20,16 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder, Row
 from nein.engine.run import Executor
-from nein.engine.stages import Functions, Model, Stage, Step
+from nein.engine.stages import Model, Rows, Stage, Step
 from nein.generate.sources import Listing
 from nein.loading.references import is_served
 from nein.models.cached import Services
 from nein.models.llm import LlmOptions
 from nein.models.llm import client as llm
+from nein.reporting.tables import pipes
 
-
-class BuildFolder(Folder):
-    """The folder of a data set on its way."""
-
-    content_name = "a build"
+UNREADABLE = "unreadable image"
+Looked = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
 
 class Maker:
@@ -43,7 +44,7 @@ class Maker:
     def __init__(self, config: Any, *, wanted: Sequence[str], shard_size: int) -> None:
         """wanted: the stages that the command asks for, of which "finish" writes the data set."""
         self.config, self.wanted, self.shard_size = config, wanted, shard_size
-        self.folder = BuildFolder(config.out_dir)
+        self.folder = Folder(config.out_dir, "a build")
 
     def identity(self, device: str) -> dict[str, Any]:
         """Everything that decides a row."""
@@ -62,7 +63,7 @@ class Maker:
         """What a finished stage wrote of a shard; shape: of its rows."""
         return self.folder.read(f"work/{stage}", shard, shape)
 
-    def require(self, stages: Sequence[str]) -> None:
+    def require(self, stages: Iterable[str]) -> None:
         """Raises UserError while a wanted shard lacks one of `stages`."""
         shards = set(self.blocks.numbers)
         for stage in stages:
@@ -74,81 +75,56 @@ class Maker:
 
     def steps(self, device: str) -> list[Step]:
         """The stages that the command asks for."""
-        stages = [stage(self, device) for stage in self.stages]
-        outputs = [stage.output for stage in stages]
-        return [
-            Step(self.folder, stage.of_engine(outputs[number + 1 :]))
-            for number, stage in enumerate(stages)
-            if stage.name in self.wanted
-        ]
+        return [Step(self.folder, stage(self, device)) for stage in self.stages if stage.name in self.wanted]
+
+    def services(self) -> Services:
+        return Services.of(self.config, self.folder.answers)
 
     def client(self, options: LlmOptions, device: str) -> llm.Client:
         """A language model, whose answers are kept."""
-        services = Services.of(self.config, self.folder.answers)
-        return llm.load(options, services=services, device=device)
+        return llm.load(options, services=self.services(), device=device)
 
 
-Build = TypeVar("Build", bound=Maker)
-Finish = Callable[[Build], tuple[str, dict[str, Any]]]
-
-
-class ShardStage:
+class ShardStage(Stage):
     """From the inputs of a shard to its rows, which depend on shard, options and models alone.
 
-    name  Of the stage. model: the kind of model that it needs.
+    kind  Of the model that it needs.
     """
 
-    name: ClassVar[str]
-    model: ClassVar[str]
+    kind: ClassVar[str]
 
     def __init__(self, maker: Any, device: str) -> None:
         self.maker, self.config, self.device = maker, maker.config, device
+        self.blocks, self.outputs = maker.blocks, (f"work/{self.name}",)
+        names = [stage.name for stage in maker.stages]
+        self.invalidates = tuple(f"work/{name}" for name in names[names.index(self.name) + 1 :])
+        self.model = Model.one(self.kind, self.load, self.works_at(), self.kind)
 
     def load(self) -> Any:
         """The model."""
         raise NotImplementedError
 
-    def read(self, shard: int) -> Any:
-        """The inputs of `work`."""
-        raise NotImplementedError
-
-    def work(self, model: Any, inputs: Any) -> list[Row]:
-        """A row per record; of one that failed it says why."""
-        raise NotImplementedError
-
-    #: (rows) -> whether rows that are there still count; None: they do, and are not read.
-    is_valid: Any = None
-
-    @property
-    def place(self) -> str:
+    def works_at(self) -> str:
         """Where the model works (`nein.engine.stages.Model`)."""
         return "device"
 
-    @property
-    def output(self) -> str:
-        return f"work/{self.name}"
+    def make(self, model: Any, inputs: Any) -> list[Row]:
+        """A row per record; of one that failed it says why."""
+        raise NotImplementedError
 
-    def of_engine(self, after: Sequence[str]) -> Stage:
-        """after: the outputs of the stages behind, which are made of this one's."""
-        return Functions(
-            self.name,
-            (self.output,),
-            self.maker.blocks,
-            read=self.read,
-            work=self._work,
-            model=Model.one(self.model, self.load, self.place, self.model),
-            is_valid=self._is_valid if self.is_valid else None,
-            invalidates=tuple(after),
-        )
-
-    def _work(self, model: Any, inputs: Any, missing: Sequence[str]) -> dict[str, list[Row]]:
-        return {self.output: self.work(model, inputs)}
-
-    def _is_valid(self, output: str, shard: int, rows: list[Row]) -> bool:
-        return bool(self.is_valid(rows))
+    def work(self, model: Any, inputs: Any, missing: tuple[str, ...]) -> Mapping[str, Rows]:
+        return {self.outputs[0]: self.make(model, inputs)}
 
 
-def make(kind: Callable[[Any], Build], config: Any, executor: Executor, finish: Finish[Build]) -> str | None:
+Build = TypeVar("Build", bound=Maker)
+
+
+def make(
+    kind: Callable[[Any], Build],
+    config: Any,
+    executor: Executor,
+    finish: Callable[[Build], tuple[str, dict[str, Any]]],
+) -> str | None:
     """Does what is left of the stages that the options ask for; a summary if the data set was finished.
     Raises UserError, EditorError or MetricError.
 
@@ -167,7 +143,7 @@ def make(kind: Callable[[Any], Build], config: Any, executor: Executor, finish: 
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
         executor.barrier()
         last = max((number for number, name in enumerate(names) if name in maker.wanted), default=0)
-        maker.require([name for name in names[:last] if name not in maker.wanted])
+        maker.require(name for name in names[:last] if name not in maker.wanted)
         executor.compute(steps, functools.partial(_steps, kind, config))
         if "finish" not in maker.wanted or not executor.concludes:
             return None
@@ -190,3 +166,21 @@ def llm_identity(options: LlmOptions) -> dict[str, Any]:
         **{key: getattr(options, key) for key in keys},
         **options.thinking,
     }
+
+
+# --- what a card says ----------------------------------------------------------------------------
+
+
+def counted(values: Iterable[Any]) -> dict[str, int]:
+    """Value -> how often it occurs, commonest first."""
+    return dict(Counter(map(str, values)).most_common())
+
+
+def losses(what: str, counts: Mapping[str, int]) -> list[str]:
+    """Lines of a summary in words: how much is lost for which reason."""
+    return [f"  {count:6d} {what}: {reason}" for reason, count in counts.items()]
+
+
+def section(title: str, counts: Mapping[str, Any]) -> str:
+    """A table of a card as Markdown; nothing for no counts."""
+    return f"\n## {title}\n\n{pipes([*counts.items()], ['what', 'count'])}\n" if counts else ""

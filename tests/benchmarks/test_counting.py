@@ -1,6 +1,7 @@
 """A benchmark of one module, one YAML file and one entry point is known to every command."""
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -96,12 +97,9 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     shutil.copytree(whole / "nano-negvqa", out / "half")
     manifest = out / "half" / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "running"}))
-
-    class Whole(counting.Counting):
-        whole, headline = True, ()
-
+    benchmark = dataclasses.replace(counting.COUNTING, whole=True, headline=())
     config = counting.CountingConfig.of(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
-    said = Whole()(config, Executor("cpu"))
+    said = benchmark(config, Executor("cpu"))
     assert isinstance(said, str)
     for words in ("nano:negvqa ", "nano:negvqa-negated ", "not complete: out/half."):
         assert words in said

@@ -7,6 +7,7 @@ import torch
 
 from nein.engine.blocks import sample_seed
 from nein.generate.nein import algorithms
+from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source
 from nein.wording import nouns
 from tests.build.conftest import OBJECTS
@@ -16,12 +17,17 @@ PICTURES = [tiny.picture(seed) for seed in range(12)]
 CAPTIONS = tuple(f"A cat near house {k}" + ("." if k % 2 else "") for k in range(5))
 
 
-def rules(**changes):
-    values = {
-        "objects": OBJECTS, "queried": 8, "kept": 3, "absent_below": 0.05, "families": ("plain",),
-        "protocol": "paper", "seed": 4,
-    }  # fmt: skip
-    return algorithms.Rules(**{**values, **changes})
+def config(**changes):
+    values = {"queried": 8, "kept": 3, "absent_below": 0.05, "protocol": "paper", "seed": 4, "source": "x"}
+    return BuildConfig(**{**values, **changes})
+
+
+def queried(source_id, **changes):
+    return algorithms.queried(OBJECTS, config(**changes), source_id)
+
+
+def clauses(source, values, **changes):
+    return algorithms.clauses(source, values, OBJECTS, config(**changes))
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +62,13 @@ def algorithm_1(picture, asked, cosine, below, kept):
 
 
 def test_algorithm_1_selects_the_same_objects(blip, slow_blip):
-    given = rules()
+    given = config()
     sizes = set()
     sources = [Source(f"COCO_{i:012d}", Path("x.png"), CAPTIONS) for i in range(len(PICTURES))]
-    asked = [algorithms.queried(given, source.id) for source in sources]
+    asked = [queried(source.id) for source in sources]
     cosines = blip.match(PICTURES, asked, head="itc")
     for picture, source, names, values in zip(PICTURES, sources, asked, cosines, strict=True):
-        record = algorithms.clauses(source, values, given)
+        record = clauses(source, values)
         expected = algorithm_1(picture, names, slow_blip, given.absent_below, given.kept)
         assert [c["object"] for c in record["candidates"]] == expected
         assert len(record["lost"]) == given.kept - len(expected)
@@ -72,11 +78,10 @@ def test_algorithm_1_selects_the_same_objects(blip, slow_blip):
 
 
 def test_every_object_asked_for_has_a_fate(blip):
-    given = rules()
     source = Source("COCO_000000000001", Path("x.png"), CAPTIONS)
-    names = algorithms.queried(given, source.id)
+    names = queried(source.id)
     values = np.array([0.04, 0.03, 0.02, 0.01, 0.05, 0.3, -0.2, 0.049])
-    record = algorithms.clauses(source, values, given)
+    record = clauses(source, values)
     fates = {row["object"]: row["fate"] for row in record["queried"]}
     assert [c["object"] for c in record["candidates"]] == [names[6], names[3], names[2]]
     similar, higher = (
@@ -87,18 +92,18 @@ def test_every_object_asked_for_has_a_fate(blip):
 
 
 def test_the_draws_of_an_image_depend_on_seed_and_image_alone():
-    first = algorithms.queried(rules(), "COCO_000000000001")
+    first = queried("COCO_000000000001")
     assert len(set(first)) == 8
-    assert algorithms.queried(rules(), "COCO_000000000001") == first
-    assert algorithms.queried(rules(seed=5), "COCO_000000000001") != first
-    assert algorithms.queried(rules(), "COCO_000000000002") != first
+    assert queried("COCO_000000000001") == first
+    assert queried("COCO_000000000001", seed=5) != first
+    assert queried("COCO_000000000002") != first
 
 
 def test_paper_pairs_captions_once_and_fixed_goes_round_again():
     source = Source("a", Path("a.png"), CAPTIONS[:2])
     values = np.linspace(-0.5, -0.1, 8)
-    paper = algorithms.clauses(source, values, rules())
-    fixed = algorithms.clauses(source, values, rules(protocol="fixed"))
+    paper = clauses(source, values)
+    fixed = clauses(source, values, protocol="fixed")
     assert [c["caption"] for c in paper["candidates"]] == list(CAPTIONS[:2])
     assert paper["lost"] == [algorithms.NO_CAPTION_LEFT]
     assert [c["caption"] for c in fixed["candidates"]] == [CAPTIONS[0], CAPTIONS[1], CAPTIONS[0]]
@@ -114,17 +119,15 @@ def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
     assert nouns.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
     assert nouns.named_in(("A catalogue of dogwood.",), OBJECTS) == []
     values = np.linspace(-0.5, -0.1, 8)
-    given = rules(protocol="fixed", families=("scoped",), kept=5)
-    for candidate in algorithms.clauses(source, values, given)["candidates"]:
+    given = {"protocol": "fixed", "families": ["scoped"], "kept": 5}
+    for candidate in clauses(source, values, **given)["candidates"]:
         assert candidate["other"] in {"cat", "wine glass"} - {candidate["object"]}
         assert candidate["other"] in candidate["negative"].lower()
     nothing = Source("a", Path("a.png"), ("A quiet view.",))
-    record = algorithms.clauses(nothing, values, given)
+    record = clauses(nothing, values, **given)
     assert record["candidates"] == []
     assert record["lost"] == [algorithms.NO_FAMILY] * 5
-    several = algorithms.clauses(
-        nothing, values, rules(protocol="fixed", families=("scoped", "implicit"), kept=5)
-    )
+    several = clauses(nothing, values, **{**given, "families": ["scoped", "implicit"]})
     assert {c["family"] for c in several["candidates"]} == {"implicit"}
 
 

@@ -109,7 +109,7 @@ def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built, tmp_path
     assert again.records_sha256 == loading.load(str(built / "dataset")).records_sha256
     meta = yaml.safe_load((built / "hub" / "README.md").read_text().split("---")[1])
     assert [f["split"] for f in meta["configs"][0]["data_files"]] == ["train", "val"]
-    assert meta["size_categories"] == ["n<1K"]
+    assert meta["tags"] == ["negation", "image-editing", "nein"]
 
 
 def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(captioned, models, build, tmp_path):

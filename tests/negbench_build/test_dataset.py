@@ -57,8 +57,8 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
     start = [Concepts("a-with", "a.png"), Concepts("b-without", "b.png"), Concepts("c", "c.png")]
     made = [
         Concepts("a-with", problem="no try"),
-        Concepts("b-without-without", "b1.png", ("A dog",), ("dog",), ("cat",)),
-        Concepts("b-without-with", "b2.png", ("A dog and a cat",), ("dog", "cat"), ("car",)),
+        Concepts("b-without-without", "b1.png", ("A dog",), ("dog",), ("cat",), source_id="b-without"),
+        Concepts("b-without-with", "b2.png", ("A",), ("dog", "cat"), ("car",), source_id="b-without"),
         Concepts("c", problem="no try"),
     ]
     maker = maker_of(tmp_path, start, source="pairs")

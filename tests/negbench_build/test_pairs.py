@@ -57,13 +57,13 @@ class Hand:
     def describe(self):
         return {}
 
-    def make(self, plans, sources, seeds):
+    def make(self, plans, seeds):
         found = []
         self.seeds += seeds
-        for plan, source in zip(plans, sources, strict=True):
+        for plan in plans:
             turn = self.tries[plan.id] = self.tries.get(plan.id, -1) + 1
             extra = (plan.extra,) if turn >= self.good_from else ()
-            found.append((source, shows(*plan.objects, *extra)))
+            found.append((plan.start, shows(*plan.objects, *extra)))
         return found
 
 
@@ -76,7 +76,8 @@ PLAN = pairs.PairPlan(
 def made(tmp_path):
     def make(maker, start, attempts=3, seen=None):
         tools = pairs.PairTools(maker, seen or eye())
-        return pairs.make_pairs({"p": PLAN}, {"p": start}, tools, folder=tmp_path, seed=0, attempts=attempts)
+        plan = start if isinstance(start, str) else replace(PLAN, start=start)
+        return pairs.make_pairs({"p": plan}, tools, folder=tmp_path, seed=0, attempts=attempts)
 
     return make
 
@@ -119,12 +120,12 @@ def test_a_detector_or_a_picture_that_fails_costs_its_pair_only(made):
 
 def test_what_is_added_is_drawn_from_what_is_absent():
     image = Concepts("i", "i.png", ("A dog",), ("dog",), unsure=("boat",))
-    plans = [pairs.plan_edit(image, NAMES, seed) for seed in range(20)]
+    plans = [pairs.plan_edit((image, shows()), NAMES, seed) for seed in range(20)]
     assert {plan.extra for plan in plans if isinstance(plan, pairs.PairPlan)} == {"cat", "car"}
     assert all(
         isinstance(p, pairs.PairPlan) and p.caption_with.startswith("A dog. There is a c") for p in plans
     )
-    assert pairs.plan_edit(Concepts("i", "i.png"), NAMES, 0) == "no caption or no object"
+    assert pairs.plan_edit((Concepts("i", "i.png"), shows()), NAMES, 0) == "no caption or no object"
 
 
 def test_verification_asks_by_the_query_and_counts_the_threshold_itself_as_present():
@@ -192,7 +193,7 @@ def test_by_paper_what_cannot_be_looked_at_keeps_its_absent_objects():
 def test_a_detector_whose_boxes_have_no_label_is_no_detector_of_the_paper():
     verifier = Verifier(ScriptedDetector(lambda *_: 0.5), "{object}", 0.1, "paper")
     with pytest.raises(UserError, match="or --protocol fixed"):
-        verifier.scores([shows()], [["dog"]])
+        verifier.present([shows()], [["dog"]])
 
 
 @pytest.mark.parametrize("make", [make_owlvit, make_owlv2])
@@ -228,9 +229,9 @@ def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
     index.write_text(json.dumps(content))
     how = {"device": "cpu", "dtype": "float32", "resolution": 32, "steps": 2}
     maker = pairs.TextMaker(str(tmp_path / "sd"), **how)
-    first = maker.make([PLAN], [None], [5])[0]
-    again = maker.make([PLAN], [None], [5])[0]
-    other = maker.make([PLAN], [None], [6])[0]
+    first = maker.make([PLAN], [5])[0]
+    again = maker.make([PLAN], [5])[0]
+    other = maker.make([PLAN], [6])[0]
     assert not isinstance(first, str)
     assert first[0].shape == (32, 32, 3)
     assert first[0].dtype == np.uint8

@@ -1,7 +1,6 @@
 from collections import Counter
 
-from nein.generate.negvqa.card import chosen
-from nein.generate.negvqa.files import balanced, wrong_option
+from nein.generate.negvqa.files import balanced, chosen, wrong_option
 from nein.generate.negvqa.sources import Choice
 
 
@@ -34,10 +33,10 @@ def test_every_wrong_option_has_its_chance_and_the_right_one_none():
 
 
 def test_the_sheet_s_sample_is_random_but_fixed_and_of_the_size_asked_for():
-    ids = [str(number) for number in range(500)]
-    found = chosen(ids, 100, 1234)
+    rows = [{"index": number} for number in range(500)]
+    found = [row["index"] for row in chosen(rows, 100, 1234)]
     assert len(set(found)) == 100
-    assert found == chosen(ids[::-1], 100, 1234)
-    assert found != chosen(ids, 100, 1)
-    assert 200 < sum(map(int, found)) / 100 < 300  # not the first hundred
-    assert sorted(chosen(ids[:7], 100, 1234)) == ids[:7]
+    assert found == [row["index"] for row in chosen(rows[::-1], 100, 1234)]
+    assert found != [row["index"] for row in chosen(rows, 100, 1)]
+    assert 200 < sum(found) / 100 < 300  # not the first hundred
+    assert len(chosen(rows[:7], 100, 1234)) == 7

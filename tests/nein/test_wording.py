@@ -103,14 +103,14 @@ def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
         assert (all_sentences("plain", noun) == official) == (not nouns.is_plural(noun))
     assert sentence("plain", 10, "skis") == "Skis are missing from the image."
     assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
-    assert algorithms.addition("skis", "paper") == "Add a skis."
-    assert algorithms.addition("skis", "fixed") == "Add some skis."
+    assert algorithms.named_object("skis", "paper") == "a skis"
+    assert algorithms.named_object("skis", "fixed") == "some skis"
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
     for noun in COCO:
-        added = algorithms.addition(noun, protocol)
+        added = f"Add {algorithms.named_object(noun, protocol)}."
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
         for label in FAMILIES:
             for index in choices(label, noun, protocol):

@@ -112,47 +112,43 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     def check(self) -> None:
         needs = {
-            "coco": ("instances",) if self.concepts == "annotations" else ("captions",),
-            "voc": ("instances",),
-            "captions": ("captions",),
-            **dict.fromkeys(MEDICAL_SOURCES, ("instances",)),
-        }.get(self.source, ())
-        for name in needs:
-            if getattr(self, name) is None:
-                raise UserError(f"--source {self.source} needs --{name}; see nein negbench generate --help.")
-        kind, _, name = self.maker.partition(":")
-        pairs, source = self.source == "pairs", f"--source {self.source}"
-        asks = {"--concepts llm": self.concepts == "llm", "--validate": self.validate,
-                "--paraphrase": self.paraphrase}  # fmt: skip
+            "captions": "captions",
+            "coco": "instances" if self.concepts == "annotations" else "captions",
+        }
+        needs |= dict.fromkeys(("voc", *MEDICAL_SOURCES), "instances")
+        name, source = needs.get(self.source, ""), f"--source {self.source}"
+        pairs, asks_llm = self.source == "pairs", self.concepts == "llm"
+        kind, _, model = self.maker.partition(":")
         braces = set(self.query.replace("{object}", "")) & set("{}")
-        for wrong, sentence in (
-            (self.source == "captions" and self.concepts == "annotations",
-             f"{source} has no annotated objects; use --concepts llm with --llm.model, or --source coco."),
-            (self.source in ("voc", *MEDICAL_SOURCES) and self.concepts == "llm",
-             f"{source} has no captions to extract objects from; use --concepts annotations."),
-            (self.medical and self.form == "training",
-             f"{source} is for evaluation; use --form evaluation."),
-            (pairs and (kind not in ("editor", "text") or not name),
-             f"--maker is '{self.maker}'; it must be editor:NAME or text:ID."),
-            ("{object}" not in self.query or braces,
-             f"--query is '{self.query}'; it must contain {{object}} and no other braces: "
-             "'A photo of {object}'."),
-            (pairs and self.edits and self.captions and not self.instances,
-             f"{source} with --captions also needs --instances (COCO's JSON): the objects already there."),
-            (self.mcq == "files" and (self.medical or self.form == "training" or self.thing == "video"),
-             "--mcq files is for evaluation questions on photographs; leave it out."),
-            (self.affneg and not self.paraphrase,
-             "--affneg needs --paraphrase."),
-        ):  # fmt: skip
+        photographs = self.form == "evaluation" and self.thing == "image" and not self.medical
+        refused = {
+            f"{source} needs --{name}; see nein negbench generate --help.": name and not getattr(self, name),
+            f"{source} has no annotated objects; use --concepts llm with --llm.model, or --source coco.":
+                self.source == "captions" and not asks_llm,
+            f"{source} has no captions to extract objects from; use --concepts annotations.":
+                self.source in ("voc", *MEDICAL_SOURCES) and asks_llm,
+            f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
+            f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.":
+                pairs and (kind not in ("editor", "text") or not model),
+            f"--query is '{self.query}'; it must contain {{object}}, such as 'A photo of {{object}}', "
+            "and no other braces.":
+                "{object}" not in self.query or braces,
+            f"{source} with --captions also needs --instances (COCO's JSON): the objects already there.":
+                pairs and self.edits and self.captions and not self.instances,
+            "--mcq files is for evaluation questions on photographs; leave it out.":
+                self.mcq == "files" and not photographs,
+            "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
+        }  # fmt: skip
+        for sentence, wrong in refused.items():
             if wrong:
                 raise UserError(sentence)
+        asks = {"--concepts llm": asks_llm, "--validate": self.validate, "--paraphrase": self.paraphrase}
         if self.asks_llm:
             self.llm.check(next((flag for flag, given in asks.items() if given), "--maker"))
 
 
 #: Fields that decide records; the rest may differ between commands on one folder.
 DECIDES = (
-    "source", "form", "protocol", "concepts", "absent", "verify", "validate", "detector", "query",
-    "threshold", "wording", "thing", "order", "captions_per_image", "asked", "paraphrase", "affneg", "maker",
-    "attempts", "resolution", "steps", "seed", "shard_size", "dtype",
-)  # fmt: skip
+    "source form protocol concepts absent verify validate detector query threshold wording thing order "
+    "captions_per_image asked mcq paraphrase affneg maker attempts resolution steps seed shard_size dtype"
+).split()

@@ -1,4 +1,10 @@
-"""From rows to CSV files in the official layout, in one pass: memory holds a record of each file."""
+"""NegBench data and their card: CSV files in the official layout, and `nein negbench generate`.
+
+OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
+OUT/unusable.jsonl    images that yield nothing, with the reason
+
+Everything is written in one pass: memory holds a record of each file.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,8 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,140 +23,160 @@ from nein.datasets.negbench.records import Question, RetrievalItem, check_items,
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
-from nein.generate.negbench import tasks
+from nein.engine.run import Executor
+from nein.generate.maker import losses, make, section
+from nein.generate.negbench import sources, tasks
+from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.stages import NegbenchMaker
-from nein.generate.negbench.tasks import Tasks
 
-#: Names by form: captions that negate, questions. Evaluation has the original captions beside them.
-NAMES = {"evaluation": ("negated_retrieval", "mcq"), "training": ("negcap", "negmcq")}
-ORIGINALS = "retrieval"
-#: Tasks of the medical sets -> their files.
-MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
-REPHRASED = "_rephrased"
 NOTHING = "nothing absent or too few objects"
+UNSAID = (
+    "How the published medical questions were drawn is not known: sizes and sentences differ from theirs; "
+    "tasks and columns do not."
+)
+NANO = "Scenes of the nano world: figures on them say nothing about the published sets."
 
 
-class Sink:
-    """A file, written as its records come; it gets its name when `files` closes well."""
+def build(config: BuildConfig, executor: Executor) -> str | None:
+    """`nein negbench generate`."""
+    return make(NegbenchMaker, config, executor, finish)
 
-    def __init__(self, path: Path, form: official.Form, files: contextlib.ExitStack) -> None:
-        self.path, self._form, self._files = path, form, files
-        self.rows = self.captions = 0
-        self._ids = set[str]()
-        self._digest = hashlib.sha256()
-        self._file: IO[bytes] | None = None
+
+def finish(maker: NegbenchMaker) -> tuple[str, dict[str, Any]]:
+    """Writes data set and card: a summary in words, and what the manifest says of it."""
+    facts = write(maker)
+    atomic.write_json(maker.folder.path / "card.json", facts)
+    atomic.write_text(maker.dataset / "README.md", card(maker.config, facts))
+    lines = [f"{facts['images']} images."]
+    lines += [f"  {f['rows']:6d} rows, {f['captions']} captions: {n}" for n, f in facts["files"].items()]
+    for what, key in (("unusable", "unusable"), ("noted", "dropped"), ("refused", "refused_paraphrases")):
+        lines += losses(what, facts[key])
+    lines.append(f"Data set: {maker.dataset}")
+    where = sources.root(maker.config)
+    if where is not None and maker.config.source != "pairs":
+        lines.append(f"Image paths are relative to '{where}': evaluate with --image-root {where}.")
+    return "\n".join(lines) + "\n", {"facts": facts}
+
+
+@dataclass
+class Table:
+    """A CSV file, written as its records come; it gets its name when `files` closes well."""
+
+    path: Path
+    form: official.Form
+    files: contextlib.ExitStack
+    rows: int = 0
+    captions: int = 0
+    ids: set[str] = field(default_factory=set)
+    digest: Any = field(default_factory=hashlib.sha256)
+    file: IO[bytes] | None = None
 
     def add(self, record: RetrievalItem | Question) -> None:
         """Raises UserError for an id that occurred before, or a record that no file may hold."""
-        if record.id in self._ids:
+        if record.id in self.ids:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
-        self._ids.add(record.id)
+        self.ids.add(record.id)
         if isinstance(record, RetrievalItem):
             check_items([record], str(self.path))
-            self.captions += len(record.captions)
         else:
             check_questions([record], str(self.path))
-            self.captions += len(record.options)
-        rows = self._form.rows(record)
-        data = official.text(self._form.columns, rows, header=self._file is None).encode()
-        if self._file is None:
-            self._file = self._files.enter_context(atomic.writing(self.path))
+        rows = self.form.rows(record)
+        data = official.text(self.form.columns, rows, header=self.file is None).encode()
+        self.file = self.file or self.files.enter_context(atomic.writing(self.path))
         self.rows += len(rows)
-        self._digest.update(data)
-        self._file.write(data)
-
-    def facts(self) -> dict[str, Any]:
-        return {"rows": self.rows, "captions": self.captions, "sha256": self._digest.hexdigest()}
-
-
-class Sinks:
-    """The files of one wording, by stem."""
-
-    def __init__(self, folder: Path, form: str, end: str, files: contextlib.ExitStack) -> None:
-        """end: of their names, "" or REPHRASED."""
-        training = form == "training"
-        self._captions, self._questions = NAMES[form]
-        forms = {
-            self._captions: official.TRAINING_CAPTIONS if training else official.RETRIEVAL,
-            ORIGINALS: official.RETRIEVAL,
-            self._questions: official.questions_of(4, *([official.MODIFIED] if training else [])),
-            **{stem: official.questions_of(2 if "binary" in stem else 4) for stem in MEDICAL.values()},
-        }
-        self.of = {stem: Sink(folder / f"{stem}{end}.csv", layout, files) for stem, layout in forms.items()}
-
-    def add(self, found: Tasks, original: RetrievalItem | None = None) -> None:
-        if found.negated is not None:
-            self.of[self._captions].add(found.negated)
-        if original is not None:
-            self.of[ORIGINALS].add(original)
-        for question in found.questions:
-            self.of[self._questions].add(question)
-        for task, question in found.medical.items():
-            self.of[MEDICAL[task]].add(question)
+        self.captions += len(tasks.parts(record))
+        self.digest.update(data)
+        self.file.write(data)
 
 
 def write(maker: NegbenchMaker) -> dict[str, Any]:
     """Writes OUT/dataset and OUT/unusable.jsonl; returns the facts that the card states. Raises UserError
     when not one item or question came out."""
     config, folder = maker.config, maker.dataset
-    reasons, notes, refused, types = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    count = 0
+    counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
+    types, number = Counter[str](), 0
     with contextlib.ExitStack() as files:
-        plain, other = (Sinks(folder, config.form, end, files) for end in ("", REPHRASED))
+        tables = {
+            f"{stem}{end}": Table(folder / f"{stem}{end}.csv", form, files)
+            for end in ("", "_rephrased")
+            for stem, form in tasks.FILES.items()
+        }
         unusable = files.enter_context(atomic.writing(maker.folder.path / "unusable.jsonl"))
         for image, row in images(maker):
-            count += 1
-            notes.update(image.notes)
+            number += 1
+            counts["dropped"].update(image.notes)
             if config.source == "nano" and not (path := folder / image.path).exists():
                 write_png(path, maker.media.frames(image.path)[0])
             found = tasks.of_image(image, config)
-            is_useful = found.negated or found.questions or found.medical
-            if problem := image.problem or ("" if is_useful else NOTHING):
-                reasons[problem.partition(":")[0]] += 1
+            if problem := image.problem or ("" if found.keys() - {tasks.ORIGINALS} else NOTHING):
+                counts["unusable"][problem.partition(":")[0]] += 1
                 line = {"id": image.id, "image": image.path, "problem": problem}
                 unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                 continue
-            plain.add(found, found.original)
-            types.update(str(question.type) for question in found.questions)
-            if row is not None:
-                refused.update(why.partition(":")[0] for why in row["refused"])
-                other.add(tasks.rephrased(found, row["texts"]))  # original captions are the same
-        if not any(sink.rows for stem, sink in plain.of.items() if stem != ORIGINALS):
-            most = "; ".join(f"{n} x {reason}" for reason, n in reasons.most_common(3))
-            raise UserError(f"Not one caption or question came out of {count} images: {most}.")
-        sinks = (*plain.of.values(), *other.of.values())
-        written = {sink.path.name: sink.facts() for sink in sinks if sink.rows}
-    _remove_others(folder, written)
+            others = tasks.rephrased(found, row["texts"]) if row else {}
+            counts["refused_paraphrases"].update(
+                why.partition(":")[0] for why in (row or {}).get("refused", ())
+            )
+            for end, written in (("", found), ("_rephrased", others)):
+                for stem, records in written.items():
+                    for record in records:
+                        tables[f"{stem}{end}"].add(record)
+            asked = (*found.get("mcq", ()), *found.get("negmcq", ()))
+            types.update(str(record.type) for record in asked if isinstance(record, Question))
+        if not any(table.rows for stem, table in tables.items() if stem != tasks.ORIGINALS):
+            most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
+            raise UserError(f"Not one caption or question came out of {number} images: {most}.")
+    for table in tables.values():
+        if not table.rows:  # what an earlier command left is out of date
+            table.path.unlink(missing_ok=True)
     return {
         "source": config.source,
         "form": config.form,
-        "images": count,
-        "unusable": dict(reasons.most_common()),
-        "dropped": dict(notes.most_common()),
-        "refused_paraphrases": dict(refused.most_common()),
+        "images": number,
+        **{key: dict(counter.most_common()) for key, counter in counts.items()},
         "questions_by_type": dict(sorted(types.items())),
-        "files": written,
+        "files": {
+            table.path.name: {
+                "rows": table.rows,
+                "captions": table.captions,
+                "sha256": table.digest.hexdigest(),
+            }
+            for table in tables.values()
+            if table.rows
+        },
         "listing": dict(maker.listing.notes),
     }
 
 
-def _remove_others(folder: Path, written: Mapping[str, Any]) -> None:
-    """What an earlier command left and this one has not is out of date."""
-    stems = (*NAMES["evaluation"], *NAMES["training"], ORIGINALS, *MEDICAL.values())
-    for name in {f"{stem}{end}.csv" for stem in stems for end in ("", REPHRASED)} - set(written):
-        (folder / name).unlink(missing_ok=True)
-
-
 def images(maker: NegbenchMaker) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
-    """Every wanted image in order, with its paraphrases where there are any."""
+    """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
+    source."""
     wanted = {maker.listing.records[index].id for index in maker.blocks.wanted}
     for shard in maker.blocks.numbers:
         rows = {}
         if maker.config.paraphrase:
             rows = {row["id"]: row for row in maker.rows("paraphrase", shard)}
         for image in maker.concepts(shard):
-            origins = {image.id}
-            if maker.config.source == "pairs":  # an id may itself end so: then both are looked up
-                origins.add(image.id.removesuffix("-without").removesuffix("-with"))
-            if origins & wanted:
+            if ((maker.config.source == "pairs" and image.source_id) or image.id) in wanted:
                 yield image, rows.get(image.id)
+
+
+def card(config: BuildConfig, facts: dict[str, Any]) -> str:
+    """What the data set is, how it was made, what was lost on the way, as Markdown."""
+    about = [UNSAID] * config.medical + [NANO] * (config.source == "nano")
+    parts = {
+        "Files": {k: f"{f['rows']} rows, SHA-256 {f['sha256'][:16]}" for k, f in facts["files"].items()},
+        "Questions by type": facts["questions_by_type"],
+        f"Unusable, of {facts['images']} images": facts["unusable"],
+        "Dropped or noted": facts["dropped"],
+        "Paraphrases refused": facts["refused_paraphrases"],
+        "The source": facts["listing"],
+    }
+    return (
+        "---\ntags: [negbench, negation, nein]\n---\n# NegBench data built with nein\n\n"
+        f"Source: {config.source}; form: {config.form}; wording: {config.wording}. Layout: the CSV files of "
+        "NegBench (Alhamoud et al., CVPR 2025), with the columns `id`, `source`, `template_K`, "
+        "`positive_objects` and `negative_objects` added.\n"
+        + "".join(f"\n{text}\n" for text in about)
+        + "".join(section(title, counts) for title, counts in parts.items())
+    )

@@ -64,55 +64,63 @@ ASKED = {
     "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
     "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
 }
-
-
-#: Examples of negated captions: what comes first -> (description, absent thing, caption). Three are drawn.
-EXAMPLES = {
-    "affirmation": (
-        ("Two women carry a ladder across the yard", "wheelbarrow",
-         "Two women carry a ladder across the yard, and no wheelbarrow is there."),
-        ("A plate of pancakes", "fork", "A plate of pancakes without a fork."),
-        ("A boat lies at the pier in the evening", "seagull",
-         "In the evening a boat lies at the pier; not one seagull is to be seen."),
-        ("An old clock on a brick wall", "window", "An old clock hangs on a brick wall that has no window."),
+#: Examples of negated captions: (description, absent thing, caption with the affirmation first, with the
+#: negation first). Three are drawn.
+EXAMPLES = (
+    (
+        "Two women carry a ladder across the yard",
+        "wheelbarrow",
+        "Two women carry a ladder across the yard, and no wheelbarrow is there.",
+        "Without any wheelbarrow, two women carry a ladder across the yard.",
     ),
-    "negation": (
-        ("Two women carry a ladder across the yard", "wheelbarrow",
-         "Without any wheelbarrow, two women carry a ladder across the yard."),
-        ("A plate of pancakes", "fork", "There is no fork, but a plate of pancakes."),
-        ("A boat lies at the pier in the evening", "seagull",
-         "Not one seagull is about while a boat lies at the pier in the evening."),
-        ("An old clock on a brick wall", "window", "No window is there, yet an old clock hangs on a wall."),
+    (
+        "A plate of pancakes",
+        "fork",
+        "A plate of pancakes without a fork.",
+        "There is no fork, but a plate of pancakes.",
     ),
-}  # fmt: skip
+    (
+        "A boat lies at the pier in the evening",
+        "seagull",
+        "In the evening a boat lies at the pier; not one seagull is to be seen.",
+        "Not one seagull is about while a boat lies at the pier in the evening.",
+    ),
+    (
+        "An old clock on a brick wall",
+        "window",
+        "An old clock hangs on a brick wall that has no window.",
+        "No window is there, yet an old clock hangs on a wall.",
+    ),
+)
 
 
 def extract(
-    client: Client,
-    images: Sequence[Concepts],
-    seed: int,
-    *,
-    count: int,
-    thing: str = "image",
-    protocol: Protocol = "fixed",
+    client: Client, images: Sequence[Concepts], seed: int, *, count: int, thing: str, protocol: Protocol
 ) -> list[Concepts]:
     """Objects of every image's captions, present and absent; of a video also actions.
 
     By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
+    medium, wanted, form, unwanted = ASKED[thing]
     usable = [image for image in images if not image.problem]
-    seeds = [sample_seed(seed, f"objects/{image.id}") for image in usable]
-    texts = [_objects_of(image.captions, count, thing) for image in usable]
-    outcomes = client.complete(list(map(Request, texts, seeds)), Objects)
-    extracted = {}
-    for image, outcome in zip(usable, outcomes, strict=True):
+    requests = []
+    for image in usable:
+        listed = "\n".join(f"- {text}" for text in image.captions)
+        prompt = (
+            f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {wanted} that "
+            f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
+            f"{wanted} that often occur together with these but are mentioned in no caption."
+        )
+        requests.append(Request(prompt, sample_seed(seed, f"objects/{image.id}")))
+    extracted = {image.id: image for image in images}
+    for image, outcome in zip(usable, client.complete(requests, Objects), strict=True):
         if (answer := outcome.value) is None:
             extracted[image.id] = replace(image, problem=_failure(outcome.failure))
             continue
         if protocol == "paper":
-            affirmed, new = list(dict.fromkeys(answer.present)), list(dict.fromkeys(answer.absent))
-            problem = "" if new else NO_OBJECTS
+            affirmed, new = [*dict.fromkeys(answer.present)], [*dict.fromkeys(answer.absent)]
+            usable_answer = bool(new)
         else:
             text = ". ".join(image.captions)  # a denial ends with its caption
             present, absent = _names(answer.present), _names(answer.absent)
@@ -121,39 +129,33 @@ def extract(
             notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
             notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
             image, new = image.noting(*notes), new[:count]
-            problem = "" if affirmed and new else NO_OBJECTS
-        extracted[image.id] = replace(image, positives=tuple(affirmed), negatives=tuple(new), problem=problem)
-    return [extracted.get(image.id, image) for image in images]
-
-
-def _objects_of(captions: Sequence[str], count: int, thing: str) -> str:
-    medium, wanted, form, unwanted = ASKED[thing]
-    listed = "\n".join(f"- {text}" for text in captions)
-    return (
-        f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {wanted} that "
-        f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
-        f"{wanted} that often occur together with these but are mentioned in no caption."
-    )
+            usable_answer = bool(affirmed and new)
+        extracted[image.id] = replace(
+            image,
+            positives=tuple(affirmed),
+            negatives=tuple(new),
+            problem="" if usable_answer else NO_OBJECTS,
+        )
+    return [*extracted.values()]
 
 
 def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
     """The images, with a problem where the model does not take both lists of objects for such. Neither yes
     nor no counts as no, as released. The client should ask at temperature 0."""
     usable = [image for image in images if not image.problem]
-    lists = [names for image in usable for names in (image.positives, image.negatives)]
-    texts = [
+    prompts = [
         f"{[*names]}\n\nIs every entry of this list the name of a thing or of a concept, and nothing "
         "else: no explanation, no instruction, no remains of another text?"
-        for names in lists
+        for image in usable
+        for names in (image.positives, image.negatives)
     ]
-    outcomes = client.complete([*map(Request, texts)], Soundness)
-    validated = {}
-    for image, one, other in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
-        failures = [o.failure for o in (one, other) if o.failure in SILENT]
-        sound = all(o.value is not None and o.value.valid for o in (one, other))
-        why = _failure(failures[0]) if failures else "" if sound else NO_LIST
-        validated[image.id] = replace(image, problem=why)
-    return [validated.get(image.id, image) for image in images]
+    outcomes = client.complete([*map(Request, prompts)], Soundness)
+    validated = {image.id: image for image in images}
+    for image, *both in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
+        silent = [_failure(outcome.failure) for outcome in both if outcome.failure in SILENT]
+        sound = all(outcome.value is not None and outcome.value.valid for outcome in both)
+        validated[image.id] = replace(image, problem=silent[0] if silent else "" if sound else NO_LIST)
+    return [*validated.values()]
 
 
 def _names(words: Sequence[str]) -> list[str]:
@@ -211,12 +213,7 @@ class Sentence:
 
 
 def paraphrase(
-    client: Client,
-    sentences: Sequence[Sentence],
-    seed: int,
-    *,
-    keep_order: bool,
-    protocol: Protocol = "fixed",
+    client: Client, sentences: Sequence[Sentence], seed: int, *, keep_order: bool, protocol: Protocol
 ) -> list[tuple[str | None, str]]:
     """(sentence in other words, "") or (None, why there is none) for every sentence.
 
@@ -224,27 +221,26 @@ def paraphrase(
     the client's `attempts` say; with `keep_order`, and of training captions always, so is one that changes
     what comes first. Where the model gave no answer at all, another seed is not tried.
     """
-    results: dict[int, tuple[str | None, str]] = {}
-    open_ = list(range(len(sentences)))
+    results: dict[str, tuple[str | None, str]] = {}
+    open_ = list(sentences)
     for turn in range(client.attempts if client.temperature > 0 else 1):
         requests = []
-        for k in open_:
-            number = sample_seed(seed, f"paraphrase/{sentences[k].id}", turn)
-            requests.append(Request(_prompt(sentences[k], keep_order, random.Random(number)), number))
-        for k, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
+        for old in open_:
+            number = sample_seed(seed, f"paraphrase/{old.id}", turn)
+            requests.append(Request(_prompt(old, keep_order, random.Random(number)), number))
+        for old, outcome in zip(open_, client.complete(requests, Paraphrase), strict=True):
             if outcome.value is None:
-                results[k] = (None, _failure(outcome.failure))
+                results[old.id] = (None, _failure(outcome.failure))
                 continue
-            text = " ".join(outcome.value.sentence.split())
-            old, why = sentences[k], ""
+            text, why = " ".join(outcome.value.sentence.split()), ""
             if protocol == "fixed":
                 order = old.text if keep_order or old.negation is not None else None
                 why = polarity.changed(text, old.affirmed, old.denied, keep_order_of=order, others=old.others)
                 if not why and len(text.split()) > LONGER * len(old.text.split()) + 10:
                     why = "it says much more"
-            results[k] = (None, why) if why else (text, "")
-        open_ = [k for k in open_ if results[k][0] is None and not results[k][1].startswith(NO_ANSWER)]
-    return [results[k] for k in range(len(sentences))]
+            results[old.id] = (None, why) if why else (text, "")
+        open_ = [old for old in open_ if (why := results[old.id][1]) and not why.startswith(NO_ANSWER)]
+    return [results[sentence.id] for sentence in sentences]
 
 
 def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
@@ -255,8 +251,8 @@ def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
             f"from the picture. The {first} comes first, then the {second}. Add nothing else, and keep the "
             "word for what is absent."
         ]
-        examples = rng.sample(EXAMPLES[first], 3)
-        for description, absent, caption in (*examples, (negation.caption, negation.absent, "")):
+        said = [(what, absent, captions[negation.before]) for what, absent, *captions in EXAMPLES]
+        for description, absent, caption in (*rng.sample(said, 3), (negation.caption, negation.absent, "")):
             lines += ["", f"Description: {description}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
         return "\n".join(lines)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]

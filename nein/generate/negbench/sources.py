@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -38,29 +38,31 @@ def load(config: BuildConfig) -> Listing[Concepts]:
 
 
 def root(config: BuildConfig) -> Path | None:
-    """The folder that the images' paths are relative to; None for pictures that are drawn or made."""
+    """The folder that the images' paths are relative to; None for images that are drawn or made."""
     if config.source in ("nano", "pairs") and config.captions is None:
         return None
-    given = Path(str(config.captions or config.instances))
     if config.source == "voc":
-        given = Path(str(config.instances)) / "JPEGImages"
-    beside = given if given.is_dir() or config.source == "voc" else given.parent
-    return sources.image_folder(config.images, beside)
+        return sources.image_folder(config.images, Path(str(config.instances)) / "JPEGImages")
+    given = Path(str(config.captions or config.instances))
+    return sources.image_folder(config.images, given if given.is_dir() else given.parent)
 
 
 def _read(config: BuildConfig) -> Iterator[Concepts]:
-    readers: dict[str, Callable[[BuildConfig], Iterator[Concepts]]] = {
-        "nano": _nano, "coco": _coco, "voc": _voc, "captions": _captioned, "pairs": _pairs,
-    }  # fmt: skip
+    instances, captions = config.instances, config.captions
     if config.source in TABLES:
-        return TABLES[config.source](Path(str(config.instances)), config.absent)
-    return readers[config.source](config)
+        return TABLES[config.source](Path(str(instances)), config.absent)
+    if config.source == "voc":
+        return _voc(config, Path(str(instances)))
+    if config.source == "pairs" and not config.edits:
+        return (Concepts(f"pair-{index:06d}") for index in range(config.scenes))
+    if config.source == "nano" or (config.source == "pairs" and captions is None):
+        from nein.datasets.negbench import drawn
 
-
-def _nano(config: BuildConfig) -> Iterator[Concepts]:
-    from nein.datasets.negbench import drawn
-
-    yield from drawn.concepts(config.split, config.scenes)
+        return iter(drawn.concepts(config.split, config.scenes))
+    annotated = config.source == "pairs" and instances is not None
+    if config.source == "coco" or annotated or str(captions).endswith(".json"):
+        return _coco(config)
+    return _captioned(config, Path(str(captions)))
 
 
 def _coco(config: BuildConfig) -> Iterator[Concepts]:
@@ -77,25 +79,22 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
             problem = problem or NO_CAPTION
         images.append(Concepts(Path(path).stem, path, texts, objects, problem=problem))
     if config.concepts == "llm":
-        yield from images
-    else:
-        yield from with_negatives(images, config.absent, screened=config.protocol == "fixed")
+        return iter(images)
+    return with_negatives(images, config.absent, screened=config.protocol == "fixed")
 
 
-def _voc(config: BuildConfig) -> Iterator[Concepts]:
+def _voc(config: BuildConfig, folder: Path) -> Iterator[Concepts]:
     """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
-    folder = Path(str(config.instances))
     annotations = folder / "Annotations"
     if not annotations.is_dir():
         raise UserError(f"'{folder}' has no folder Annotations; give VOC2007's folder as --instances.")
+    stems = sorted(path.stem for path in annotations.glob("*.xml"))
     if config.image_set is not None:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
         if not listing.is_file():
             raise UserError(f"There is no list '{listing}'; see --image-set.")
         stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
-    else:
-        stems = sorted(path.stem for path in annotations.glob("*.xml"))
-    yield from with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
+    return with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
 
 
 def _voc_image(path: Path) -> Concepts:
@@ -103,25 +102,17 @@ def _voc_image(path: Path) -> Concepts:
         tree = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
         return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
-    sure, unsure = dict[str, None](), dict[str, None]()
+    difficult: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for entry in tree.iter("object"):
         if name := (entry.findtext("name") or "").strip():
-            (unsure if (entry.findtext("difficult") or "0").strip() == "1" else sure)[name] = None
-    return Concepts(
-        path.stem,
-        (tree.findtext("filename") or f"{path.stem}.jpg").strip(),
-        positives=tuple(sure),
-        unsure=tuple(name for name in unsure if name not in sure),
-        problem="" if sure else NO_OBJECT,
-    )
+            difficult[(entry.findtext("difficult") or "").strip() == "1"][name] = None
+    sure, unsure = tuple(difficult[False]), tuple(n for n in difficult[True] if n not in difficult[False])
+    file, problem = (tree.findtext("filename") or "").strip(), "" if sure else NO_OBJECT
+    return Concepts(path.stem, file or f"{path.stem}.jpg", (), sure, unsure=unsure, problem=problem)
 
 
-def _captioned(config: BuildConfig) -> Iterator[Concepts]:
+def _captioned(config: BuildConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
-    path = Path(str(config.captions))
-    if path.suffix == ".json":
-        yield from _coco(config)
-        return
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
     for picture in sources.captioned(path, PICTURE_SUFFIXES | videos):
         captions, (name, problem) = sources.clean(picture.captions), _name(picture.file_name)
@@ -133,14 +124,3 @@ def _name(name: str) -> tuple[str, str]:
     """(the name of a file as it can be written, what is wrong with it)."""
     written = name.encode("utf-8", "backslashreplace").decode()
     return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
-
-
-def _pairs(config: BuildConfig) -> Iterator[Concepts]:
-    """What pairs start from: captioned pictures for an editor, numbers for a model that draws."""
-    if not config.edits:
-        for index in range(config.scenes):
-            yield Concepts(f"pair-{index:06d}", "")
-    elif config.captions is not None:
-        yield from (_coco if config.instances is not None else _captioned)(config)
-    else:
-        yield from _nano(config)

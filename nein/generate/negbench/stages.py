@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from nein import metrics
 from nein.datasets.negbench import drawn
 from nein.datasets.negbench.concepts import ROW, Concepts
@@ -22,7 +20,6 @@ from nein.generate.negbench.pairs import Looked, PairTools, Verifier
 from nein.generate.sources import COCO
 from nein.loading.references import is_served
 from nein.models import editor_choice, references
-from nein.models.cached import Services
 from nein.models.llm import client as llm
 
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
@@ -33,83 +30,71 @@ class NegbenchStage(ShardStage):
     made of it."""
 
     maker: NegbenchMaker
-    model = "llm"
+    kind = "llm"
 
     def load(self) -> Any:
         return self.maker.client(self.config.llm, self.device)
 
-    @property
-    def place(self) -> str:
-        asks = self.model in ("llm", "checker") and is_served(str(self.config.llm.model))
+    def works_at(self) -> str:
+        asks = self.kind in ("llm", "checker") and is_served(str(self.config.llm.model))
         return "remote" if asks else "device"
 
-    def read(self, shard: int) -> Any:
+    def read(self, number: int) -> Any:
         """The images as the stages before left them."""
-        return self.maker.concepts(shard, before=self.name)
+        return self.maker.concepts(number, before=self.name)
 
-    def is_valid(self, rows: list[Row]) -> bool:
-        reasons = [str(row.get("problem", "")) for row in rows]
-        reasons += [why for row in rows for why in row.get("refused", ())]
-        return not any(reason.startswith(language.NO_ANSWER) for reason in reasons)
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        reasons = [why for row in rows for why in (row.get("problem", ""), *row.get("refused", ()))]
+        return not any(why.startswith(language.NO_ANSWER) for why in reasons)
 
     def verifier(self, protocol: Any) -> Verifier:
         config, where = self.config, references.resolve(self.config.detector)
         detector = metrics.load_judge("ovd", where, device=self.device, dtype=config.dtype)
         return Verifier(detector, config.query, config.threshold, protocol, config.absent)
 
-    def look(self, image: Concepts) -> np.ndarray | str:
+    def look(self, image: Concepts) -> Looked:
         try:
-            return self.maker.media.frames(image.path)[0]
+            return image, self.maker.media.frames(image.path)[0]
         except images.ImageError as error:
-            return f"{pairs.UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
+            return image, f"{maker.UNREADABLE}: {str(error).rpartition(': ')[2]}"  # without the path
 
 
 class MakePairs(NegbenchStage):
-    """Two pictures that differ in one object, by an editor or from text (HardNeg-Syn)."""
+    """Two images that differ in one object, by an editor or from text (HardNeg-Syn)."""
 
-    name, model = "pairs", "pairs"
+    name, kind = "pairs", "pairs"
 
     def load(self) -> PairTools:
         config, name = self.config, self.config.maker.partition(":")[2]
+        verifier = self.verifier("fixed")  # how the authors verified pairs is not released
         how: Any = {"device": self.device, "dtype": config.dtype}
-        if config.edits:
-            choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-            editor = choice.load(services=self._services, batch_size=config.batch_size, **how)
-            painter: pairs.EditorMaker | pairs.TextMaker = pairs.EditorMaker(editor)
-        else:
+        if not config.edits:
             painter = pairs.TextMaker(name, resolution=config.resolution, steps=config.steps, **how)
-        # How the authors verified pairs is not released.
-        return PairTools(painter, self.verifier("fixed"), None if config.edits else super().load())
+            return PairTools(painter, verifier, super().load())
+        choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
+        editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **how)
+        return PairTools(pairs.EditorMaker(editor), verifier)
 
-    def _services(self) -> Services:
-        return Services.of(self.config, self.maker.folder.answers)
+    def read(self, number: int) -> list[Looked]:
+        return [self.look(image) if self.config.edits else (image, "") for image in super().read(number)]
 
-    def read(self, shard: int) -> list[Looked]:
-        edits = self.config.edits
-        return [(image, self.look(image) if edits else None) for image in super().read(shard)]
-
-    def work(self, model: PairTools, inputs: list[Looked]) -> list[Row]:
+    def make(self, model: PairTools, inputs: list[Looked]) -> list[Row]:
         from nein.nano.draw import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
+        names = [image.id for image, _ in inputs]
         if model.client is None:
-            plans = [pairs.plan_edit(image, vocabulary, config.seed) for image, _ in inputs]
+            plans = [pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs]
         else:
-            plans = language.imagine(model.client, [image.id for image, _ in inputs], config.seed)
-        made = pairs.make_pairs(
-            {image.id: plan for (image, _), plan in zip(inputs, plans, strict=True)},
-            {image.id: picture for image, picture in inputs},
-            model,
-            folder=self.maker.dataset,
-            seed=config.seed,
-            attempts=config.attempts,
-        )
-        return [image.row() for image in made]
+            plans = language.imagine(model.client, names, config.seed)
+        named = dict(zip(names, plans, strict=True))
+        how: Any = {"folder": self.maker.dataset, "seed": config.seed, "attempts": config.attempts}
+        return [image.row() for image in pairs.make_pairs(named, model, **how)]
 
-    def is_valid(self, rows: list[Row]) -> bool:
-        """Pictures that have vanished are made again."""
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        """Images that have vanished are made again."""
         paths = [self.maker.dataset / row["path"] for row in rows if row.get("path")]
-        return super().is_valid(rows) and all(path.exists() for path in paths)
+        return super().is_valid(output, number, rows) and all(path.exists() for path in paths)
 
 
 class ExtractConcepts(NegbenchStage):
@@ -117,7 +102,7 @@ class ExtractConcepts(NegbenchStage):
 
     name = "concepts"
 
-    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
         config = self.config
         how: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
         return [image.row() for image in language.extract(model, inputs, config.seed, **how)]
@@ -126,18 +111,18 @@ class ExtractConcepts(NegbenchStage):
 class Verify(NegbenchStage):
     """A detector drops absent objects that are there after all; `--verify both`: present ones not found."""
 
-    name, model = "verify", "detector"
+    name, kind = "verify", "detector"
 
     def load(self) -> Verifier:
         return self.verifier(self.config.protocol)
 
-    def read(self, shard: int) -> list[Looked]:
-        return [(image, self.look(image)) for image in super().read(shard)]
+    def read(self, number: int) -> list[Looked]:
+        return [self.look(image) for image in super().read(number)]
 
-    def work(self, model: Verifier, inputs: list[Looked]) -> list[Row]:
-        rows: list[Row] = []
-        for start in range(0, len(inputs), int(self.config.batch_size)):
-            batch = inputs[start : start + int(self.config.batch_size)]
+    def make(self, model: Verifier, inputs: list[Looked]) -> list[Row]:
+        rows, size = list[Row](), int(self.config.batch_size)
+        for start in range(0, len(inputs), size):
+            batch = inputs[start : start + size]
             verified = pairs.verify(model, batch, positives=self.config.verify == "both")
             rows += [image.row() for image in verified]
         return rows
@@ -146,13 +131,13 @@ class Verify(NegbenchStage):
 class Validate(NegbenchStage):
     """The language model says at temperature 0 whether both lists of objects are such."""
 
-    name, model = "validate", "checker"
+    name, kind = "validate", "checker"
 
     def load(self) -> llm.Client:
         options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT)
         return self.maker.client(options, self.device)
 
-    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
         return [image.row() for image in language.validate(model, inputs)]
 
 
@@ -161,9 +146,9 @@ class Paraphrase(NegbenchStage):
 
     name = "paraphrase"
 
-    def work(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
         config = self.config
-        owned = [(image.id, text) for image in inputs for text in tasks.to_rephrase(image, config)]
+        owned = [(image.id, sentence) for image in inputs for sentence in tasks.to_rephrase(image, config)]
         how: Any = {"keep_order": config.affneg, "protocol": config.protocol}
         found = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
         rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in inputs}
@@ -174,7 +159,7 @@ class Paraphrase(NegbenchStage):
 
 
 class NegbenchMaker(maker.Maker):
-    """A build of NegBench. media: reads pictures by their path; dataset: the folder of finished files."""
+    """A build of NegBench. media: reads images by their path; dataset: the folder of finished files."""
 
     config: BuildConfig
 
@@ -188,10 +173,12 @@ class NegbenchMaker(maker.Maker):
         if is_pairs and config.edits:
             editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
         needed = {
-            MakePairs: is_pairs, ExtractConcepts: config.concepts == "llm" and not is_pairs,
-            Verify: config.verify != "none" and not is_pairs, Validate: config.validate,
+            MakePairs: is_pairs,
+            ExtractConcepts: config.concepts == "llm" and not is_pairs,
+            Verify: config.verify != "none" and not is_pairs,
+            Validate: config.validate,
             Paraphrase: config.paraphrase,
-        }  # fmt: skip
+        }
         self.stages = [stage for stage, is_needed in needed.items() if is_needed]
         self.dataset = self.folder.path / "dataset"
         where = sources.root(config)
@@ -201,11 +188,12 @@ class NegbenchMaker(maker.Maker):
     def identity(self, device: str) -> dict[str, Any]:
         config = self.config
         return {
-            **{key: getattr(config, key) for key in DECIDES}, "list of images": self.listing.sha256(),
-            "device": device.partition(":")[0], "image_rule": images.RULE,
-            **({"mcq": config.mcq} if config.mcq != "script" else {}),
-            **({"llm": llm_identity(config.llm)} if config.asks_llm else {}),
-        }  # fmt: skip
+            **{key: getattr(config, key) for key in DECIDES},
+            "list of images": self.listing.sha256(),
+            "device": device.partition(":")[0],
+            "image_rule": images.RULE,
+            "llm": llm_identity(config.llm) if config.asks_llm else None,
+        }
 
     def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
         """The images of a shard as the stages before `before` left them."""

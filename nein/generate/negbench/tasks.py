@@ -2,93 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from nein.datasets.negbench import sentences
+from nein.datasets.negbench import official, sentences
 from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.medical import CONDITIONS
+from nein.datasets.negbench.official import RETRIEVAL, TRAINING_CAPTIONS
 from nein.datasets.negbench.polarity import mentions, polarity
-from nein.datasets.negbench.records import Option, Question, RetrievalItem
+from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.language import Sentence, claims
 
-
-@dataclass(frozen=True)
-class Tasks:
-    """What one image gives; None and empty where it gives nothing."""
-
-    original: RetrievalItem | None = None
-    negated: RetrievalItem | None = None
-    questions: tuple[Question, ...] = ()
-    medical: Mapping[str, Question] = field(default_factory=dict)  # by the name of the task
+#: Stem of a file -> its layout: captions that negate and questions of evaluation (with the original captions
+#: beside them), questions of the medical sets, captions and questions to train on.
+FILES = {
+    "negated_retrieval": RETRIEVAL,
+    "retrieval": RETRIEVAL,
+    "mcq": official.questions_of(4),
+    "mcq_control": official.questions_of(4),
+    "binary_mcq": official.questions_of(2),
+    "binary_mcq_control": official.questions_of(2),
+    "negcap": TRAINING_CAPTIONS,
+    "negmcq": official.questions_of(4, official.MODIFIED),
+}
+ORIGINALS = "retrieval"
+#: Task of a medical question -> its file.
+MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
+#: Files that are written in other words too, beside the templated ones.
+REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
+#: Stem of a file -> its records of one image.
+Tasks = dict[str, list[RetrievalItem | Question]]
 
 
 def of_image(image: Concepts, config: BuildConfig) -> Tasks:
-    """The templated items and questions of an image."""
+    """The templated items and questions of an image, by file; a file that it gives nothing is left out."""
     if image.problem:
-        return Tasks()
-    rules: Any = {"thing": config.thing, "protocol": config.protocol}
-    how: Any = {"count": config.asked, "wording": config.wording}
+        return {}
+    seed, found = config.seed, Tasks()
+    how: dict[str, Any] = {"thing": config.thing, "protocol": config.protocol}
     if config.form == "training":
-        item = sentences.training_captions(image, config.seed, order=config.order, **rules)
-        question = sentences.training_question(image, config.seed, wording=config.wording, **rules)
-        return Tasks(None, item, (question,) if question else ())
-    original, negated = sentences.retrieval_items(
-        image, config.seed, captions=config.captions_per_image, order=config.order, **rules
-    ) or (None, None)
+        if item := sentences.training_captions(image, seed, order=config.order, **how):
+            found["negcap"] = [item]
+        if question := sentences.training_question(image, seed, wording=config.wording, **how):
+            found["negmcq"] = [question]
+        return found
+    how |= {"captions": config.captions_per_image, "order": config.order}
+    if items := sentences.retrieval_items(image, seed, **how):
+        found = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
+    asked: dict[str, Any] = {"count": config.asked, "wording": config.wording, "thing": config.thing}
     if config.mcq == "files":
-        how |= {"thing": config.thing, "single": config.source == "voc"}
-        questions = sentences.questions_as_filed(image, config.seed, **how)
+        questions = sentences.questions_as_filed(image, seed, single=config.source == "voc", **asked)
     else:
-        questions = sentences.evaluation_questions(image, config.seed, single=config.medical, **how, **rules)
-    if not config.medical:
-        return Tasks(original, negated, tuple(questions))
-    named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
-    medical = sentences.medical_questions(image, config.seed, wording=config.wording, conditions=named)
-    return Tasks(original, negated, tuple(questions), medical)
-
-
-def to_rephrase(image: Concepts, config: BuildConfig) -> list[Sentence]:
-    """The sentences of an image's tasks, with what each says is there and is not."""
-    tasks = of_image(image, config)
-    captions = tasks.negated.captions if tasks.negated else ()
-    negations: Sequence[sentences.Negation | None] = [None] * len(captions)
-    if captions and config.form == "training":
-        negations = sentences.training_negations(
-            image, config.seed, order=config.order, protocol=config.protocol
-        )
-    found: list[Sentence] = []
-    for number, (caption, negation) in enumerate(zip(captions, negations, strict=True)):
-        denied = [name for name in image.negatives if mentions(caption, name)]
-        affirmed = [name for name in image.positives if polarity(caption, name) == "affirmed"]
-        others = _unnamed(image, caption)
-        found.append(Sentence(f"{image.id}/c{number}", caption, affirmed, denied, others, negation))
-    for question in tasks.questions:
-        for number, option in enumerate(question.options):
-            affirmed, denied = claims(option.text, config.wording, config.thing)
-            others = _unnamed(image, option.text)
-            found.append(Sentence(f"{question.id}/o{number}", option.text, affirmed, denied, others))
+        asked["protocol"] = config.protocol
+        questions = sentences.evaluation_questions(image, seed, single=config.medical, **asked)
+    if questions:
+        found["mcq"] = [*questions]
+    if config.medical:
+        named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
+        medical = sentences.medical_questions(image, seed, wording=config.wording, conditions=named)
+        found |= {MEDICAL[task]: [question] for task, question in medical.items()}
     return found
 
 
-def _unnamed(image: Concepts, text: str) -> tuple[str, ...]:
-    return tuple(name for name in (*image.positives, *image.negatives) if not mentions(text, name))
+def to_rephrase(image: Concepts, config: BuildConfig) -> Iterator[Sentence]:
+    """The sentences of an image's tasks, with what each says is there and is not."""
+    named, negations = (*image.positives, *image.negatives), list[sentences.Negation]()
+    if config.form == "training" and not image.problem:
+        how: dict[str, Any] = {"order": config.order, "protocol": config.protocol}
+        negations = sentences.training_negations(image, config.seed, **how)
+    tasks = of_image(image, config)
+    for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
+        for number, (name, text) in enumerate(parts(record)):
+            others = tuple(other for other in named if not mentions(text, other))
+            if isinstance(record, Question):
+                yield Sentence(name, text, *claims(text, config.wording, config.thing), others)
+                continue
+            denied = [other for other in image.negatives if mentions(text, other)]
+            affirmed = [other for other in image.positives if polarity(text, other) == "affirmed"]
+            negation = negations[number] if negations else None
+            yield Sentence(name, text, affirmed, denied, others, negation)
+
+
+def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
+    """(id, text) of a record's captions or options."""
+    if isinstance(record, RetrievalItem):
+        return [(f"{record.id}/c{k}", text) for k, text in enumerate(record.captions)]
+    return [(f"{record.id}/o{k}", option.text) for k, option in enumerate(record.options)]
 
 
 def rephrased(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
-    """The tasks in other words, by the ids of `to_rephrase`; an item or question with a sentence that was
-    refused is left out."""
-    negated = tasks.negated
-    if negated is not None:
-        captions = [texts.get(f"{negated.id}/c{k}") for k in range(len(negated.captions))]
-        negated = replace(negated, captions=tuple(map(str, captions))) if None not in captions else None
-    questions = []
-    for question in tasks.questions:
-        words = [texts.get(f"{question.id}/o{k}") for k in range(len(question.options))]
-        if None not in words:
-            pairs = zip(words, question.options, strict=True)
-            options = tuple(Option(str(text), option.template) for text, option in pairs)
-            questions.append(replace(question, options=options))
-    return Tasks(tasks.original if negated else None, negated, tuple(questions))
+    """The tasks in other words, by the ids of `parts`, without records that hold a refused sentence."""
+    found: Tasks = {}
+    for stem in REPHRASED:
+        for record in tasks.get(stem, ()):
+            words = [text for name, _ in parts(record) if (text := texts.get(name)) is not None]
+            if len(words) < len(parts(record)):
+                continue
+            if isinstance(record, RetrievalItem):
+                record = replace(record, captions=tuple(words))
+            else:
+                options = zip(record.options, words, strict=True)
+                record = replace(record, options=tuple(replace(o, text=text) for o, text in options))
+            found.setdefault(stem, []).append(record)
+    return found

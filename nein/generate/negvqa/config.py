@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.config.groups import Budget, Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import DrawnCount, Options, Paths, argument, option
 from nein.engine.errors import UserError
-from nein.loading.references import Need
+from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 
 
@@ -33,6 +33,13 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     sheet: PositiveInt = option(100, "random items on the sheet for human review", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
+    @property
+    def place(self) -> str:
+        """Where the negator works (`nein.engine.stages.Model`)."""
+        if self.negator == "rules":
+            return "host"
+        return "remote" if is_served(str(self.llm.model)) else "device"
+
     def needs(self) -> list[Need]:
         from nein.models import needs
 
@@ -40,10 +47,10 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
         return [*model, *needs.of_data(self.source)]
 
     def check(self) -> None:
-        if self.negator == "rules" and self.llm.model is not None and self.preset != "paper":
-            raise UserError("--llm.model is given but --negator is rules; add --negator llm.")
         if self.negator == "llm":
             self.llm.check("--negator llm")
+        elif self.llm.model is not None and self.preset != "paper":
+            raise UserError("--llm.model is given but --negator is rules; add --negator llm.")
 
 
 @dataclass(kw_only=True)

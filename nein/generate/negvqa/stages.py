@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from nein.generate.negvqa import rules, sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice
 from nein.loading.digests import json_digest
-from nein.loading.references import is_served
 from nein.models.llm import client as llm
 
-#: What became of a question: it has a negation; the model says that it has none; the rules do not cover it;
-#: nobody could say, for a reason that is counted; its record was of no use to begin with.
-NEGATED, NOT_NEGATABLE, REFUSED, FAILED, UNUSABLE = (
-    "negated", "not negatable", "refused", "failed", "unusable",
-)  # fmt: skip
+NEGATED = "negated"
+NOT_NEGATABLE = "not negatable"  # says the model
+REFUSED = "refused"  # not covered by the rules
+FAILED = "failed"  # nobody could say, for a reason that is counted
+UNUSABLE = "unusable"  # the record was of no use to begin with
 UNCHANGED = "unchanged question"
 TOGETHER = 128  # questions that rules or a local model are given at once
 
@@ -51,6 +50,7 @@ class Negation:
     """`state` is one of the words above; `question` the negation (NEGATED only); `reason` says why not;
     `kind`, of FAILED, which kind of failure, for counting."""
 
+    id: str
     state: str
     question: str = ""
     reason: str = ""
@@ -63,58 +63,58 @@ class Negation:
 
 
 def by_rules(items: Sequence[Choice]) -> list[Negation]:
+    found = zip(items, rules.negate([item.question for item in items]), strict=True)
     return [
-        Negation(REFUSED, reason=str(found)) if isinstance(found, rules.Refusal) else Negation(NEGATED, found)
-        for found in rules.negate([item.question for item in items])
+        Negation(item.id, NEGATED, result)
+        if isinstance(result, str)
+        else Negation(item.id, REFUSED, "", str(result))
+        for item, result in found
     ]
 
 
 def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
     requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in items]
-    outcomes = client.complete(requests, PrintedVerdict)
-    return [_negation(item, outcome) for item, outcome in zip(items, outcomes, strict=True)]
-
-
-def _negation(item: Choice, outcome: Any) -> Negation:
-    if outcome.value is None:
-        return Negation(FAILED, reason=outcome.reason, kind=outcome.failure)
-    if not outcome.value.negatable:
-        return Negation(NOT_NEGATABLE, reason="the language model finds no negation")
-    question = outcome.value.negated_question.strip()
-    if " ".join(question.casefold().split()) == " ".join(item.question.casefold().split()):
-        return Negation(FAILED, reason="the language model returned the question unchanged", kind=UNCHANGED)
-    return Negation(NEGATED, question)
+    negations = []
+    for item, outcome in zip(items, client.complete(requests, PrintedVerdict), strict=True):
+        question = outcome.value.negated_question.strip() if outcome.value else ""
+        if outcome.value is None:
+            facts = (FAILED, "", outcome.reason, outcome.failure)
+        elif not outcome.value.negatable:
+            facts = (NOT_NEGATABLE, "", "the language model finds no negation", "")
+        elif question.casefold().split() == item.question.casefold().split():
+            facts = (FAILED, "", "the language model returned the question unchanged", UNCHANGED)
+        else:
+            facts = (NEGATED, question, "", "")
+        negations.append(Negation(item.id, *facts))
+    return negations
 
 
 class Negate(ShardStage):
     """Question -> the negated question, or why there is none."""
 
-    name, model = "negate", "negator"
+    name, kind = "negate", "negator"
     maker: NegvqaMaker
 
-    @property
-    def place(self) -> str:
-        if self.config.negator == "rules":
-            return "host"
-        return "remote" if is_served(str(self.config.llm.model)) else "device"
+    def works_at(self) -> str:
+        return str(self.config.place)
 
     def load(self) -> Any:
         return rules if self.config.negator == "rules" else self.maker.client(self.config.llm, self.device)
 
-    def read(self, shard: int) -> list[Choice]:
-        return self.maker.members(shard)
+    def read(self, number: int) -> list[Choice]:
+        return self.maker.members(number)
 
-    def work(self, model: Any, inputs: list[Choice]) -> list[Row]:
+    def make(self, model: Any, inputs: list[Choice]) -> list[Row]:
         usable = [item for item in inputs if not item.problem]
         found = iter(by_rules(usable) if self.config.negator == "rules" else by_model(usable, model))
-        negations = [
-            Negation(UNUSABLE, reason=item.problem) if item.problem else next(found) for item in inputs
+        return [
+            asdict(Negation(item.id, UNUSABLE, "", item.problem) if item.problem else next(found))
+            for item in inputs
         ]
-        return [{"id": item.id, **asdict(neg)} for item, neg in zip(inputs, negations, strict=True)]
 
-    def is_valid(self, rows: list[Row]) -> bool:
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """A question that got no answer is asked again."""
-        return not any(row["kind"] in llm.SILENT for row in rows)
+        return not any(Negation(**row).again for row in rows)
 
 
 class NegvqaMaker(maker.Maker):
@@ -125,17 +125,21 @@ class NegvqaMaker(maker.Maker):
 
     def __init__(self, config: ConversionConfig) -> None:
         # Of a model behind an address a shard is a question: a limit costs no more than it says.
-        size = 1 if config.negator == "llm" and is_served(str(config.llm.model)) else TOGETHER
+        size = 1 if config.place == "remote" else TOGETHER
         super().__init__(config, wanted=("negate", "finish"), shard_size=size)
+        if config.negator == "llm":
+            prompt = json_digest({"prompt": PROMPT})[:16]
+            self.negator = {"negator": "llm", "prompt": prompt, **llm_identity(config.llm)}
+        else:
+            self.negator = rules.describe()
         self.listing = sources.load(config)
-        self.negator = rules.describe() if config.negator == "rules" else self._asked()
 
     def identity(self, device: str) -> dict[str, Any]:
-        config = self.config
-        return {
-            "source": self.listing.sha256(), "letters": config.letters, "seed": config.seed, **self.negator,
-        }  # fmt: skip
+        facts = {"source": self.listing.sha256(), "letters": self.config.letters, "seed": self.config.seed}
+        return facts | self.negator
 
-    def _asked(self) -> dict[str, Any]:
-        prompt = json_digest({"prompt": PROMPT})[:16]
-        return {"negator": "llm", "prompt": prompt, **llm_identity(self.config.llm)}
+    def negations(self) -> Iterable[tuple[Choice, Negation]]:
+        """Every wanted question, and what became of it."""
+        rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
+        for index, row in zip(self.blocks.wanted, rows, strict=False):
+            yield self.listing.records[index], Negation(**row)

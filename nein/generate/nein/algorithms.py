@@ -9,16 +9,15 @@ missing. An answer that is neither yes nor no is never kept, and counted apart.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nein.engine.blocks import sample_seed
+from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import parse_yes_no
@@ -35,20 +34,6 @@ ACCEPTED, LOW_MATCH, FAILED = "accepted", "match at or below the threshold", "th
 NO_CAPTION, NO_BOTH = 'answered "no" to the caption', 'answered "no" to both'
 REJECTED_OBJECT, UNPARSABLE = 'answered "no" to the object', "unparsable answer"
 
-
-@dataclass(frozen=True)
-class Rules:
-    """What decides the clauses, given the cosines."""
-
-    objects: tuple[str, ...]
-    queried: int
-    kept: int
-    absent_below: float
-    families: tuple[str, ...]
-    protocol: str
-    seed: int
-
-
 # --- stage 1: clauses ------------------------------------------------------------------------
 
 
@@ -58,50 +43,58 @@ def stream(seed: int, source_id: str, purpose: str) -> random.Random:
     return random.Random(int.from_bytes(digest[:16], "big"))
 
 
-def queried(rules: Rules, source_id: str) -> list[str]:
+def queried(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
     """The random categories asked for about an image, in the order drawn."""
-    return stream(rules.seed, source_id, "objects").sample(list(rules.objects), rules.queried)
+    return stream(config.seed, source_id, "objects").sample(list(objects), config.queried)
 
 
-def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]:
+def clauses(
+    source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig
+) -> dict[str, Any]:
     """The record of one image: every object asked for with its fate, the candidates, and what is missing.
 
     Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
     lowest become one candidate each, the i-th with the i-th caption.
     """
-    categories = queried(rules, source.id)
-    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < rules.absent_below]
+    categories = queried(objects, config, source.id)
+    below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
-    chosen = absent[: rules.kept]
-    rng = stream(rules.seed, source.id, "templates")
-    present = nouns.named_in(source.captions, rules.objects)
+    chosen = absent[: config.kept]
+    rng = stream(config.seed, source.id, "templates")
+    present = nouns.named_in(source.captions, objects)
+    needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
     candidates: list[dict[str, Any]] = []
-    lost = [NO_OBJECT] * (rules.kept - len(chosen))
+    lost = [NO_OBJECT] * (config.kept - len(chosen))
     for k, noun in enumerate(chosen):
-        if rules.protocol == "paper" and k >= len(source.captions):
+        if config.protocol == "paper" and k >= len(source.captions):
             lost.append(NO_CAPTION_LEFT)
             continue
-        others = {
-            "T": next((other for other in absent[::-1] if other != noun), ""),
-            "A": rng.choice([a for a in present if a != noun] or [""]),
-        }
-        needs = {label: families.FAMILIES[label].needs for label in rules.families}
+        second = next((other for other in absent[::-1] if other != noun), "")
+        others = {"": "", "T": second, "A": rng.choice([a for a in present if a != noun] or [""])}
         possible = [label for label, need in needs.items() if not need or others[need]]
         if not possible:
             lost.append(NO_FAMILY)
             continue
         label = rng.choice(possible)
-        index = rng.choice(families.choices(label, noun, rules.protocol))
-        named = {"second": others["T"], "present": others["A"], "protocol": rules.protocol}
-        sample_id = f"{source.sample_stem}_{k + 1}"
+        index = rng.choice(families.choices(label, noun, config.protocol))
+        named = {"second": second, "present": others["A"], "protocol": config.protocol}
+        sample_id = f"NeIn_{source.id.removeprefix('COCO_')}_{k + 1}"
         # A stream of its own: an editor that is evaluated on the sample starts from other noise.
-        seed = sample_seed(rules.seed, f"{NOISE}/{source.id if rules.protocol == 'paper' else sample_id}")
-        candidates.append({
-            "id": sample_id, "source": source.id, "object": noun,
-            "caption": source.captions[k % len(source.captions)],
-            "negative": families.sentence(label, index, noun, **named), "family": label, "template": index,
-            "other": others.get(needs[label]), "generated": addition(noun, rules.protocol), "seed": seed,
-        })  # fmt: skip
+        noise = f"{NOISE}/{source.id if config.protocol == 'paper' else sample_id}"
+        candidates.append(
+            {
+                "id": sample_id,
+                "source": source.id,
+                "object": noun,
+                "caption": source.captions[k % len(source.captions)],
+                "negative": families.sentence(label, index, noun, **named),
+                "family": label,
+                "template": index,
+                "other": others[needs[label]] or None,
+                "generated": f"Add {named_object(noun, config.protocol)}.",
+                "seed": sample_seed(config.seed, noise),
+            }
+        )
     fate = {noun: KEPT if noun in chosen else NOT_LOWEST for noun in absent}
     rows = [
         {"object": noun, "cosine": round(float(cosine), 6), "fate": fate.get(noun, TOO_SIMILAR)}
@@ -110,72 +103,65 @@ def clauses(source: Source, cosines: np.ndarray, rules: Rules) -> dict[str, Any]
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
 
-def cosines(matcher: Any, pictures: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
-    """Per picture the cosine of each of its texts, or why there is none."""
-    return isolated_answers(functools.partial(matcher.match, head="itc"), pictures, texts)
-
-
 def unusable(source: Source, problem: str) -> dict[str, Any]:
     """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
 
 
-def named(noun: str, protocol: str) -> str:
+def named_object(noun: str, protocol: str) -> str:
     """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
     return families.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
 
 
-def addition(noun: str, protocol: str) -> str:
-    """The instruction that makes the sample: "Add a cat."."""
-    return f"Add {named(noun, protocol)}."
+def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
+    """Per image the cosine of each of its texts, or why there is none."""
+    return isolated_answers(lambda some, words: matcher.match(some, words, head="itc"), images, texts)
 
 
 # --- stages 3 and 4: filters -----------------------------------------------------------------
 
+Candidates = Sequence[Mapping[str, Any]]
+
 
 def match(
-    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], matcher: Any, *,
-    above: float, protocol: str,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Filter 1: a row per candidate with the cosine of the picture and a text, that the caption holds and the
+    candidates: Candidates, images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
+) -> list[dict[str, Any]]:
+    """Filter 1: a row per candidate with the cosine of the image and a text, that the caption holds and the
     object is there (algorithm 2), accepted if it is above `above`."""
     texts = []
     for item in candidates:
         caption = item["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-        texts.append(f"{caption}{' ' if ended else '. '}This image has {named(item['object'], protocol)}.")
-    found = cosines(matcher, pictures, [[text] for text in texts])
-    matches = []
+        has = f"This image has {named_object(item['object'], protocol)}."
+        texts.append(f"{caption}{' ' if ended else '. '}{has}")
+    rows = []
+    found = cosines(matcher, images, [[text] for text in texts])
     for item, text, value in zip(candidates, texts, found, strict=True):
-        row: dict[str, Any] = {"id": item["id"], "text": text, "cosine": None}
+        row = {"id": item["id"], "text": text, "cosine": None}
         if isinstance(value, str):
-            row |= {"verdict": FAILED, "error": value}
+            rows.append({**row, "verdict": FAILED, "error": value})
         else:
-            passed = float(value[0]) > above
-            row |= {"cosine": round(float(value[0]), 6), "verdict": ACCEPTED if passed else LOW_MATCH}
-        matches.append(row)
-    return matches
+            verdict = ACCEPTED if float(value[0]) > above else LOW_MATCH
+            rows.append({**row, "cosine": round(float(value[0]), 6), "verdict": verdict})
+    return rows
 
 
 def ask(
-    candidates: Sequence[Mapping[str, Any]], pictures: Sequence[np.ndarray], judge: Any, *, protocol: str
+    candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, protocol: str
 ) -> list[dict[str, Any]]:
-    """Filter 2: a row per candidate with both answers and the verdict; questions share a picture's prefix."""
-    form = template(judge.template)
-    prompts = [
-        [form.ask_caption(c["caption"]), form.ask_presence(named(c["object"], protocol))] for c in candidates
-    ]
-    found = isolated_answers(judge.ask, pictures, prompts)
-    verdicts = []
-    for item, value in zip(candidates, found, strict=True):
-        row: dict[str, Any] = {"id": item["id"]}
+    """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
+    form, rows, prompts = template(judge.template), [], []
+    for item in candidates:
+        noun = named_object(item["object"], protocol)
+        prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])
+    for item, value in zip(candidates, isolated_answers(judge.ask, images, prompts), strict=True):
         if isinstance(value, str):
-            row |= {"verdict": FAILED, "error": value}
+            rows.append({"id": item["id"], "verdict": FAILED, "error": value})
         else:
-            row |= {"caption_answer": _answer(value[0]), "object_answer": _answer(value[1])}
-            row |= {"verdict": verdict(value[0].text, value[1].text, protocol)}
-        verdicts.append(row)
-    return verdicts
+            answers = {"caption_answer": _answer(value[0]), "object_answer": _answer(value[1])}
+            decided = verdict(value[0].text, value[1].text, protocol)
+            rows.append({"id": item["id"], **answers, "verdict": decided})
+    return rows
 
 
 def verdict(about_caption: str, about_object: str, protocol: str) -> str:

@@ -16,6 +16,7 @@ from nein.wording.families import FAMILIES
 
 STAGES = ("clauses", "generate", "match", "ask")
 FORMATS = ("official", "parquet")
+FAMILY_HELP = f"negation families: {', '.join(FAMILIES)}, or all"
 
 
 @dataclass
@@ -45,11 +46,7 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     kept: PositiveInt = option(5, "keep the lowest-scoring ones, one sample each", "Clauses")
     absent_below: float = option(0.4, "take a category as absent below this image-text cosine", "Clauses")
     families: Names = option(
-        ["plain"],
-        f"negation families: {', '.join(FAMILIES)}, or all",
-        "Clauses",
-        among=(*FAMILIES, "all"),
-        what="negation family",
+        ["plain"], FAMILY_HELP, "Clauses", among=(*FAMILIES, "all"), what="negation family"
     )
     editor: str = option("magicbrush", "editor that adds the objects", "Generation")
     image_format: Literal["png", "jpg"] = option("png", "of the samples (paper: jpg)", "Generation")
@@ -96,6 +93,8 @@ class StatsConfig(Options):
     """Which captions are counted, and by which words."""
 
     captions: Paths = argument("CAPTIONS", "COCO captions .json, .jsonl, or text lines")
-    words: Paths = option([], "word lists beside the paper's: files with one word per line", "Main")
+    words: Paths = option(
+        [Path("paper")], "word lists: paper (NeIn's Table 1), files of a word a line", "Main"
+    )
     examples: NonNegativeInt = option(5, "example sentences to print per list", "Output")
     json: Path | None = option(None, "write all counts to this JSON file", "Output")

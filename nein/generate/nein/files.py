@@ -1,4 +1,5 @@
-"""From rows to a data set: every candidate's way, its split and hash; the official layout, and parquet."""
+"""NeIn data and their card: every candidate's way, its split and hash, the official layout, parquet; and
+`nein generate`."""
 
 from __future__ import annotations
 
@@ -6,22 +7,71 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import atomic
-from nein.generate.nein.algorithms import ACCEPTED
-from nein.generate.nein.stages import NeinMaker
+import numpy as np
 
-SPLITS = ("train", "val")
+from nein.engine import atomic, images
+from nein.engine.run import Executor
+from nein.generate.maker import counted, losses, make, section
+from nein.generate.nein.algorithms import ACCEPTED, NO_CAPTION_LEFT, NO_FAMILY, NO_OBJECT
+from nein.generate.nein.config import BuildConfig
+from nein.generate.nein.stages import NeinMaker
+from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
+from nein.wording.families import FAMILIES
+
+#: Fields of the annotation file: the official five, and one of ours.
+OFFICIAL = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
 ROWS_PER_FILE = 2000  # of parquet
+EXAMPLES, PICTURE_SIZE = 4, 144  # of card.png: samples per verdict, pixels
+#: Options that the card names.
+NAMED = (
+    "preset source objects queried kept absent_below families editor protocol image_format match_above seed "
+    "evaluation_share"
+).split()
+ABOUT = """# A NeIn data set
+
+{total} samples ({per}) for editing by negative instructions, built from captioned images after Bui et al.,
+"NeIn: Telling What You Don't Want" (CVPR Workshops 2025). `T_negative` says of `NeIn`, a generated image,
+what should not be in it; the source image `COCO` shows the result to reach. No source image is in both
+splits.{drawn}
+
+![Accepted and rejected samples](card.png)
+"""
+DRAWN = " Images are drawn scenes of 64x64 pixels and miniature models made and checked the samples."
+CONTENT = """
+Content: SHA-256 `{}` over records and pixels. The license of the source images applies to the samples.
+"""
+
+
+def build(config: BuildConfig, executor: Executor) -> str | None:
+    """`nein generate`."""
+    return make(NeinMaker, config, executor, finish)
+
+
+def finish(maker: NeinMaker) -> tuple[str, dict[str, Any]]:
+    """Writes data set and card: a summary in words, and what the manifest says of it."""
+    data = Data(maker)
+    data.write()
+    facts = data.facts()
+    data.write_card(facts)
+    came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in facts["stages"].items())
+    splits = ", ".join(f"{n} {split}" for split, n in facts["samples"].items())
+    lines = [f"{facts['images']} images, {came} ({splits})."]
+    lines += losses("rejected", facts["rejected"]) + losses("images unusable", facts["image_problems"])
+    lines += losses("candidates lacking", facts["slots_without_candidate"])
+    lines.append(f"Data set: {maker.folder.path / 'dataset'}")
+    entries = {"data_sha256": facts["data_sha256"], "counts": facts["stages"], "samples": facts["samples"]}
+    return "\n".join(lines) + "\n", entries
 
 
 @dataclass(frozen=True)
 class Way:
-    """A candidate and what every stage said of it; `verdict`: "accepted", or the first objection."""
+    """A candidate and what every stage said of it."""
 
     source: Path
     source_sha256: str
@@ -29,11 +79,16 @@ class Way:
     generated: dict[str, Any]
     match: dict[str, Any] | None
     ask: dict[str, Any] | None
-    verdict: str
 
     @property
-    def accepted(self) -> bool:
-        return self.verdict == ACCEPTED
+    def verdict(self) -> str:
+        """ "accepted", or the first objection."""
+        rows = (self.generated, self.match, self.ask)
+        return next((row["verdict"] for row in rows if row and row["verdict"] != ACCEPTED), ACCEPTED)
+
+    @property
+    def source_name(self) -> str:
+        return f"{self.candidate['source']}{self.source.suffix.lower()}"
 
     def line(self) -> dict[str, Any]:
         """For candidates.jsonl; no times, no hosts."""
@@ -48,146 +103,230 @@ class Way:
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
 
 
-@dataclass(frozen=True)
-class Made:
-    """What came out of a build. records: of the source images, of stage "clauses"; splits: accepted ones."""
+class Data:
+    """What came out of a build. records: of every wanted source image, of stage "clauses"; ways: of their
+    candidates, in order; splits: the accepted ones."""
 
-    records: list[dict[str, Any]]
-    ways: list[list[Way]]  # of every record
-    splits: dict[str, list[Way]]
+    def __init__(self, maker: NeinMaker) -> None:
+        self.maker, self.config, self.root = maker, maker.config, maker.folder.path
+        self.records: list[dict[str, Any]] = []
+        self.ways: list[Way] = []
+        self.splits: dict[str, list[Way]] = {"train": [], "val": []}
+        for shard in maker.blocks.numbers:
+            generated, match, ask = (
+                {row["id"]: row for row in maker.rows(stage, shard)} for stage in ("generate", "match", "ask")
+            )
+            records = maker.rows("clauses", shard)[: len(maker.blocks.wanted) - len(self.records)]
+            for source, record in zip(maker.members(shard), records, strict=False):
+                for candidate in record["candidates"]:
+                    rows = [stage.get(candidate["id"]) for stage in (match, ask)]
+                    made = generated.get(candidate["id"]) or {}
+                    self.ways.append(Way(source.path, record["sha256"], candidate, made, *rows))
+            self.records += records
+        for way in self.ways:
+            if way.verdict == ACCEPTED:
+                self.splits[way.split(self.config.seed, self.config.evaluation_share)].append(way)
+
+    # --- files -----------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
+        formats that are asked for."""
+        atomic.write_lines(self.root / "candidates.jsonl", self._lines())
+        for split, ways in self.splits.items():
+            if "official" in self.config.formats:
+                self._write_official(split, ways)
+        if "parquet" in self.config.formats:
+            self._write_parquet()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        ways = iter(self.ways)
+        for record in self.records:
+            yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
+            yield from (next(ways).line() for _ in record["candidates"])
+
+    def official(self, way: Way) -> dict[str, str]:
+        """The record of NeIn's annotation file, and the family of negation if the set has several."""
+        names = "source caption negative generated id family".split()
+        count = 5 if self.config.family_labels == ["plain"] else 6
+        return {key: way.candidate[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
+
+    def content_hash(self) -> str:
+        """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
+        digest = hashlib.sha256()
+        for split, ways in self.splits.items():
+            for way in ways:
+                row = [split, self.official(way), way.source_sha256, way.generated["sha256"]]
+                digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
+        return digest.hexdigest()
+
+    def _write_official(self, split: str, ways: Sequence[Way]) -> None:
+        """OUT/dataset: `<split>.json`, written last, `coco_for_<split>/` and `nein_<split>/`. Source images
+        are copied byte for byte, samples linked where the file system allows it."""
+        root = self.root / "dataset"
+        atomic.make_folder(root)
+        listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
+        listing.unlink(missing_ok=True)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not ways:
+            return
+        sources, samples = map(atomic.make_folder, folders)
+        for way in ways:
+            if not (target := sources / way.source_name).exists():
+                shutil.copyfile(way.source, target)
+            made = self.maker.image_path(way.generated["image"])
+            try:
+                os.link(made, samples / made.name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(made, samples / made.name)
+        atomic.write_json(listing, [self.official(way) for way in ways])
+
+    def _write_parquet(self) -> None:
+        """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
+        import datasets
+
+        root = self.root / "hub" / "data"
+        shutil.rmtree(root, ignore_errors=True)
+        atomic.make_folder(root)
+        for split, ways in self.splits.items():
+            count = -(-len(ways) // ROWS_PER_FILE)
+            for number in range(count):
+                part = ways[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
+                rows = [self._parquet_row(way) for way in part]
+                kinds = {"seed": datasets.Value("int64"), "match": datasets.Value("float32")}
+                kinds |= {"source_image": datasets.Image(), "sample_image": datasets.Image()}
+                features = datasets.Features({k: kinds.get(k, datasets.Value("string")) for k in rows[0]})
+                path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
+                datasets.Dataset.from_list(rows, features=features).to_parquet(path)
+
+    def _parquet_row(self, way: Way) -> dict[str, Any]:
+        facts, sample = way.candidate, self.maker.image_path(way.generated["image"])
+        return {
+            **self.official(way),
+            "object": facts["object"],
+            "other_object": facts["other"],
+            "seed": facts["seed"],
+            "match": None if way.match is None else way.match["cosine"],
+            "source_image": {"bytes": way.source.read_bytes(), "path": way.source_name},
+            "sample_image": {"bytes": sample.read_bytes(), "path": sample.name},
+        }
+
+    # --- card ------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        """What the card counts and was made by, JSON-serialisable; no times and no paths."""
+        config, records, models = self.config, self.records, self.maker.folder.models()
+        accepted = [way.candidate for ways in self.splits.values() for way in ways]
+        lost = Counter(why for record in records for why in record["lost"])
+        asked = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
+        return {
+            "data_sha256": self.content_hash(),
+            "images": len(records),
+            "drawn": self.maker.listing.origin["kind"] == "nano",
+            "samples": {split: len(ways) for split, ways in self.splits.items()},
+            "source_images": {
+                split: len({way.source for way in ways}) for split, ways in self.splits.items()
+            },
+            "image_problems": counted(row["problem"].partition(":")[0] for row in records if row["problem"]),
+            "list_notes": dict(Counter(self.maker.listing.notes).most_common()),
+            "queried": counted(row["fate"] for record in records for row in record["queried"]),
+            "slots_without_candidate": {
+                why: lost[why] for why in (NO_OBJECT, NO_CAPTION_LEFT, NO_FAMILY) if lost[why]
+            },
+            "stages": {
+                "candidates": len(self.ways),
+                "generated": sum(way.match is not None for way in self.ways),
+                "passed filter 1": sum(way.ask is not None for way in self.ways),
+                "accepted": len(accepted),
+            },
+            "rejected": counted(way.verdict for way in self.ways if way.verdict != ACCEPTED),
+            "families": counted(row["family"] for row in accepted),
+            "templates": counted(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
+            "objects": counted(row["object"] for row in accepted),
+            "configuration": {key: getattr(config, key) for key in NAMED},
+            "models": {
+                # Of a folder only the last part, which says nothing about the machine.
+                kind: {
+                    "name": Path(name).name if name[0] in "/~." else name,
+                    "fingerprint": facts["fingerprint"],
+                }
+                for kind, name in asked.items()
+                if (facts := models.get(kind))
+            },
+        }
+
+    def write_card(self, facts: dict[str, Any]) -> None:
+        """OUT/card.json and card.png; the card with its sheet in OUT/dataset and OUT/hub."""
+        atomic.write_json(self.root / "card.json", facts)
+        heads = {"dataset": "", "hub": front_matter(facts) if "parquet" in self.config.formats else ""}
+        folders = [name for name in heads if (self.root / name).is_dir()]
+        for name in folders:
+            atomic.write_text(self.root / name / "README.md", heads[name] + card(facts))
+        sheet = self.sheet() if self.ways else b""
+        for name in (".", *folders) if sheet else ():
+            atomic.write_bytes(self.root / name / "card.png", sheet)
+
+    def sheet(self) -> bytes:
+        """Examples of accepted samples and of every objection, source image beside sample, as PNG."""
+        rows = []
+        for verdict in (ACCEPTED, *counted(way.verdict for way in self.ways if way.verdict != ACCEPTED)):
+            group = [way for way in self.ways if way.verdict == verdict]
+            # The smallest hashes of the names: the same examples in every build.
+            group.sort(key=lambda way: hashlib.sha256(way.candidate["id"].encode()).digest())
+            cells = [cell for way in group[:EXAMPLES] for cell in self._pair(way)]
+            cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
+            rows += [Row(f"{verdict}: {len(group)}", "", cells)] if group else []
+        return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
+
+    def _pair(self, way: Way) -> list[Cell]:
+        try:
+            source = Cell(images.decode(way.source), badges=[Badge(way.candidate["caption"], GREY)])
+        except images.ImageError as error:
+            source = Cell(None, str(error))
+        if way.generated["image"] is None:
+            return [source, Cell(None, way.generated["error"], color=RED)]
+        badges = [Badge(way.candidate["generated"], GREEN if way.verdict == ACCEPTED else RED)]
+        if way.match is not None and way.match["cosine"] is not None:
+            badges.append(Badge(f"match {way.match['cosine']:.2f}", GREY))
+        if way.ask is not None and "caption_answer" in way.ask:
+            answers = [way.ask[key]["text"] for key in ("caption_answer", "object_answer")]
+            badges.append(Badge(f"answers: {' / '.join(answers)}", GREY))
+        return [source, Cell(images.decode(self.maker.image_path(way.generated["image"])), badges=badges)]
 
 
-def read(maker: NeinMaker) -> Made:
-    """Every wanted source image in order, with its candidates."""
-    records, ways = [], []
-    for shard in maker.blocks.numbers:
-        generated, match, ask = (
-            {row["id"]: row for row in maker.rows(stage, shard)} for stage in ("generate", "match", "ask")
-        )
-        for source, record in zip(maker.members(shard), maker.rows("clauses", shard), strict=True):
-            found = []
-            for candidate in record["candidates"]:
-                rows = [stage.get(candidate["id"]) for stage in (generated, match, ask)]
-                verdicts = (row["verdict"] for row in rows if row and row["verdict"] != ACCEPTED)
-                verdict = next(verdicts, ACCEPTED)
-                facts = source.path, record["sha256"], candidate, rows[0] or {}
-                found.append(Way(*facts, match=rows[1], ask=rows[2], verdict=verdict))
-            records.append(record)
-            ways.append(found)
-    wanted = len(maker.blocks.wanted)
-    splits: dict[str, list[Way]] = {split: [] for split in SPLITS}
-    for way in (way for found in ways[:wanted] for way in found if way.accepted):
-        splits[way.split(maker.config.seed, maker.config.evaluation_share)].append(way)
-    return Made(records[:wanted], ways[:wanted], splits)
+def card(facts: dict[str, Any]) -> str:
+    """The card as Markdown, without front matter."""
+    samples, problems = facts["samples"], facts["image_problems"]
+    per = [f"{n} in `{k}` from {facts['source_images'][k]} images" for k, n in samples.items() if n]
+    about = {"total": sum(samples.values()), "per": ", ".join(per) or "none", "drawn": DRAWN * facts["drawn"]}
+    usable = facts["images"] - sum(problems.values())
+    origin = {k: f"{m['name']} ({m['fingerprint'][:12]})" for k, m in facts["models"].items()}
+    parts = {
+        "Counts": {"source images": facts["images"], "of them usable": usable, **facts["stages"]},
+        "Why candidates were rejected": facts["rejected"],
+        "What was wrong with images": problems | facts["list_notes"],
+        "Why images gave fewer candidates than asked": facts["slots_without_candidate"],
+        "What became of the objects asked for": facts["queried"],
+        "Families of negation": facts["families"],
+        "Templates": facts["templates"],
+        "Objects": facts["objects"],
+        "How it was made": {k: str(v) for k, v in facts["configuration"].items()} | origin,
+    }
+    sections = "".join(section(title, counts) for title, counts in parts.items())
+    return ABOUT.format(**about) + sections + CONTENT.format(facts["data_sha256"])
 
 
-def write(maker: NeinMaker, made: Made) -> None:
-    """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
-    formats that are asked for."""
-    atomic.write_lines(maker.folder.path / "candidates.jsonl", _lines(made))
-    if "official" in maker.config.formats:
-        _write_official(maker, made.splits)
-    if "parquet" in maker.config.formats:
-        _write_parquet(maker, made.splits)
+def front_matter(facts: dict[str, Any]) -> str:
+    """The YAML head of a hub card: what the files are."""
+    from huggingface_hub import DatasetCardData
 
-
-def _lines(made: Made) -> Iterator[dict[str, Any]]:
-    for record, ways in zip(made.records, made.ways, strict=True):
-        yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
-        yield from (way.line() for way in ways)
-
-
-def official(maker: NeinMaker, way: Way) -> dict[str, str]:
-    """The record of NeIn's annotation file, and the family of negation if the set has several."""
-    keys = {"COCO": "source", "T_original": "caption", "T_negative": "negative", "T_generated": "generated"}
-    keys |= {"NeIn": "id"} if maker.config.family_labels == ["plain"] else {"NeIn": "id", "family": "family"}
-    return {key: way.candidate[name] for key, name in keys.items()}
-
-
-def content_hash(maker: NeinMaker, splits: Mapping[str, Sequence[Way]]) -> str:
-    """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        for way in splits[split]:
-            row = [split, official(maker, way), way.source_sha256, way.generated["sha256"]]
-            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def _write_official(maker: NeinMaker, splits: Mapping[str, Sequence[Way]]) -> None:
-    """OUT/dataset: `<split>.json`, `coco_for_<split>/`, `nein_<split>/`; other files there are removed.
-
-    Source images are copied byte for byte, samples linked where the file system allows it. The annotation
-    file of a split is written last.
-    """
-    root = maker.folder.path / "dataset"
-    for split, ways in splits.items():
-        sources = {f"{way.candidate['source']}{way.source.suffix.lower()}": way.source for way in ways}
-        samples = {name: maker.image_path(name) for name in (way.generated["image"] for way in ways)}
-        for folder, files in ((f"coco_for_{split}", sources), (f"nein_{split}", samples)):
-            if not files:
-                shutil.rmtree(root / folder, ignore_errors=True)
-                continue
-            for old in atomic.make_folder(root / folder).iterdir():
-                if old.name not in files:
-                    old.unlink()
-            for name, path in files.items():
-                _put(path, root / folder / name, link=files is samples)
-        listing = root / f"{split}.json"
-        if ways:
-            atomic.write_json(listing, [official(maker, way) for way in ways])
-        else:
-            listing.unlink(missing_ok=True)
-
-
-def _put(source: Path, target: Path, *, link: bool) -> None:
-    if target.exists() and target.stat().st_size == source.stat().st_size:
-        return
-    draft = target.with_name(f".{target.name}")
-    draft.unlink(missing_ok=True)
-    try:
-        if not link:
-            raise OSError
-        os.link(source, draft)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, draft)
-    draft.replace(target)
-
-
-def _write_parquet(maker: NeinMaker, splits: Mapping[str, Sequence[Way]]) -> None:
-    """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
-    import datasets
-
-    root = atomic.make_folder(maker.folder.path / "hub" / "data")
-    written = set[Path]()
-    for split, ways in splits.items():
-        count = -(-len(ways) // ROWS_PER_FILE)
-        for number in range(count):
-            part = ways[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
-            rows = [_parquet_row(maker, way) for way in part]
-            kinds = {"seed": "int64", "match": "float32"}
-            features = {
-                name: datasets.Image()
-                if name.endswith("_image")
-                else datasets.Value(kinds.get(name, "string"))
-                for name in rows[0]
-            }
-            path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
-            draft = path.with_name(f".{path.name}")
-            datasets.Dataset.from_list(rows, features=datasets.Features(features)).to_parquet(draft)
-            draft.replace(path)
-            written.add(path)
-    for old in root.iterdir():
-        if old not in written:
-            old.unlink()
-
-
-def _parquet_row(maker: NeinMaker, way: Way) -> dict[str, Any]:
-    facts, sample = way.candidate, maker.image_path(way.generated["image"])
-    name = f"{facts['source']}{way.source.suffix.lower()}"
-    return {
-        **official(maker, way), "object": facts["object"], "other_object": facts["other"],
-        "seed": facts["seed"], "match": None if way.match is None else way.match["cosine"],
-        "source_image": {"bytes": way.source.read_bytes(), "path": name},
-        "sample_image": {"bytes": sample.read_bytes(), "path": sample.name},
-    }  # fmt: skip
+    files = [{"split": k, "path": f"data/{k}-*"} for k, n in facts["samples"].items() if n]
+    about = DatasetCardData(
+        pretty_name="NeIn, built anew",
+        language="en",
+        task_categories=["image-to-image"],
+        tags=["negation", "image-editing", "nein", *["nano"] * facts["drawn"]],
+        configs=[{"config_name": "default", "data_files": files}],
+    )
+    return f"---\n{about.to_yaml()}\n---\n\n"

@@ -6,7 +6,6 @@ A file listed twice is one image with all its captions; another file with the sa
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +38,6 @@ class Source:
     captions: tuple[str, ...]
     problem: str = ""
 
-    @property
-    def sample_stem(self) -> str:
-        """Beginning of the names of its samples: "NeIn_000000000009" for "COCO_000000000009"."""
-        return f"NeIn_{self.id.removeprefix('COCO_')}"
-
 
 def load(config: BuildConfig) -> Listing[Source]:
     """The images of `--source`. Raises UserError for a list that cannot be read, and when not one of the
@@ -65,14 +59,16 @@ def load(config: BuildConfig) -> Listing[Source]:
 
 def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str, Any]) -> Listing[Source]:
     captions: dict[str, list[str]] = {}
-    notes: Counter[str] = Counter()
+    again = 0
     for picture in pictures:
-        notes["image listed again; captions added"] += picture.file_name in captions
+        again += picture.file_name in captions
         captions.setdefault(picture.file_name, []).extend(picture.captions)
     records, taken = [], set[str]()
     for name, texts in captions.items():
-        stem, said = official_stem(Path(name).stem), sources.clean(texts)
-        key, problem = stem.removeprefix("COCO_"), "" if said else NO_CAPTION
+        # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
+        stem = re.sub(r"^(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})$", r"COCO_\1", Path(name).stem)
+        said, key = sources.clean(texts), stem.removeprefix("COCO_")
+        problem = "" if said else NO_CAPTION
         outside = Path(name).is_absolute() or ".." in Path(name).parts
         if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
             problem = BAD_NAME
@@ -80,14 +76,7 @@ def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str
             problem = SAME_NAME
         taken.add(key)
         records.append(Source(stem, folder / name, said, problem))
-    return Listing(records, origin, +notes)
-
-
-def official_stem(stem: str) -> str:
-    """NeIn's name for a file of COCO: the split is left out ("COCO_train2014_000000000009" ->
-    "COCO_000000000009", "000000000009" likewise); other stems stay."""
-    match = re.fullmatch(r"(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})", stem)
-    return f"COCO_{match.group(1)}" if match else stem
+    return Listing(records, origin, {"image listed again; captions added": again} if again else {})
 
 
 def _nano(scenes: int) -> Listing[Source]:
@@ -97,16 +86,15 @@ def _nano(scenes: int) -> Listing[Source]:
     from nein.nano.sentences import captions
 
     names = [f"COCO_{index + 1:012d}.png" for index in range(scenes)]
+    drawn = [data.source_scene(NANO_SPLIT, index) for index in range(scenes)]
 
     def draw(draft: Path) -> None:
-        for index, name in enumerate(names):
-            write_png(draft / name, render(data.source_scene(NANO_SPLIT, index)))
+        for name, scene in zip(names, drawn, strict=True):
+            write_png(draft / name, render(scene))
 
     folder = data.drawn(f"captioned-{scenes}", draw, proof=names[-1])
-    pictures = []
-    for index, name in enumerate(names):
-        texts = captions(data.source_scene(NANO_SPLIT, index), rng_for(NANO_SPLIT, index, "captions"))
-        pictures.append(coco.Picture(name, tuple(texts)))
+    texts = [captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
+    pictures = [coco.Picture(name, tuple(said)) for name, said in zip(names, texts, strict=True)]
     return _listing(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 

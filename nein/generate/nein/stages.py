@@ -13,22 +13,19 @@ from nein.engine import atomic, images
 from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.generate import maker
-from nein.generate.maker import ShardStage
+from nein.generate.maker import Looked, ShardStage
 from nein.generate.nein import algorithms, sources
 from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.sources import Source
 from nein.loading.digests import json_digest
-from nein.loading.references import is_served, parse_reference
+from nein.loading.references import parse_reference
 from nein.models import editor_choice, judges, references
-from nein.models.cached import Services
 
-UNREADABLE = "unreadable image"
 EDITOR_FAILED = "the editor failed"
 #: Part of the configuration that decides records; the rest may differ between commands on one folder.
 DECIDES = (
-    "queried", "kept", "absent_below", "image_format", "match_above", "protocol", "seed", "shard_size",
-    "batch_size", "dtype", "judge_dtype",
-)  # fmt: skip
+    "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype judge_dtype"
+).split()
 
 
 class NeinStage(ShardStage):
@@ -36,16 +33,13 @@ class NeinStage(ShardStage):
 
     def load(self) -> Any:
         """The judge of a filter."""
-        where = references.resolve(getattr(self.config.models, self.model))
+        where = references.resolve(getattr(self.config.models, self.kind))
         how: dict[str, Any] = {"device": self.device, "dtype": self.config.judge_dtype}
         if parse_reference(where).has_files:
             how["batch_size"] = self.config.batch_size
-            if self.model == "vqa":
+            if self.kind == "vqa":
                 how["quantization"] = self.config.models.vqa_quantization
-        return judges.load(self.model, where, services=self.services() if is_served(where) else None, **how)
-
-    def services(self) -> Services:
-        return Services.of(self.config, self.maker.folder.answers)
+        return judges.load(self.kind, where, services=self.maker.services(), **how)
 
     def accepted(self, shard: int, stage: str) -> tuple[list[Row], list[np.ndarray]]:
         """The candidates that a stage accepted, and their generated images, (H, W, 3) uint8."""
@@ -58,51 +52,49 @@ class NeinStage(ShardStage):
 class Clauses(NeinStage):
     """Algorithm 1: image and captions -> objects that are absent, and a sentence that says so for each."""
 
-    name, model = "clauses", "itm"
+    name, kind = "clauses", "itm"
 
-    def read(self, shard: int) -> list[tuple[Source, np.ndarray | str]]:
+    def read(self, shard: int) -> list[tuple[Source, Looked]]:
         """Every image, (H, W, 3) uint8, or why it cannot be used."""
-        return [(source, source.problem or _pixels(source.path)) for source in self.maker.members(shard)]
+        return [(source, source.problem or _look(source.path)) for source in self.maker.members(shard)]
 
-    def work(self, model: Any, inputs: list[tuple[Source, np.ndarray | str]]) -> list[Row]:
+    def make(self, model: Any, inputs: list[tuple[Source, Looked]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
-        names = [algorithms.queried(self.maker.rules, source.id) for source, _ in usable]
+        names = [algorithms.queried(self.maker.objects, self.config, source.id) for source, _ in usable]
         cosines = iter(algorithms.cosines(model, [pixels for _, pixels in usable], names))
         rows = []
         for source, pixels in inputs:
-            problem = pixels if isinstance(pixels, str) else ""
-            values: Any = None if problem else next(cosines)
-            if isinstance(values, str):
-                problem = f"{algorithms.FAILED}: {values}"
-            if problem:
-                rows.append(algorithms.unusable(source, problem))
+            if isinstance(pixels, str):
+                rows.append(algorithms.unusable(source, pixels))
+            elif isinstance(values := next(cosines), str):
+                rows.append(algorithms.unusable(source, f"{algorithms.FAILED}: {values}"))
             else:
-                row = algorithms.clauses(source, values, self.maker.rules)
-                rows.append({**row, "sha256": images.pixel_hash(np.asarray(pixels))})
+                row = algorithms.clauses(source, values, self.maker.objects, self.config)
+                rows.append({**row, "sha256": images.pixel_hash(pixels)})
         return rows
 
 
 class Generate(NeinStage):
     """Source image and "Add a cat." -> the sample, by an editor."""
 
-    name, model = "generate", "editor"
+    name, kind = "generate", "editor"
 
     def load(self) -> Any:
-        config = self.config
-        how: dict[str, Any] = {
-            "device": self.device, "dtype": config.dtype, "batch_size": config.batch_size,
-        }  # fmt: skip
-        return self.maker.editor.load(services=self.services, **how)
+        how = {name: getattr(self.config, name) for name in ("dtype", "batch_size")}
+        return self.maker.editor.load(services=self.maker.services, device=self.device, **how)
 
     def read(self, shard: int) -> list[editors.EditRequest]:
-        paths = {source.id: source.path for source in self.maker.members(shard) if not source.problem}
         candidates = self.maker.candidates(shard)
-        pixels = {name: images.decode(paths[name]) for name in {c["source"] for c in candidates}}
+        wanted = {candidate["source"] for candidate in candidates}
+        sources = [
+            source for source in self.maker.members(shard) if source.id in wanted and not source.problem
+        ]
+        pixels = {source.id: images.decode(source.path) for source in sources}
         return [
             editors.EditRequest(c["id"], pixels[c["source"]], c["generated"], c["seed"]) for c in candidates
         ]
 
-    def work(self, model: editors.Editor, inputs: list[editors.EditRequest]) -> list[Row]:
+    def make(self, model: editors.Editor, inputs: list[editors.EditRequest]) -> list[Row]:
         results = model.edit(inputs) if inputs else []
         if [result.id for result in results] != [request.id for request in inputs]:
             raise AssertionError(f"editor {model.name!r} did not answer every request, in order")
@@ -116,14 +108,12 @@ class Generate(NeinStage):
         path = self.maker.image_path(name)
         (images.write_jpeg if self.config.image_format == "jpg" else images.write_png)(path, result.image)
         height, width = result.image.shape[:2]
-        return {
-            "id": result.id, "image": name, "width": width, "height": height,
-            "sha256": images.pixel_hash(images.decode(path)), "verdict": algorithms.ACCEPTED,
-            "note": result.note,
-        }  # fmt: skip
+        facts = {"id": result.id, "image": name, "width": width, "height": height}
+        facts |= {"sha256": images.pixel_hash(images.decode(path)), "verdict": algorithms.ACCEPTED}
+        return {**facts, "note": result.note}
 
-    def is_valid(self, rows: list[Row]) -> bool:
-        """Generated images that have vanished are made again."""
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        """Images that have vanished are made again."""
         made = [self.maker.image_path(row["image"]) for row in rows if row["image"] is not None]
         return all(map(atomic.holds_something, made))
 
@@ -131,12 +121,12 @@ class Generate(NeinStage):
 class Match(NeinStage):
     """Filter 1: do image and caption with the object match?"""
 
-    name, model = "match", "itm"
+    name, kind = "match", "itm"
 
     def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
         return self.accepted(shard, "generate")
 
-    def work(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
+    def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
         above, protocol = self.config.match_above, self.config.protocol
         return algorithms.match(*inputs, model, above=above, protocol=protocol)
 
@@ -144,12 +134,12 @@ class Match(NeinStage):
 class Ask(NeinStage):
     """Filter 2: does the judge say yes to caption and object?"""
 
-    name, model = "ask", "vqa"
+    name, kind = "ask", "vqa"
 
     def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
         return self.accepted(shard, "match")
 
-    def work(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
+    def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
         return algorithms.ask(*inputs, model, protocol=self.config.protocol)
 
 
@@ -166,7 +156,7 @@ class NeinMaker(maker.Maker):
                 raise UserError(
                     "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
                 )
-        for kind in {stage.model for stage in self.stages if stage.name in config.stages} - {"editor"}:
+        for kind in {stage.kind for stage in self.stages if stage.name in config.stages} - {"editor"}:
             where = references.resolve(getattr(config.models, kind))
             if parse_reference(where).kind == "name":
                 raise UserError(
@@ -174,21 +164,22 @@ class NeinMaker(maker.Maker):
                 )
             judges.check(where)
         self.listing = sources.load(config)
-        self.rules = algorithms.Rules(
-            objects=sources.categories(config.objects, config.queried),
-            families=tuple(config.family_labels),
-            **{key: getattr(config, key) for key in ("queried", "kept", "absent_below", "protocol", "seed")},
-        )
+        self.objects = sources.categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
 
     def identity(self, device: str) -> dict[str, Any]:
-        config, models = self.config, ("itm", "vqa", "vqa_quantization")
+        config = self.config
         return {
-            **{key: getattr(config, key) for key in DECIDES}, "families": config.family_labels,
-            "objects": json_digest({"objects": self.rules.objects})[:16], "noise": algorithms.NOISE,
-            **self.editor.identity(), **{key: getattr(config.models, key) for key in models},
-            "sources": self.listing.sha256(), "device": device.partition(":")[0], "image_rule": images.RULE,
-        }  # fmt: skip
+            **{key: getattr(config, key) for key in DECIDES},
+            "families": config.family_labels,
+            "objects": json_digest({"objects": self.objects})[:16],
+            "noise": algorithms.NOISE,
+            **self.editor.identity(),
+            **vars(config.models),
+            "sources": self.listing.sha256(),
+            "device": device.partition(":")[0],
+            "image_rule": images.RULE,
+        }
 
     def candidates(self, shard: int) -> list[Row]:
         return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
@@ -198,8 +189,8 @@ class NeinMaker(maker.Maker):
         return self.folder.path / "work" / "pictures" / name
 
 
-def _pixels(path: Path) -> np.ndarray | str:
+def _look(path: Path) -> Looked:
     try:
         return images.decode(path)
     except images.ImageError as error:
-        return f"{UNREADABLE}: {error}".replace(f"{path}: ", "")
+        return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")

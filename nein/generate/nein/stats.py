@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,13 @@ class Counts:
         return estimate
 
 
-def pattern(words: Iterable[str]) -> re.Pattern[str]:
-    """One expression for whole words of any case, with either kind of apostrophe."""
+def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
+    """Counts (image, sentence) pairs with one of the words, whole, of any case, with either kind of
+    apostrophe; keeps the first `examples`."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)
     either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")
-    return re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
-
-
-def count(rows: Iterable[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
-    """Counts (image, sentence) pairs; keeps the first `examples`."""
-    wanted, counts = pattern(words), Counts()
+    wanted = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
+    counts = Counts()
     for image, sentence in rows:
         hits = [*dict.fromkeys(" ".join(hit.lower().split()) for hit in wanted.findall(sentence))]
         counts.images.append(image)
@@ -91,57 +88,52 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
     A NeIn annotation file counts with its captions, T_original; of LLaVA's data a conversation is a sentence.
     Raises UserError for anything else.
     """
-    if path.suffix == ".json":
-        content = atomic.read_json(path)
-        rows: Any = content.get("annotations") if isinstance(content, dict) else content
-        if not isinstance(rows, list):
-            raise UserError(f"'{path}' has no list of captions ('annotations', or an array of samples).")
-        for number, row in enumerate(rows):
-            facts = row if isinstance(row, dict) else {"caption": row}
-            text = facts.get("caption", facts.get("T_original"))
-            if isinstance(turns := facts.get("conversations"), list):
-                text = "\n".join(str(turn.get("value")) for turn in turns if isinstance(turn, dict))
-            if not isinstance(text, str):
-                raise UserError(f"'{path}': entry {number} has no caption.")
-            yield (
-                str(next((facts[key] for key in ("image_id", "COCO", "image") if key in facts), number)),
-                text,
-            )
-    elif path.suffix == ".jsonl":
+    if path.suffix == ".jsonl":
         for number, row in atomic.iter_lines(path):
-            image = coco.image_of(row) or str(number)
-            yield from ((image, text) for text in coco.captions_of(row, f"'{path}', line {number},"))
-    else:
-        lines = enumerate(atomic.read_text_lines(path), 1)
-        yield from ((str(number), line) for number, line in lines if line.strip())
+            texts = coco.captions_of(row, f"'{path}', line {number},")
+            yield from ((coco.image_of(row) or str(number), text) for text in texts)
+        return
+    if path.suffix != ".json":
+        yield from ((str(k), line) for k, line in enumerate(atomic.read_text_lines(path), 1) if line.strip())
+        return
+    content = atomic.read_json(path)
+    rows: Any = content.get("annotations") if isinstance(content, dict) else content
+    if not isinstance(rows, list):
+        raise UserError(f"'{path}' has no list of captions ('annotations', or an array of samples).")
+    for number, row in enumerate(rows):
+        facts = row if isinstance(row, dict) else {"caption": row}
+        text = facts.get("caption", facts.get("T_original"))
+        if isinstance(turns := facts.get("conversations"), list):
+            text = "\n".join(str(turn.get("value")) for turn in turns if isinstance(turn, dict))
+        if not isinstance(text, str):
+            raise UserError(f"'{path}': entry {number} has no caption.")
+        yield str(next((facts[key] for key in ("image_id", "COCO", "image") if key in facts), number)), text
 
 
 def run(options: StatsConfig) -> None:
     """Prints the table and examples. Raises UserError."""
-    lists = {"paper": PAPER}
+    lists = {}
     for path in options.words:
-        given = (line.strip().lower() for line in atomic.read_text_lines(path))
-        lists[path.name] = tuple(dict.fromkeys(filter(None, given)))
+        lines = PAPER if str(path) == "paper" else atomic.read_text_lines(path)
+        lists[path.name] = tuple(dict.fromkeys(filter(None, (line.strip().lower() for line in lines))))
         if not lists[path.name]:
             raise UserError(f"--words '{path}' holds no word; give one per line.")
     rows, examples, whole = [], [], {}
     for path in options.captions:
-        read = list(captions(path))
-        if not read:
+        if not (read := list(captions(path))):
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
             counts = count(read, words, options.examples)
             share = format.text({**asdict(counts.share()), "unit": "%"}, digits=2)
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-            facts = [f"{name} ({len(words)})", str(len(read)), str(counts.negative), share, commonest]
-            rows.append([path.name, *facts])
+            sizes = str(len(read)), str(counts.negative)
+            rows.append([path.name, f"{name} ({len(words)})", *sizes, share, commonest])
             examples += [f"\n{path.name}, {name}:", *counts.examples] if counts.examples else []
-            whole[f"{path.name}/{name}"] = {
-                "words": list(words), "sentences": len(read), "negative": counts.negative,
-                "by_word": dict(counts.words.most_common()),
-            }  # fmt: skip
-    printed = [line.split() for line in TABLE_1.strip().splitlines()]
-    rows += [[f"{name} (printed)", "paper", *counts] for name, *counts in printed]
+            facts = {"words": words, "sentences": len(read), "negative": counts.negative}
+            whole[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
+    if "paper" in lists:
+        printed = [line.split() for line in TABLE_1.strip().splitlines()]
+        rows += [[f"{name} (printed)", "paper", *numbers] for name, *numbers in printed]
     print(pipes(rows, HEADERS))
     print(*examples, sep="\n", end="\n" if examples else "")
     if options.json:
