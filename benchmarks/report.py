@@ -26,10 +26,9 @@ import safetensors.numpy
 
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES, FINISHED, SCORES
+from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.images import write_png
-from nein.metrics import METRICS
 from nein.metrics.fid import jackknife_interval
 from nein.reporting import figures as frames
 from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence
@@ -78,7 +77,7 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
     for number in range(editors):
         run = RunDir(root / "runs" / f"editor-{number}" / "negative")
         whole = {"size": BLOCK, "records": [[0, count]]}
-        told = {"selected": {EDIT: whole}, FINISHED: {scores_of(name): whole for name in METRICS}}
+        told = {"selected": {EDIT: whole}}
         run.open({}, {"config": config, "data": origin, **told}, overwrite=False)
         run.update(status="complete")
         _link(run.path / "images", [row["NeIn"] for row in records], edited)

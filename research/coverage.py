@@ -252,8 +252,10 @@ def distances(ns: Sequence[int], repeats: int, seed: int) -> str:
         pictures = [str(i // size) for i in range(n)]
         found = [fid.jackknife_interval(*_pictures(rng, n, width, size), pictures) for _ in range(repeats)]
         usual = np.mean([one.value for one in found])
-        held = np.mean([one.low <= usual <= one.high for one in found])
-        far = np.mean([e.low <= limit <= e.high for e in map(fid.limit, found)])
+        low, high = np.array([(one.low, one.high) for one in found], float).T  # each (repeats,)
+        held = np.mean((low <= usual) & (usual <= high))
+        low, high = np.array([(one.low, one.high) for one in map(fid.limit, found)], float).T
+        far = np.mean((low <= limit) & (limit <= high))
         rows.append([n, size, f"{usual:.3f}", f"{limit:.3f}", f"{100 * held:.0f}", f"{100 * far:.0f}"])
     heads = ["pictures", "per source", "FID of N", "limit", "holds FID of N %", "limit's holds the limit %"]
     return "### FID\n\n" + tabulate(rows, heads, tablefmt="pipe", disable_numparse=True)

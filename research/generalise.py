@@ -167,8 +167,8 @@ def write(
     atomic.write_text(out / "generalise.md", text)
     frames.write(out / "generalise.csv", figures)
     plot = PLOT._replace(options={**PLOT.options, "rule": chance})
-    for drawing in plots.drawings([plot], bars(figures, metrics), NANO_LABEL):
-        atomic.write_bytes(out / "generalise.png", drawing.png)
+    for _, files in plots.drawings([plot], bars(figures, metrics), NANO_LABEL):
+        atomic.write_bytes(out / "generalise.png", files["png"])
     return text
 
 

@@ -33,9 +33,8 @@ def lines(config: Any) -> Iterator[str]:
     )
     left, done, edits = Counter[str](), Counter[str](), set[str]()
     for run in found.runs(config, "cpu"):
-        folder = found.folder(config.out_dir / run.folder)
         for stage in run.stages:
-            blocks_done = set.intersection(*(folder.done(output) for output in stage.outputs))
+            blocks_done = set.intersection(*(run.folder.done(output) for output in stage.outputs))
             records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.wanted)
             for reference, each in stage.asks.items():
                 done[reference] += each * records_done

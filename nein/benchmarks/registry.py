@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nein.engine.errors import UserError, unknown
-from nein.engine.folder import COMPLETE, Folder, runs_at
+from nein.engine.folder import Folder, runs_at
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, Finished
@@ -60,18 +60,14 @@ def of_run(folder: Path) -> Benchmark:
 
 def known(folder: Path) -> Benchmark | None:
     """The benchmark that a folder is a run of, if it is one of those here."""
-    name = str(Folder(folder).manifest().get("benchmark"))
+    name = str(Folder(folder).entries().get("benchmark"))
     return get(name) if name in names() else None
-
-
-def complete(folder: Path) -> bool:
-    return bool(Folder(folder).manifest().get("status") == COMPLETE)
 
 
 def finished(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths, all of which must be complete. Raises UserError."""
     folders = runs_at(paths)
-    if open_ := next((folder for folder in folders if not complete(folder)), None):
+    if open_ := next((folder for folder in folders if not Folder(folder).is_complete), None):
         raise UserError(
             f"The run '{open_}' is not complete; give its command again (progress: nein status {open_})."
         )
@@ -80,14 +76,12 @@ def finished(paths: Sequence[Path]) -> list[Path]:
 
 def by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
     """Finished runs, those of a benchmark on the same records together."""
-    from nein.benchmarks.runner import of_folders
-
     groups: dict[tuple[str, str], list[Path]] = {}
     for folder in folders:
-        data = Folder(folder).manifest().get("data", {})
+        data = Folder(folder).entries().get("data", {})
         digest = str(data.get("records_sha256") or data.get("sha256"))
         groups.setdefault((of_run(folder).name, digest), []).append(folder)
-    return [(get(name), of_folders(get(name), members)) for (name, _), members in groups.items()]
+    return [(get(name), get(name).of_folders(members)) for (name, _), members in groups.items()]
 
 
 def of_runs(paths: Sequence[Path]) -> Benchmark:

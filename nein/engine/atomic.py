@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -35,9 +37,10 @@ _NOT_OURS = "It was not written like that: bring the file back, or make the fold
 
 # --- shapes of what is read ----------------------------------------------------------------------
 
-#: A type (float takes whole numbers, None stands for null), several shapes of which one must fit, a list
-#: whose members all have one shape ([int, int]: exactly two of them), or a mapping of keys to shapes; "key?"
-#: may be missing, others may be there.
+#: A dataclass, or `list[...]` or `dict[str, ...]` of one, which is made of what is read; keys that it does
+#: not know may be there. Or, for a while: a type (float takes whole numbers, None stands for null), several
+#: shapes of which one must fit, a list whose members all have one shape ([int, int]: exactly two of them), or
+#: a mapping of keys to shapes; "key?" may be missing, others may be there.
 Shape = Any
 _TYPES: dict[Any, tuple[str, Callable[..., Any]]] = {
     str: ("a text", core_schema.str_schema),
@@ -49,11 +52,34 @@ _TYPES: dict[Any, tuple[str, Callable[..., Any]]] = {
 }
 
 
+#: Pydantic's kind of mistake -> what there should be.
+_WORDS = {
+    "string_type": "a text", "int_type": "a whole number", "float_type": "a number", "too_short": "longer",
+    "bool_type": "true or false", "dict_type": "an object", "dataclass_type": "an object",
+    "list_type": "a list", "tuple_type": "a list", "too_long": "shorter",
+}  # fmt: skip
+
+
+@functools.cache
+def reader(kind: Any) -> Callable[[bytes | str], Any]:
+    """JSON -> a `kind`, without any conversion. Raises ValueError."""
+    import pydantic
+
+    return functools.partial(pydantic.TypeAdapter(kind).validate_json, strict=True)
+
+
+def _is_class(shape: Shape) -> bool:
+    return dataclasses.is_dataclass(shape) or hasattr(shape, "__origin__")
+
+
 def fault(value: Any, shape: Shape, name: str = "") -> str:
     """The first thing that is wrong, in words: "'data.annotations' is 3, which must be a text"; "" where all
     is well."""
     try:
-        pydantic_core.SchemaValidator(_schema(shape)).validate_python(value)
+        if _is_class(shape):
+            reader(shape)(json.dumps(value))
+        else:
+            pydantic_core.SchemaValidator(_schema(shape)).validate_python(value)
         return ""
     except pydantic_core.ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -61,9 +87,7 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
     inner = "".join([name, *parts]).removeprefix(".")
     if first["type"] == "missing":
         return f"'{inner}' is missing"
-    wanted = {
-        "dict_type": "an object", "list_type": "a list", "too_short": "longer", "too_long": "shorter",
-    }.get(first["type"], first["msg"])  # fmt: skip
+    wanted = _WORDS.get(first["type"], first["msg"].removeprefix("Input should be "))
     excerpt = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
     return (f"'{inner}' " if inner else "") + f"is {excerpt}, which must be {wanted}"
 
@@ -181,12 +205,24 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Writes a JSONL file, a row at a time; how many. Raises ValueError for NaN and infinite numbers."""
+def plain(row: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their default."""
+    fields = {}
+    for field in dataclasses.fields(row):
+        value, made = getattr(row, field.name), field.default_factory
+        if value != (field.default if made is dataclasses.MISSING else made()):
+            fields[field.name] = value
+    return fields
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> int:
+    """Writes a JSONL file, a row at a time, each a mapping or a dataclass (`plain`); how many. Raises
+    ValueError for NaN and infinite numbers."""
     count = 0
     with writing(path) as file:
         for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+            file.write(text.encode() + b"\n")
             count += 1
     return count
 
@@ -213,7 +249,7 @@ def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
     return [row for _, row in iter_lines(path, shape)]
 
 
-def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[Any]]:
     """The first object of a JSONL file, {} where it has none, and the others. Raises UserError."""
     with _readable(path), path.open("rb") as file:
         lines = enumerate(file, start=1)
@@ -263,25 +299,22 @@ def whole_lines(path: Path, shape: Shape = dict, last: int | None = None) -> Ite
         yield from (row for _, row in _objects(whole, shape, path))
 
 
-def _objects(
-    lines: Iterable[tuple[int, bytes]], shape: Shape, path: Path
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    from pydantic_core import from_json
-
-    fits = quick(shape)
+def _objects(lines: Iterable[tuple[int, bytes]], shape: Shape, path: Path) -> Iterator[tuple[int, Any]]:
+    read, fits = (reader(shape), None) if _is_class(shape) else (pydantic_core.from_json, quick(shape))
     for number, line in lines:
         if line.isspace():
             continue
         try:
-            row = from_json(line)
+            row = read(line)
+            right = fits is None or fits(row)
         except ValueError:
-            row = None
-        if not fits(row):  # words are made only here: there are millions of lines
+            right = False
+        if not right:  # words are made only here: there are millions of lines
             where = f"'{path}', line {number}"
             row = _parsed(line, f"{where},", of_lines=True)
             if not isinstance(row, dict):
                 raise UserError(f"{where}, is not a JSON object.")
-            check(row, shape, where)
+            row = check(row, shape, where)
         yield number, row
 
 
@@ -290,8 +323,7 @@ def read_json(path: Path, shape: Shape = object) -> Any:
     without the `shape`."""
     with _readable(path):
         content = _parsed(path.read_bytes(), f"'{path}'")
-    check(content, shape, f"'{path}'")
-    return content
+    return check(content, shape, f"'{path}'")
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
@@ -330,10 +362,12 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
 
 
-def check(content: Any, shape: Shape, where: str) -> None:
-    """Raises UserError, which begins with `where`, for content without the shape."""
+def check(content: Any, shape: Shape, where: str) -> Any:
+    """The content, as a dataclass where the shape is one. Raises UserError, which begins with `where`, for
+    content without the shape."""
     if said := fault(content, shape):
         raise UserError(f"{where}: {said}. {_NOT_OURS}")
+    return reader(shape)(json.dumps(content)) if _is_class(shape) else content
 
 
 def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:

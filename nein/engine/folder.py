@@ -22,7 +22,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -68,16 +68,14 @@ _NOTE: Shape = {"stages": {}, "usage": {}}
 
 @dataclass(frozen=True)
 class Folder:
-    """Paths, manifest and rows of one run; holds no open file.
-
-    content_name  What is in it, in messages: "edits", "answers".
-    row_shapes    What the rows of outputs look like (`atomic.Shape`), by the first part of their name.
-    """
+    """Paths, manifest and rows of one run; holds no open file."""
 
     path: Path
-    content_name: str = "results"
-    row_shapes: Mapping[str, Shape] = field(default_factory=dict, compare=False)
 
+    #: What is in it, in messages: "edits", "answers".
+    content_name: ClassVar[str] = "results"
+    #: Output, or the first part of its name -> the dataclass of its rows; without one they are dictionaries.
+    row_types: ClassVar[Mapping[str, Shape]] = {}
     #: The benchmark whose runs these are, as its manifests name it; "": any.
     benchmark: ClassVar[str] = ""
     #: What the entries of a benchmark's manifest look like.
@@ -94,9 +92,14 @@ class Folder:
         """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
         return self.path / ANSWERS
 
-    def kind(self) -> str:
-        """The benchmark whose run this is; "" where it does not say."""
-        return str(atomic.read_json(self.manifest_path, _KIND).get("benchmark", ""))
+    def entries(self) -> Row:
+        """The entries of the manifest itself; {} where nothing has begun."""
+        entries: Row = atomic.read_json(self.manifest_path, _KIND) if self.manifest_path.exists() else {}
+        return entries
+
+    @property
+    def is_complete(self) -> bool:
+        return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
@@ -104,9 +107,8 @@ class Folder:
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
-        if not self.manifest_path.exists():
+        if not (found := self.entries()):
             return {}
-        found = atomic.read_json(self.manifest_path, _KIND)
         self._check_version(found, "make it again, into another --out")
         kind = found.get("benchmark", self.benchmark)
         if self.benchmark not in ("", kind):
@@ -136,7 +138,7 @@ class Folder:
         with `anew` any; the answers of its models stay, each of which says what it answers.
         """
         atomic.remove_drafts(self.path)
-        before = atomic.read_json(self.manifest_path, dict) if self.manifest_path.exists() else {}
+        before = self.entries()
         if before:
             self._check_version({"format": None, **before}, "choose another --out")
         difference = first_difference(before["identity"], identity) if before else None
@@ -167,7 +169,7 @@ class Folder:
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
-        atomic.write_json(self.manifest_path, {**atomic.read_json(self.manifest_path, dict), **entries})
+        atomic.write_json(self.manifest_path, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
         """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""
@@ -264,10 +266,9 @@ class Folder:
         """Numbers of those blocks."""
         return {number for number, _ in self.files(output, segments)}
 
-    def write(
-        self, output: str, number: int, rows: Iterable[Mapping[str, Any]], first: Row | None = None
-    ) -> None:
-        """The rows of a block, behind its `head`; it is done when this returns."""
+    def write(self, output: str, number: int, rows: Iterable[Any], first: Row | None = None) -> None:
+        """The rows of a block, behind its `head`; it is done when this returns. Of a dataclass the fields are
+        written that differ from their default."""
         lines = itertools.chain([first or head(output, number)], rows)
         atomic.write_lines(self.block_path(output, number), lines)
 
@@ -279,10 +280,14 @@ class Folder:
         for name in (output, *below):
             self.block_path(name, number).unlink(missing_ok=True)
 
-    def read(self, output: str, number: int, shape: Shape = None) -> list[Row]:
-        """The rows of a block that is done. shape: of the rows, where `row_shapes` does not say it. Raises
-        UserError for the block of another output or number."""
-        shape = shape or self.row_shapes.get(output.partition("/")[0], dict)
+    def row_type(self, output: str) -> Shape:
+        """Of its rows: see `row_types`."""
+        return self.row_types.get(output) or self.row_types.get(output.partition("/")[0], dict)
+
+    def read(self, output: str, number: int, shape: Shape = None) -> list[Any]:
+        """The rows of a block that is done, as `row_types` says. Raises UserError for a row that is none of
+        them, and for the block of another output or number."""
+        shape = shape or self.row_type(output)
         found, rows = atomic.read_headed(path := self.block_path(output, number), shape)
         if not found.items() >= head(output, number).items():
             raise UserError(
@@ -303,7 +308,7 @@ class Folder:
         known = self.head(output, number)
         return int(known.get("records", len(blocks.members(number)))) if known else 0
 
-    def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Row]:
+    def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Any]:
         """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
         for number in numbers:
             if not self.block_path(output, number).exists():
@@ -311,6 +316,11 @@ class Folder:
                     f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
                 )
             yield from self.read(output, number)
+
+
+def id_of(row: Any) -> Any:
+    """The "id" of a row, "" where it has none."""
+    return row.get("id", "") if isinstance(row, dict) else row.id
 
 
 def head(output: str, number: int, made_of: str | None = None, records: int | None = None) -> Row:

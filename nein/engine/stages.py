@@ -12,10 +12,10 @@ from typing import Any
 
 from nein.engine import atomic
 from nein.engine.blocks import SEGMENT, Blocks
-from nein.engine.folder import Folder, Row, head
+from nein.engine.folder import Folder, Row, head, id_of
 from nein.loading.digests import json_digest
 
-Rows = Sequence[Mapping[str, Any]]
+Rows = Sequence[Any]  # dataclasses, or mappings
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,6 @@ def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str
         return False
     rows = folder.read(output, number)
     ids = stage.ids(records)
-    if ids is not None and [row.get("id") for row in rows] != list(ids):
+    if ids is not None and list(map(id_of, rows)) != list(ids):
         return False
     return stage.is_valid(output, number, rows)

@@ -32,6 +32,12 @@ UNREADABLE = "unreadable image"
 Looked = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
 
+class BuildFolder(Folder):
+    """The folder of a data set on its way."""
+
+    content_name = "a build"
+
+
 class Maker:
     """A data set on its way. Its constructor finds what is wrong with names, lists and models; it loads none.
 
@@ -44,7 +50,7 @@ class Maker:
     def __init__(self, config: Any, *, wanted: Sequence[str], shard_size: int) -> None:
         """wanted: the stages that the command asks for, of which "finish" writes the data set."""
         self.config, self.wanted, self.shard_size = config, wanted, shard_size
-        self.folder = Folder(config.out_dir, "a build")
+        self.folder = BuildFolder(config.out_dir)
 
     def identity(self, device: str) -> dict[str, Any]:
         """Everything that decides a row."""

@@ -1,8 +1,8 @@
-"""The command `nein calibrate`: what the judges of a run say about pictures whose truth is known.
+"""The command `nein calibrate`: what the judges of a run say about images whose truth is known.
 
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
-OUT/calibration/answers.sqlite               finished batches
+OUT/calibration/answers.sqlite               finished cases
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ import dataclasses
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from nein.benchmarks import controls as of_controls
-from nein.benchmarks.nein.config import EvalConfig
+from nein.benchmarks import controls
 from nein.benchmarks.nein.runs import RunDir
-from nein.datasets import coco
 from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset
 from nein.engine import atomic, environment
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import ANSWERS
+from nein.engine.images import ImageError
 from nein.engine.processes import Processes
-from nein.judges import asking
-from nein.judges.asking import read_config
-from nein.judges.config import SETS, CalibrateConfig
+from nein.judges.config import SETS, CalibrateConfig, read_config
 from nein.models import judges
 from nein.models.cached import Services
-from nein.models.judges import Word
+from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
+from nein.reporting import format
 from nein.statistics import calibration
 
 if TYPE_CHECKING:
@@ -46,126 +44,129 @@ log = logging.getLogger(__name__)
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     from nein.benchmarks.nein import score
-    from nein.judges import known
 
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
     out = options.out or directory.out / "calibration"
     atomic.make_folder(out)
     services = Services.of(options, config.cache_dir / "answers.sqlite")
-    dataset, annotations = read_material(options, directory)
-    cases = gather(dataset, annotations, options)
-    for name, (present, absent) in known.counts(cases).items():
+    cases = gather(options, directory)
+    for name, (present, absent) in counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     environment.keep_freed_memory()
     device = Processes().device(options.device or config.device)
+    how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
-        file = calibrate(kind, judge, cases, config, out, options.batch_size)
-        result = atomic.read_json(file)
-        rates = result["rates"]["fixed"]
-        parts = [asking.shown(name, rates[name]) for name in ("sensitivity", "specificity")]
-        print(f"{kind}: {', '.join(parts)}, unscored {rates['n_unscored']}; {file}")
-        for sentence in result["flags"]:
+        asking = Asking(kind, judge, how, out, options.batch_size)
+        file, rates, flags = calibrate(asking, cases)
+        shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
+        figures = {name: frames.figure(share, unit="%") for name, share in shares.items()}
+        parts = [f"{name} {format.text(one)} % of {one['n']}" for name, one in figures.items()]
+        print(f"{kind}: {', '.join(parts)}, unscored {rates.n_unscored}; {file}")
+        for sentence in flags:
             print(f"Note: {sentence}")
 
 
-def read_material(options: CalibrateConfig, run: RunDir) -> tuple[Dataset, coco.Annotations | None]:
-    """NeIn's samples, of the run or of the options, and the annotated pictures beside them where there are
-    any. Raises UserError where a set needs such and there are none."""
+def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
+    """The cases of `--sets`, or of all that there are: of NeIn's samples, and of the annotated images beside
+    them. Raises UserError where a set needs such and there are none."""
     from nein.judges import known
 
-    origin = (run.manifest() or {}).get("data", {})
-    dataset = loading.reload(origin, options.data)
-    file = options.instances
+    origin = run.manifest().get("data", {})
+    wanted, file = options.sets or SETS, options.instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
+    found = {"sources": known.sources(loading.reload(origin, options.data))}
     if file is not None:
-        return dataset, known.read_instances(file, options.images or file.parent)
-    if {"instances", "pasted"} & set(options.sets):
+        annotations = known.read_instances(file, options.images or file.parent)
+        found["instances"] = known.instances(annotations, options.seed)
+        found["pasted"] = known.pasted(annotations, options.seed)
+    elif {"instances", "pasted"} & set(options.sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
             "--images FOLDER."
         )
-    return dataset, None
-
-
-def gather(dataset: Dataset, annotations: coco.Annotations | None, options: CalibrateConfig) -> list[Case]:
-    """The cases of `--sets`, or of all that there are."""
-    from nein.judges import known
-
-    sets: dict[str, Callable[[], list[Case]]] = {"sources": lambda: known.sources(dataset)}
-    if annotations is not None:
-        sets["instances"] = lambda: known.instances(annotations, options.seed)
-        sets["pasted"] = lambda: known.pasted(annotations, options.seed)
     else:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    wanted = [name for name in sets if name in (options.sets or SETS)]
-    return [case for name in wanted for case in known.thinned(sets[name](), options.limit)]
+    return [case for name in wanted if name in found for case in known.thinned(found[name], options.limit)]
 
 
-def calibrate(
-    kind: str, judge: Any, cases: Sequence[Case], config: EvalConfig, out: Path, batch_size: int = 16
-) -> Path:
-    """Asks a judge about the cases and writes what came of it; returns the .json file."""
-    from nein.judges import controls, known
+def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
+    """Set -> (present, absent) questions."""
+    words = Counter((case.set, word.present) for case in cases for word in case.words)
+    return {name: (words[name, True], words[name, False]) for name, _ in words}
 
-    how = judges.JudgeOptions(config.article, config.threshold)
-    rows = ask_all(kind, judge, cases, how, out, batch_size)
-    controlled = ask_all(kind, judge, controls.of_cases(cases, kind), how, out, batch_size)
-    target = out / f"{kind}-{judge.fingerprint[:12]}.json"
+
+@dataclasses.dataclass(frozen=True)
+class Asking:
+    """A judge, how it is asked, and where its answers are kept."""
+
+    kind: str
+    judge: Any
+    how: JudgeOptions
+    folder: Path
+    batch_size: int = 16
+
+    def rows(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+        """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
+        reply. A case that was answered before is not asked again. Raises UserError for an image that cannot
+        be read."""
+        space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
+        keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
+        with AnswerCache(self.folder / ANSWERS) as cache:
+            found = {key: cache.get(space, key) for key in keys}
+            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
+            with tqdm(total=len(missing), desc=f"ask {self.kind}", unit="image", disable=None) as bar:
+                for start in range(0, len(missing), self.batch_size):
+                    batch = missing[start : start + self.batch_size]
+                    answered = self._ask([case for _, case in batch])
+                    fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
+                    cache.put_all({(space, key): answer for key, answer in fresh.items()})
+                    found |= fresh
+                    bar.update(len(batch))
+        return [row for key in keys for row in (found[key] or {})["rows"]]
+
+    def _ask(self, cases: Sequence[Case]) -> list[list[dict[str, Any]]]:
+        try:
+            pictures = [case.picture() for case in cases]
+        except ImageError as error:
+            raise UserError(f"A picture cannot be read: {error}") from None
+        answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
+        rows = []
+        for case, row in zip(cases, answers, strict=True):
+            what = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
+            words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
+            rows.append([{**what, **word, **answer} for word, answer in zip(words, row, strict=True)])
+        return rows
+
+
+def calibrate(asking: Asking, cases: Sequence[Case]) -> tuple[Path, calibration.Rates, list[str]]:
+    """Asks a judge about the cases and writes what came of it: the .json file, the error rates, and what the
+    controls say."""
+    from nein.judges import known
+
+    kind, judge = asking.kind, asking.judge
+    rows, controlled = asking.rows(cases), asking.rows(known.controls(cases, kind))
+    target = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
-    figures = frames.frame(of_controls.figures(rows, controlled, kind))
+    flags = controls.flags(frames.frame(controls.figures(rows, controlled, kind)), [kind])
     rates = {
         protocol: calibration.rates(
-            [row["present"] for row in rows], [row[f"verdict_{protocol}"] for row in rows],
-            [row["cluster"] for row in rows], [row["score"] for row in rows],
+            *([row[name] for row in rows] for name in ("present", f"verdict_{protocol}", "cluster", "score"))
         )
         for protocol in ("fixed", "paper")
-    }  # fmt: skip
+    }
     result = {
-        "kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **how.of(kind),
-        "sets": {name: list(pair) for name, pair in known.counts(cases).items()},
+        "kind": kind,
+        "fingerprint": judge.fingerprint,
+        "judge": judge.describe(),
+        **asking.how.of(kind),
+        "sets": counts(cases),
         "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
-        "flags": of_controls.flags(figures, [kind]),
-    }  # fmt: skip
+        "flags": flags,
+    }
     atomic.write_json(target, result)
-    return target
-
-
-def ask_all(
-    kind: str, judge: Any, cases: Sequence[Case], how: judges.JudgeOptions, out: Path, batch_size: int = 16
-) -> list[dict[str, Any]]:
-    """A row per case and word, in order: set, id, cluster, role, word, present, verdicts, score, reply.
-    Answers of an earlier command are in `ANSWERS`."""
-
-    def key(case: Case, word: Word) -> str:
-        return json.dumps([case.set, case.id, word.word, *filter(None, [case.control])])
-
-    space = json.dumps(["calibration", judge.fingerprint, how.of(kind)], sort_keys=True)
-    rows: dict[str, Any] = {}
-    with AnswerCache(out / ANSWERS) as cache:
-        for case in cases:
-            for word in case.words:
-                if (row := cache.get(space, key(case, word))) is not None:
-                    rows[key(case, word)] = row
-        missing = [case for case in cases if any(key(case, word) not in rows for word in case.words)]
-        with tqdm(total=len(missing), desc=f"calibrate {kind}", unit="image", disable=None) as bar:
-            for start in range(0, len(missing), batch_size):
-                batch = missing[start : start + batch_size]
-                pictures = [asking.decoded(case.picture) for case in batch]
-                answers = judges.ask(kind, judge, pictures, [case.words for case in batch], how)
-                fresh = {
-                    key(case, word): {
-                        "set": case.set, "id": case.id, "cluster": case.cluster, "role": word.role,
-                        "word": word.word, "present": word.present, "control": case.control, **answer,
-                    }
-                    for case, row in zip(batch, answers, strict=True)
-                    for word, answer in zip(case.words, row, strict=True)
-                }  # fmt: skip
-                cache.put_all({(space, name): row for name, row in fresh.items()})
-                rows |= fresh
-                bar.update(len(batch))
-    return [rows[key(case, word)] for case in cases for word in case.words]
+    return target, rates["fixed"], flags

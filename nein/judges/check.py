@@ -6,15 +6,16 @@ nein check --kind vqa REF     a reference as `--models.vqa` takes it, or module:
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nein.editors import EditRequest, EditResult
 from nein.engine import images
 from nein.judges.config import CheckConfig
 from nein.loading.errors import MODEL_ERRORS
@@ -24,17 +25,26 @@ from nein.nano.scenes import render
 
 FLAWS = (*MODEL_ERRORS, AssertionError, TypeError, AttributeError, KeyError)
 SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)
-INSTRUCTIONS = (
-    "Remove the cat.", "The image doesn't have any dog.", "No apple in the image.", "Add a clock.",
-)  # fmt: skip
-Check = tuple[str, Callable[[], str]]
+INSTRUCTIONS = ("Remove the cat.", "The image doesn't have any dog.", "Add a clock.")
+#: Method of `Checks` -> what it shows, in this order.
+TITLES = {
+    "contract": "answers everything, in order",
+    "again": "answers the same again",
+    "alone": "answers the same one at a time",
+    "reordered": "answers the same in another order",
+    "untouched": "leaves its input alone",
+    "sizes": "takes images of any size",
+    "bad_input": "refuses bad input with a reason, and only that",
+    "empty": "takes no input at all",
+    "described": "describes itself",
+}
 
 
 class Outcome(NamedTuple):
-    """One line of the list. passed: None for something only reported. reason: what was seen."""
+    """One line of the list. reason: what was seen."""
 
     name: str
-    passed: bool | None
+    passed: bool
     reason: str
 
 
@@ -50,267 +60,225 @@ def run(options: CheckConfig) -> int:
 
     how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
     services = Services.of(options, None)
-    if options.kind != "editor":
-        subject = judges.load(options.kind, options.subject, services=services, **how)
-        outcomes = check_judge(options.kind, subject, options.number)
-    else:
+    if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
         subject = choice.load(batch_size=4, services=lambda: services, **how)
-        outcomes = check_editor(subject, options.number)
+    else:
+        subject = judges.load(options.kind, options.subject, services=services, **how)
     failed = 0
-    for name, passed, reason in outcomes:
-        word = {True: "pass", False: "FAIL", None: "info"}[passed]
-        failed += passed is False
-        print(f"{word}  {name}{': ' if reason else ''}{reason}", flush=True)
+    for name, passed, reason in KINDS[options.kind](subject, options.number).run():
+        failed += not passed
+        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if reason else ''}{reason}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
 
-def picture(seed: int, width: int = 64, height: int = 64) -> np.ndarray:
-    """A scene of the nano world, cut or repeated to that size; (height, width, 3) uint8."""
-    scene = np.asarray(render(source_scene("dev", seed)))
-    rows, columns = np.arange(height) % scene.shape[0], np.arange(width) % scene.shape[1]
-    return np.ascontiguousarray(scene[rows][:, columns])
+def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
+    """A drawn image, cut or repeated to (width, height): (height, width, 3) uint8."""
+    whole = np.asarray(render(source_scene("dev", seed)))
+    rows, columns = np.arange(size[1]) % whole.shape[0], np.arange(size[0]) % whole.shape[1]
+    return np.ascontiguousarray(whole[rows][:, columns])
 
 
-def check_editor(editor: Any, number: int = 6) -> Iterator[Outcome]:
-    """Runs every check; a check that raises has failed with that reason. `number`: samples to edit."""
-    from nein.editors import EditRequest
+class Checks:
+    """What editors and judges have in common: an answer per input, whatever else is asked."""
 
-    requests = [
-        EditRequest(f"s{i}", picture(i), INSTRUCTIONS[i % len(INSTRUCTIONS)], 1000 + i) for i in range(number)
-    ]
-    results: list[Any] = []
+    within: tuple[float, float]  #: how far answers may be apart: asked again, and in other company
 
-    def contract() -> str:
+    def __init__(self, subject: Any, number: int = 6) -> None:
+        self.subject = subject
+        self.inputs = [self.input(seed) for seed in range(number)]
+        self.first: list[Any] = []  # the answers to the inputs, once `contract` has asked
+
+    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Any:
+        """Something to ask, with its `image`."""
+
+    def answer(self, inputs: list[Any]) -> list[Any]:
+        """What the subject makes of inputs."""
+        raise NotImplementedError
+
+    def check(self, inputs: list[Any], answers: list[Any]) -> str:
+        """What is seen; raises Failed for answers that are not of the inputs, or not of the right form."""
+        raise NotImplementedError
+
+    def apart(self, one: Any, other: Any) -> float:
+        """How far two answers to one input are apart; raises Failed where they cannot be compared."""
+        raise NotImplementedError
+
+    def run(self) -> Iterator[Outcome]:
+        """Runs the checks in turn, those after the first only where it left answers; one that raises has
+        failed with that reason."""
+        for method, title in TITLES.items():
+            if method != "contract" and not self.first:
+                yield Outcome(title, False, "not tried: there was no first answer")
+                continue
+            try:
+                yield Outcome(title, True, getattr(self, method)())
+            except FLAWS as error:
+                text = (str(error).strip().splitlines() or [""])[0]
+                kind = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
+                yield Outcome(title, False, f"{kind}{text}")
+
+    def contract(self) -> str:
         start = time.perf_counter()
-        results.extend(editor.edit(requests))
-        seconds = time.perf_counter() - start
-        if [result.id for result in results] != [request.id for request in requests]:
-            raise Failed(f"asked for {[r.id for r in requests]}, got {[r.id for r in results]}")
-        failed = [result for result in results if result.image is None]
-        if nothing := [result.id for result in failed if not result.error]:
-            raise Failed(f"{nothing[0]} has neither a picture nor an error")
-        if len(failed) == len(results):
-            raise Failed(f"every edit failed: {failed[0].error}")
-        return f"{len(results) - len(failed)} of {len(results)} edited, {seconds / number:.2f} s each"
+        self.first = self.answer(self.inputs)
+        seconds = (time.perf_counter() - start) / len(self.inputs)
+        return f"{self.check(self.inputs, self.first)}, {seconds:.2f} s each"
 
-    def pictures() -> str:
-        shapes = {images.check(result.image).shape[:2] for result in results if result.image is not None}
-        return f"uint8 RGB, heights and widths {sorted(shapes)}"
+    def same(self, first: Sequence[Any], second: Sequence[Any], within: float) -> str:
+        worst = max(self.apart(*pair) for pair in zip(first, second, strict=True))
+        if worst > within:
+            raise Failed(f"answers differ by up to {worst:.4g}")
+        return f"largest difference {worst:.1g}"
 
-    def sizes() -> str:
-        odd = [EditRequest(f"o{k}", picture(k, w, h), "Remove the cat.", k) for k, (w, h) in enumerate(SIZES)]
-        for (w, h), result in zip(SIZES, editor.edit(odd), strict=True):
-            if result.image is not None:
-                images.check(result.image)
-            elif not result.error:
-                raise Failed(f"{w}x{h}: neither a picture nor an error")
-        return ", ".join(f"{w}x{h}" for w, h in SIZES)
+    def again(self) -> str:
+        return self.same(self.first, self.answer(self.inputs), self.within[0])
 
-    def bad_input() -> str:
-        bad = [
-            EditRequest("grey", np.zeros((32, 32), np.uint8), "Remove the cat.", 1),
-            EditRequest("float", np.zeros((32, 32, 3), np.float32), "Remove the cat.", 1),
-            EditRequest("mute", picture(1), "", 1),
-        ]
-        answers = editor.edit([requests[0], *bad, requests[1]])
-        if len(answers) != 5:
-            raise Failed(f"5 requests, {len(answers)} results")
-        if any(result.image is not None or not result.error for result in answers[1:4]):
+    def alone(self) -> str:
+        return self.same(self.first, [self.answer([one])[0] for one in self.inputs], self.within[1])
+
+    def reordered(self) -> str:
+        return self.same(self.first, self.answer(self.inputs[::-1])[::-1], self.within[1])
+
+    def untouched(self) -> str:
+        before = [one.image.copy() for one in self.inputs]
+        self.answer(self.inputs)
+        if not all((a == b.image).all() for a, b in zip(before, self.inputs, strict=True)):
+            raise Failed("an input image was changed")
+        return ""
+
+    def sizes(self) -> str:
+        odd = [self.input(seed, size) for seed, size in enumerate(SIZES)]
+        self.check(odd, self.answer(odd))
+        return ", ".join(f"{width}x{height}" for width, height in SIZES)
+
+    def empty(self) -> str:
+        if len(self.answer([])):
+            raise Failed("nothing was asked, yet there are answers")
+        return ""
+
+    def described(self) -> str:
+        facts, mark = self.subject.describe(), self.subject.fingerprint
+        if json.dumps(facts, sort_keys=True) != json.dumps(self.subject.describe(), sort_keys=True):
+            raise Failed("describe() says something else the second time")
+        if not isinstance(mark, str) or len(mark) < 8 or mark != self.subject.fingerprint:
+            raise Failed(f"the fingerprint must be a fixed string of 8 characters or more, not {mark!r}")
+        return f"{len(facts)} facts"
+
+
+class EditorChecks(Checks):
+    """Grey levels may differ by one in other company."""
+
+    within = (0, 1)
+
+    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> EditRequest:
+        return EditRequest(f"s{seed}", scene(seed, size), INSTRUCTIONS[seed % 3], 1000 + seed)
+
+    def answer(self, inputs: list[EditRequest]) -> list[EditResult]:
+        return self.subject.edit(inputs)
+
+    def check(self, inputs: list[EditRequest], answers: list[EditResult]) -> str:
+        if [result.id for result in answers] != [request.id for request in inputs]:
+            raise Failed(f"asked for {[r.id for r in inputs]}, got {[r.id for r in answers]}")
+        edited = [result.image for result in answers if result.image is not None]
+        for result in answers:
+            if result.image is None and not result.error:
+                raise Failed(f"{result.id} has neither an image nor an error")
+        if not edited:
+            raise Failed(f"every edit failed: {answers[0].error}")
+        sizes = {images.check(image).shape[:2] for image in edited}
+        return f"{len(edited)} of {len(inputs)} edited, uint8 RGB, heights and widths {sorted(sizes)}"
+
+    def apart(self, one: EditResult, other: EditResult) -> float:
+        if one.image is None or other.image is None:
+            if one.image is not other.image:
+                raise Failed(f"{one.id} failed only one time: {one.error or other.error}")
+            return 0
+        if one.image.shape != other.image.shape:
+            raise Failed(f"{one.id} is {one.image.shape} one time and {other.image.shape} the other")
+        return int(np.abs(one.image.astype(int) - other.image.astype(int)).max())
+
+    def bad_input(self) -> str:
+        first, last = self.inputs[0], self.inputs[-1]
+        gray, whole = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)
+        bad = [replace(first, image=gray), replace(first, image=whole), replace(first, instruction="")]
+        before, *refused, after = self.answer([first, *bad, last])
+        if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
+            raise Failed("a gray image, a float image or an empty instruction was not refused with a reason")
+        return self.same([self.first[0], self.first[-1]], [before, after], self.within[1])
+
+
+class Question(NamedTuple):
+    image: np.ndarray
+    nouns: list[str]
+
+
+class JudgeChecks(Checks):
+    """Of a VQA judge. Soft scores may differ by a thousandth."""
+
+    within = (1e-3, 1e-3)
+
+    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Question:
+        return Question(scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
+
+    def answer(self, inputs: list[Question]) -> list[list[Any]]:
+        from nein.metrics.judges.base import template
+
+        ask = template(self.subject.template).ask_presence
+        prompts = [[ask(noun) for noun in one.nouns] for one in inputs]
+        return self.subject.ask([one.image for one in inputs], prompts)
+
+    def check(self, inputs: list[Question], answers: list[list[Any]]) -> str:
+        if [len(row) for row in answers] != [len(one.nouns) for one in inputs]:
             raise Failed(
-                "a grey picture, a float picture or an empty instruction was not refused with a reason"
+                f"{[len(one.nouns) for one in inputs]} questions, {[len(r) for r in answers]} answers"
             )
-        return _same_edits(results[:2], [answers[0], answers[4]], 1)
+        return self.check_each(list(itertools.chain(*answers)))
 
-    def seeds() -> str:
-        other = editor.edit([dataclasses.replace(request, seed=request.seed + 1) for request in requests])
-        pairs = [(a.image, b.image) for a, b in zip(results, other, strict=True)]
-        same = all(np.array_equal(a, b) for a, b in pairs if a is not None and b is not None)
-        return f"another seed gives {'the same' if same else 'other'} pictures"
-
-    again, untouched = "gives the same pictures", "leaves its input alone"
-    yield from _run(
-        [
-            ("answers every request, in order", contract),
-            ("gives uint8 RGB pictures", pictures),
-            (f"{again} again", lambda: _same_edits(results, editor.edit(requests), 0)),
-            (f"{again} one at a time (within 1/255)",
-             lambda: _same_edits(results, [editor.edit([request])[0] for request in requests], 1)),
-            (f"{again} in another order (within 1/255)",
-             lambda: _same_edits(results, editor.edit(requests[::-1])[::-1], 1)),
-            (untouched, lambda: _untouched([item.image for item in requests], lambda: editor.edit(requests))),
-            ("takes pictures of any size", sizes),
-            ("refuses bad input with a reason, and only that", bad_input),
-            ("takes an empty batch", lambda: _nothing(editor.edit([]))),
-            ("describes itself", lambda: _described(editor)),
-        ],
-        results,
-    )  # fmt: skip
-    if results:
-        yield _observed("seed", seeds)
-        yield _speed(lambda: editor.edit(requests), number, "pictures")
-
-
-def check_judge(kind: str, judge: Any, number: int = 6) -> Iterator[Outcome]:
-    """The same for a judge of kind "vqa" or "ovd"."""
-    from nein.metrics.judges.base import template
-
-    pictures = [picture(i) for i in range(number)]
-    nouns = [["cat", "dog", "traffic light"][: 1 + i % 3] for i in range(number)]
-    count = sum(map(len, nouns))
-    first: list[Any] = []
-
-    def ask(images: Sequence[np.ndarray], words: Sequence[Sequence[str]]) -> list[list[Any]]:
-        """Its `Answer`s or `Detection`s, in the shape of `words`."""
-        if kind == "ovd":
-            seen = judge.detect(list(images), [list(row) for row in words])
-            return [[boxes[word] for word in row] for boxes, row in zip(seen, words, strict=True)]
-        make = template(judge.template).ask_presence
-        return judge.ask(list(images), [[make(word) for word in row] for row in words])
-
-    def contract() -> str:
-        first.extend(ask(pictures, nouns))
-        if [len(row) for row in first] != [len(row) for row in nouns]:
-            raise Failed(f"{[len(r) for r in nouns]} questions, {[len(r) for r in first]} answers")
-        for answer in itertools.chain(*first):
-            _check_answer(kind, answer)
-        return f"{count} questions about {number} pictures"
-
-    def readable() -> str:
-        texts = [answer.text for answer in itertools.chain(*first)]
-        clear = sum(parse_yes_no(text) is not None for text in texts)
+    def check_each(self, answers: list[Any]) -> str:
+        for one in answers:
+            if not isinstance(one.text, str):
+                raise Failed(f"an answer needs a text, not {one.text!r}")
+            if not all(p is None or 0 <= p <= 1.0001 for p in (one.p_yes, one.p_no)):
+                raise Failed(f"P(yes) and P(no) must lie in [0, 1] or be None, not {one}")
+        clear = sum(parse_yes_no(one.text) is not None for one in answers)
         if not clear:
-            raise Failed(f"no answer is yes or no, for instance {texts[0]!r}")
-        return f"{clear} of {len(texts)} answers begin with yes or no"
+            raise Failed(f"no answer is yes or no, for instance {answers[0].text!r}")
+        return f"{clear} of {len(answers)} answers begin with yes or no"
 
-    def alone() -> str:
-        pairs = zip(pictures, nouns, strict=True)
-        return _same_answers(first, [[ask([image], [[word]])[0][0] for word in row] for image, row in pairs])
+    def apart(self, one: list[Any], other: list[Any]) -> float:
+        worst = 0.0
+        for a, b in zip(one, other, strict=True):
+            if getattr(a, "text", None) != getattr(b, "text", None):
+                raise Failed(f"{a.text!r} one time and {b.text!r} the other")
+            for name in ("score", "p_yes", "p_no"):
+                x, y = getattr(a, name, None), getattr(b, name, None)
+                worst = max(worst, abs((x or 0) - (y or 0)))
+        return worst
 
-    def sizes() -> str:
-        odd = [picture(k, w, h) for k, (w, h) in enumerate(SIZES[1:])]
-        ask(odd, [["cat"]] * len(odd))
-        return ", ".join(f"{w}x{h}" for w, h in SIZES[1:])
+    def empty(self) -> str:
+        if any(self.answer([self.inputs[0]._replace(nouns=[])])):
+            raise Failed("no question was asked about an image, yet there are answers")
+        return super().empty()
 
-    def bad_input() -> str:
+    def bad_input(self) -> str:
         try:
-            ask([np.zeros((8, 8), np.uint8)], [["cat"]])
+            self.answer([Question(np.zeros((8, 8), np.uint8), ["cat"])])
         except (MetricError, ValueError) as error:
             return str(error)
-        raise Failed("a picture of shape (8, 8) was taken")
-
-    yield from _run(
-        [
-            ("answers every question, in order", contract),
-            *([("says yes or no", readable)] if kind == "vqa" else []),
-            ("answers the same again", lambda: _same_answers(first, ask(pictures, nouns))),
-            ("answers the same one at a time", alone),
-            ("answers the same in another order",
-             lambda: _same_answers(first, ask(pictures[::-1], nouns[::-1])[::-1])),
-            ("leaves its input alone", lambda: _untouched(pictures, lambda: ask(pictures, nouns))),
-            ("takes no questions at all", lambda: _nothing(ask([], []), *ask(pictures[:1], [[]]))),
-            ("takes pictures of any shape", sizes),
-            ("refuses what is no picture", bad_input),
-            ("describes itself", lambda: _described(judge)),
-        ],
-        first,
-    )  # fmt: skip
-    if first:
-        yield _speed(lambda: ask(pictures, nouns), count, "questions")
+        raise Failed("an image of shape (8, 8) was taken")
 
 
-def _untouched(pictures: Sequence[np.ndarray], work: Callable[[], Any]) -> str:
-    before = [image.copy() for image in pictures]
-    work()
-    if any((a != b).any() for a, b in zip(before, pictures, strict=True)):
-        raise Failed("a picture was changed")
-    return ""
+class DetectorChecks(JudgeChecks):
+    def answer(self, inputs: list[Question]) -> list[list[Any]]:
+        found = self.subject.detect([one.image for one in inputs], [one.nouns for one in inputs])
+        return [[boxes[noun] for noun in one.nouns] for boxes, one in zip(found, inputs, strict=True)]
+
+    def check_each(self, answers: list[Any]) -> str:
+        for one in answers:
+            if not 0 <= one.score <= 1 or one.count < 0 or len(one.box) != 4:
+                raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {one}")
+        return f"{len(answers)} detections"
 
 
-def _described(subject: Any) -> str:
-    facts = subject.describe()
-    if json.dumps(facts, sort_keys=True) != json.dumps(subject.describe(), sort_keys=True):
-        raise Failed("describe() says something else the second time")
-    mark = subject.fingerprint
-    if not isinstance(mark, str) or len(mark) < 8 or mark != subject.fingerprint:
-        raise Failed(f"the fingerprint must be a fixed string of 8 characters or more, not {mark!r}")
-    return f"{len(facts)} facts"
-
-
-def _nothing(*answers: Sequence[Any]) -> str:
-    if any(map(len, answers)):
-        raise Failed("nothing was asked, yet there are results")
-    return ""
-
-
-def _run(checks: Sequence[Check], first: Sequence[Any]) -> Iterator[Outcome]:
-    """Runs the checks in turn, those after the first only where it left answers in `first`."""
-    for number, (name, check) in enumerate(checks):
-        if number and not first:
-            yield Outcome(name, False, "not tried: there was no first answer")
-            continue
-        try:
-            yield Outcome(name, True, check())
-        except FLAWS as error:
-            text = (str(error).strip().splitlines() or [""])[0]
-            kind = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-            yield Outcome(name, False, f"{kind}{text}")
-
-
-def _observed(name: str, look: Callable[[], str]) -> Outcome:
-    """Something only reported; a subject that fails at it has failed its checks already."""
-    try:
-        return Outcome(name, None, look())
-    except FLAWS as error:
-        return Outcome(name, None, f"not measured ({type(error).__name__})")
-
-
-def _speed(work: Callable[[], Any], count: int, unit: str) -> Outcome:
-    def look() -> str:
-        start = time.perf_counter()
-        work()
-        return f"{count / max(1e-9, time.perf_counter() - start):.2f} {unit} per second"
-
-    return _observed("speed", look)
-
-
-def _same_edits(first: Sequence[Any], second: Sequence[Any], tolerance: int) -> str:
-    """Raises Failed unless pictures agree within `tolerance` grey levels and failures are the same."""
-    worst = 0
-    for a, b in zip(first, second, strict=True):
-        if (a.image is None) != (b.image is None):
-            raise Failed(f"{a.id} failed only one time: {a.error or b.error}")
-        if a.image is None:
-            continue
-        if a.image.shape != b.image.shape:
-            raise Failed(f"{a.id} is {a.image.shape} one time and {b.image.shape} the other")
-        worst = max(worst, int(np.abs(a.image.astype(int) - b.image.astype(int)).max()))
-    if worst > tolerance:
-        raise Failed(f"pictures differ by up to {worst} grey levels")
-    return f"largest difference {worst}"
-
-
-def _check_answer(kind: str, answer: Any) -> None:
-    if kind == "ovd":
-        if not 0 <= answer.score <= 1 or answer.count < 0 or len(answer.box) != 4:
-            raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {answer}")
-        return
-    if not isinstance(answer.text, str):
-        raise Failed(f"an answer needs a text, not {answer.text!r}")
-    for p in (answer.p_yes, answer.p_no):
-        if p is not None and not 0 <= p <= 1.0001:
-            raise Failed(f"P(yes) and P(no) must lie in [0, 1] or be None, not {p}")
-
-
-def _same_answers(first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]]) -> str:
-    worst = 0.0
-    for a, b in zip(itertools.chain(*first), itertools.chain(*second), strict=True):
-        if getattr(a, "text", None) != getattr(b, "text", None):
-            raise Failed(f"{a.text!r} one time and {b.text!r} the other")
-        for x, y in ((getattr(a, n, None), getattr(b, n, None)) for n in ("score", "p_yes", "p_no")):
-            if x is not None and y is not None:
-                worst = max(worst, abs(x - y))
-    if worst > 1e-3:
-        raise Failed(f"soft scores differ by up to {worst:.4f}")
-    return f"soft scores differ by at most {worst:.1e}"
+KINDS = {"editor": EditorChecks, "vqa": JudgeChecks, "ovd": DetectorChecks}

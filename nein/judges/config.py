@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
-from nein.benchmarks.nein.config import Elsewhere
+from nein.benchmarks.nein.config import Elsewhere, EvalConfig
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.engine.errors import UserError, chosen
 from nein.loading.references import Need
 
+if TYPE_CHECKING:
+    from nein.benchmarks.nein.runs import RunDir
+
 KINDS = ("vqa", "ovd")
 SETS = ("sources", "instances", "pasted")
+
+
+def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[RunDir, EvalConfig]:
+    """The first run at or below `path`, and the configuration it was scored with. judges: kind -> reference,
+    in place of the run's own."""
+    from nein.benchmarks.nein.runs import RunDir
+    from nein.engine.folder import runs_below
+
+    below = runs_below(path)
+    if not below:
+        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+    run = RunDir(below[0])
+    given = run.manifest()["config"]
+    given = {**given, "models": {**given.get("models", {}), **(judges or {})}}
+    return run, TypeAdapter(EvalConfig).validate_python(given)
+
+
+def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
+    """Of a judge, or of the run's own."""
+    from nein.models import needs
+
+    return needs.of_model(kind, reference or getattr(read_config(run)[1].models, kind))
 
 
 @dataclass(kw_only=True)
@@ -38,13 +64,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     out: Path | None = option(None, "result folder (default: RUN/calibration)", "Output")
 
     def needs(self) -> list[Need]:
-        from nein.judges.asking import needs_of
-        from nein.models import needs
-
-        found: list[Need] = []
-        for kind, named in self.named.items():
-            found += needs.of_model(kind, named) if named else needs_of(kind, self.run)
-        return found
+        return [need for kind, name in self.named.items() for need in needs_of(kind, self.run, name)]
 
     @property
     def named(self) -> dict[str, str]:
@@ -92,8 +112,6 @@ class RetrievedConfig(Batches, OnDevice, Budget):
     queries: PositiveInt = option(200, "negated captions per task", "Data")
 
     def needs(self) -> list[Need]:
-        from nein.judges.asking import needs_of
-
         return needs_of(self.kind, self.judged_by)
 
 

@@ -1,19 +1,17 @@
-"""Images whose truth is known, for calibrating judges.
+"""Images whose truth is known, for calibrating judges, and controls: does a judge look and read?
 
 sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
-instances  pictures with COCO instance annotations: annotated categories are there, others are not
-pasted     source images with an annotated object of another picture pasted in; the picture itself before that
+instances  images with COCO instance annotations: annotated categories are there, others are not
+pasted     source images with an annotated object of another image pasted in; the image itself before that
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,19 +22,19 @@ from nein.engine.errors import UserError
 from nein.metrics.presence import caption_objects
 from nein.models.judges import CAPTION, OBJECT, Word
 
-#: Share of its picture that an object must cover to be cut out: visible, yet not everything.
+#: Share of its image that an object must cover to be cut out: visible, yet not everything.
 PASTED_AREA = (0.01, 0.3)
-DONORS_TRIED = 40  # objects looked at for a picture before it goes without
-Item = TypeVar("Item")
+DONORS_TRIED = 40  # objects looked at for an image before it goes without
+CONTROLLED = 64  # images that every control is about
 
 
 @dataclass(frozen=True)
 class Case:
-    """One picture with the words to ask about.
+    """One image with the words to ask about.
 
     id       Unique within its set.        cluster  Source image, or source images that share one.
-    picture  Decodes (or makes) the picture, (H, W, 3) uint8 RGB; raises ImageError.
-    control  The control that it is (`nein.judges.controls`); "": none.
+    picture  Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
+    control  A key of `nein.benchmarks.controls.TITLES`; "": none.
     """
 
     set: str
@@ -46,33 +44,34 @@ class Case:
     words: tuple[Word, ...]
     control: str = ""
 
+    @property
+    def present(self) -> tuple[Word, ...]:
+        return tuple(word for word in self.words if word.present)
+
 
 def sources(dataset: Dataset) -> list[Case]:
     """Every source image with the objects of its samples (absent) and the nouns of its captions (present).
 
     Captions are taken at their word: a noun that is not visible counts against the judge.
     """
-    groups: dict[str, list[Sample]] = {}
-    for sample in dataset.samples:
-        groups.setdefault(sample.source_id, []).append(sample)
-    flat = [sample for group in groups.values() for sample in group]
-    objects = caption_objects([sample.caption for sample in flat], protocol="fixed")
-    nouns = {sample.id: found for sample, found in zip(flat, objects, strict=True)}
+    groups: dict[str, list[tuple[Sample, list[str]]]] = {}
+    nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
+    for sample, found in zip(dataset.samples, nouns, strict=True):
+        groups.setdefault(sample.source_id, []).append((sample, found))
     cases = []
-    for source_id, group in groups.items():
-        absent = dict.fromkeys(sample.object for sample in group)
-        present = dict.fromkeys(noun for sample in group for noun in nouns[sample.id] if noun not in absent)
-        words = [Word(name, False, OBJECT) for name in absent]
-        words += [Word(name, True, CAPTION) for name in present]
-        picture = partial(images.decode, group[0].source_path)
-        cases.append(Case("sources", source_id, source_id, picture, tuple(words)))
+    for name, group in groups.items():
+        absent = dict.fromkeys(sample.object for sample, _ in group)
+        present = dict.fromkeys(noun for _, found in group for noun in found if noun not in absent)
+        words = [Word(noun, False, OBJECT) for noun in absent] + [Word(n, True, CAPTION) for n in present]
+        picture = partial(images.decode, group[0][0].source_path)
+        cases.append(Case("sources", name, name, picture, tuple(words)))
     return cases
 
 
 def read_instances(file: Path, folder: Path) -> coco.Annotations:
-    """The pictures of a COCO instance file, which lie in `folder`, and the names of its categories.
+    """The images of a COCO instance file, which lie in `folder`, and the names of its categories.
 
-    Raises UserError when it is not one, when an object has no box, and when pictures are missing.
+    Raises UserError when it is not one, when an object has no box, and when images are missing.
     """
     annotations = coco.read(instances=file, folder=folder)
     for picture in annotations.pictures:
@@ -88,7 +87,7 @@ def read_instances(file: Path, folder: Path) -> coco.Annotations:
 
 
 def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every picture with its annotated categories (present) and as many others, drawn by seed (absent)."""
+    """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
     cases = []
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/instances/{picture.stem}")
@@ -102,59 +101,37 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
 
 
 def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
-    """Every picture once with an object of another one pasted in (present), and once as it is (absent)."""
-    cases, every = [], stock(annotations)
+    """Every image once with an object of another one pasted in (present), and once as it is (absent). The
+    object is worth cutting out, and of no category that the image has."""
+    every = [(image, thing) for image in annotations.pictures for thing in image.objects if not thing.crowd]
+    cases = []
     for picture in annotations.pictures:
         rng = random.Random(f"{seed}/pasted/{picture.stem}")
-        for donor, instance in donors(every, picture, rng):
-            name, part = instance.category, Part(donor.path, instance, (rng.random(), rng.random()))
-            for sign, parts in (("+", [part]), ("-", [])):
-                words, image = (Word(name, bool(parts), OBJECT),), partial(_with, picture.path, parts)
-                case_id, cluster = f"{picture.stem}{sign}{name}", cluster_of(picture.stem)
-                cases.append(Case("pasted", case_id, cluster, image, words))
+        for index in rng.sample(range(len(every)), min(len(every), DONORS_TRIED)):
+            donor, thing = every[index]
+            assert thing.box is not None  # read_instances
+            if thing.category in picture.categories or donor.stem == picture.stem:
+                continue
+            width, height = images.probe(donor.path)
+            area = thing.box[2] * thing.box[3] / (width * height)
+            if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
+                continue
+            place = (rng.random(), rng.random())
+            before = partial(images.decode, picture.path)
+            after = partial(_paste_file, picture.path, donor.path, thing, place)
+            for sign, image in (("+", after), ("-", before)):
+                name, word = (
+                    f"{picture.stem}{sign}{thing.category}",
+                    Word(thing.category, sign == "+", OBJECT),
+                )
+                cases.append(Case("pasted", name, cluster_of(picture.stem), image, (word,)))
             break
     return cases
 
 
-Stock: TypeAlias = Sequence[tuple[coco.Picture, coco.Instance]]
-
-
-def stock(annotations: coco.Annotations) -> Stock:
-    """Every object with its picture, but crowds."""
-    return [(image, thing) for image in annotations.pictures for thing in image.objects if not thing.crowd]
-
-
-def donors(
-    every: Stock, picture: coco.Picture, rng: random.Random
-) -> Iterator[tuple[coco.Picture, coco.Instance]]:
-    """Objects of other pictures, in a drawn order, that are worth cutting out and of no category that this
-    picture has; `DONORS_TRIED` are looked at."""
-    for index in rng.sample(range(len(every)), min(len(every), DONORS_TRIED)):
-        donor, instance = every[index]
-        if instance.category in picture.categories or donor.stem == picture.stem:
-            continue
-        assert instance.box is not None  # read_instances
-        width, height = images.probe(donor.path)
-        _, _, w, h = instance.box
-        if PASTED_AREA[0] <= w * h / (width * height) <= PASTED_AREA[1] and min(w, h) >= 4:
-            yield donor, instance
-
-
-class Part(NamedTuple):
-    """An object of another picture, and where it is pasted: (left, top), as shares of the free room."""
-
-    file: Path
-    what: coco.Instance
-    place: tuple[float, float]
-
-
-def _with(path: Path, parts: Sequence[Part]) -> np.ndarray:
-    picture = images.decode(path)
-    for part in parts:
-        assert part.what.box is not None  # read_instances
-        donor = images.decode(part.file)
-        picture = paste(picture, donor, part.what.box, part.what.polygons, part.place)
-    return picture
+def _paste_file(path: Path, donor: Path, thing: coco.Instance, place: tuple[float, float]) -> np.ndarray:
+    assert thing.box is not None  # read_instances
+    return paste(images.decode(path), images.decode(donor), thing.box, thing.polygons, place)
 
 
 def paste(
@@ -165,18 +142,18 @@ def paste(
     place: tuple[float, float],
 ) -> np.ndarray:
     """`picture` with the part of `donor` inside `box` (and inside the polygons) pasted in; a new array. The
-    part keeps its size in pixels unless that is more than half of the picture."""
+    part keeps its size in pixels unless that is more than half of the image. place: of its left and upper
+    end, as shares of the free room."""
     from PIL import Image, ImageDraw
 
     x, y, width, height = box
-    left, top = max(0, int(x)), max(0, int(y))
-    right = min(donor.shape[1], int(np.ceil(x + width)))
-    bottom = min(donor.shape[0], int(np.ceil(y + height)))
-    part = Image.fromarray(donor[top:bottom, left:right])
+    corners = max(0, int(x)), max(0, int(y)), int(np.ceil(x + width)), int(np.ceil(y + height))
+    corners = (*corners[:2], min(donor.shape[1], corners[2]), min(donor.shape[0], corners[3]))
+    part = Image.fromarray(donor).crop(corners)
     mask = Image.new("L", (donor.shape[1], donor.shape[0]), 0 if polygons else 255)
     for polygon in polygons:
         ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
-    mask = mask.crop((left, top, right, bottom))
+    mask = mask.crop(corners)
     factor = min(1.0, picture.shape[1] / 2 / part.width, picture.shape[0] / 2 / part.height)
     size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
     canvas = Image.fromarray(picture)
@@ -186,18 +163,41 @@ def paste(
 
 
 def cluster_of(name: str) -> str:
-    """NeIn samples of one source image share its number; other pictures stand for themselves."""
+    """NeIn samples of one source image share its number; other images stand for themselves."""
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
 
 
-def thinned(cases: Sequence[Item], limit: int | None) -> list[Item]:
+def thinned(cases: Sequence[Case], limit: int | None) -> list[Case]:
     """At most `limit` cases, evenly spread, so that a small part still covers the whole set."""
     if limit is None or limit >= len(cases):
         return list(cases)
     return [cases[index * len(cases) // limit] for index in range(limit)]
 
 
-def counts(cases: Sequence[Case]) -> Mapping[str, tuple[int, int]]:
-    """Set -> (present, absent) questions."""
-    words = Counter((case.set, word.present) for case in cases for word in case.words)
-    return {name: (words[name, True], words[name, False]) for name in dict.fromkeys(c.set for c in cases)}
+def controls(cases: Sequence[Case], kind: str) -> list[Case]:
+    """Changed images with the same questions, and changed questions about the same images: of images of the
+    set "instances", of which all is known, or of any with objects."""
+    usable = [case for case in cases if case.present]
+    chosen = thinned([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
+    found = []
+    for index, case in enumerate(chosen):
+        black, mirrored = (partial(_changed, case.picture, change) for change in (np.zeros_like, np.fliplr))
+        gone = tuple(replace(word, present=False) for word in case.present)
+        found.append(replace(case, control="black", picture=black, words=gone))
+        found.append(replace(case, control="mirrored", picture=mirrored))
+        names = {word.word for word in case.present}
+        for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
+            if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
+                theirs = tuple(replace(word, present=False) for word in other.present)
+                found.append(replace(case, control="picture", picture=other.picture, words=gone))
+                found.append(replace(case, control="question", words=theirs))
+                break
+        if kind == "vqa":  # a detector is not asked in a sentence
+            for wording, questions in (("negated", case.present), ("reversed", case.words)):
+                words = tuple(replace(word, wording=wording) for word in questions)
+                found.append(replace(case, control=wording, words=words))
+    return found
+
+
+def _changed(picture: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(change(picture()))

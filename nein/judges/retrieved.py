@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from typing import Any
 
-from nein.benchmarks import controls, runner
+from nein.benchmarks import controls
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench import folder as files
 from nein.benchmarks.negbench.folder import ModelTasks
@@ -18,14 +17,12 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.engine.processes import Processes
-from nein.judges.asking import read_config
-from nein.judges.calibrate import ask_all
-from nein.judges.config import RetrievedConfig
+from nein.judges.calibrate import Asking
+from nein.judges.config import RetrievedConfig, read_config
 from nein.judges.known import Case
 from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
-from nein.statistics.calibration import Rates
 
 
 def run(options: RetrievedConfig) -> str:
@@ -43,30 +40,42 @@ def run(options: RetrievedConfig) -> str:
             f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "
             "name; run nein negbench eval first."
         )
-    directory, settings = read_config(options.judged_by)
+    kind, (directory, settings) = options.kind, read_config(options.judged_by)
     known_judges = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.of(options, settings.cache_dir / "answers.sqlite")
-    judge = score.load_models([f"removal_{options.kind}"], settings, device, services)[options.kind]
+    judge = score.load_models([f"removal_{kind}"], settings, device, services)[kind]
     how = JudgeOptions(settings.article, settings.threshold)
-    for known in known_judges:
-        asked_so = how.of(options.kind).items() <= known.manifest.items()
-        if known.manifest["fingerprint"] == judge.fingerprint and asked_so:
-            break
-    else:
+    asked = {"fingerprint": judge.fingerprint, **how.of(kind)}.items()
+    known = next((one for one in known_judges if asked <= one.manifest.items()), None)
+    if known is None:
         raise UserError(
-            f"'{options.judged_by}' holds no calibration of its {options.kind} judge; make one with "
-            f"nein calibrate {options.judged_by} --judges {options.kind}."
+            f"'{options.judged_by}' holds no calibration of its {kind} judge; make one with "
+            f"nein calibrate {options.judged_by} --judges {kind}."
         )
-    controlled = frames.frame(controls.figures(known.rows, known.controls, options.kind))
-    flag = " ".join(controls.flags(controlled, [options.kind]))
+    controlled = frames.frame(controls.figures(known.rows, known.controls, kind))
+    flag, rates = " ".join(controls.flags(controlled, [kind])), known.rates(settings.protocol, role="object")
     for one in runs:
-        _judge(
-            options, one, judge, how, settings.protocol, known.rates(settings.protocol, role="object"), flag
-        )
-    finished = runner.of_folders(NEGBENCH, [one.path for one in found])
-    benchmark = dataclasses.replace(NEGBENCH, headline=(JUDGED, AVOIDED))
-    return runner.write_report(benchmark, options.run, finished, options)
+        folder, figures = one.folder.path / "judged", []
+        asking = Asking(kind, judge, how, folder, options.batch_size)
+        for task in _retrievals(one):
+            queries = judged.queries(task, *one.features(task), most=options.queries, seed=one.config.seed)
+            # Every image that was found once, with all that is asked about it.
+            cases = [
+                Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
+                for image, words in judged.words(queries).items()
+            ]
+            verdicts = {(row["id"], row["word"]): row for row in asking.rows(cases)}
+            rows = list(judged.rows_of(queries, verdicts, settings.protocol))
+            name = task.key
+            atomic.write_lines(folder / f"{name}.jsonl", rows)
+            label = {"task": task.what, "variant": task.variant, "judge": kind}
+            table = scores.table({**label, **row} for row in scores.of_judged(rows))
+            figures.append(frames.label(estimates.of_table(table, rates), judge=kind, flag=flag))
+            print(f"{one.folder.path}: {name}, {len(cases)} images judged", file=sys.stderr)
+        frames.write(one.folder.path / judged.FIGURES, frames.concat(figures))
+    finished = NEGBENCH.of_folders([one.path for one in found])
+    return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
 
 
 def _retrievals(run: ModelTasks) -> list[RetrievalTask]:
@@ -76,28 +85,3 @@ def _retrievals(run: ModelTasks) -> list[RetrievalTask]:
 
 def _first_frame(task: RetrievalTask, name: str) -> Any:
     return task.media.frames(name)[0]
-
-
-def _judge(
-    options: RetrievedConfig, run: ModelTasks, judge: Any, how: JudgeOptions, protocol: str, rates: Rates,
-    flag: str,
-) -> None:  # fmt: skip
-    """Writes the rows of every task of a run, and their figures. flag: what the judge fails."""
-    figures, folder = [], run.folder
-    for task in _retrievals(run):
-        queries = judged.queries(task, *run.features(task), most=options.queries, seed=run.config.seed)
-        # Every picture that was found once, with all that is asked about it.
-        cases = [
-            Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
-            for image, words in judged.words(queries).items()
-        ]
-        answers = ask_all(options.kind, judge, cases, how, folder.path / "judged", options.batch_size)
-        verdicts = {(row["id"], row["word"]): row for row in answers}
-        rows = list(judged.rows_of(queries, verdicts, protocol))
-        name = files.task_name(task)
-        atomic.write_lines(folder.path / "judged" / f"{name}.jsonl", rows)
-        label = {"task": task.name.partition("/")[2], "variant": task.variant, "judge": options.kind}
-        table = scores.table({**label, **row} for row in scores.of_judged(rows))
-        figures.append(frames.label(estimates.of_table(table, rates), judge=options.kind, flag=flag))
-        print(f"{folder.path}: {name}, {len(cases)} pictures judged", file=sys.stderr)
-    frames.write(folder.path / judged.FIGURES, frames.concat(figures))

@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,7 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
-from nein.judges.asking import decoded, read_config
-from nein.judges.config import StudyConfig
+from nein.judges.config import StudyConfig, read_config
 from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels, report
@@ -53,7 +51,12 @@ def run(options: StudyConfig) -> str:
     if not loaded:
         raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
     out = options.out or options.run / "study"
-    return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
+    if options.labels:
+        return _analyse(loaded, out, options.labels)
+    try:
+        return _write(loaded, out, options)
+    except images.ImageError as error:
+        raise UserError(f"A picture cannot be read: {error}") from None
 
 
 def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
@@ -61,36 +64,30 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
     _, config = read_config(options.run)
     truth = {sample.id: sample for sample in dataset.samples if not sample.stays}
-    entries: dict[str, Item] = {}
-    numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
-    plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
-
-    def add(sample: str, sides: Sequence[RunDir], gold: str, views: Sequence[np.ndarray]) -> str:
-        facts = [options.seed, sample, gold, *(one.label for one in sides)]
-        item = hashlib.sha256("/".join(map(str, facts)).encode()).hexdigest()[:10]
-        places = [[one.editor, one.track] for one in sides]
-        plan["items"][item] = {"id": sample, "runs": places, "gold": gold}
-        names = ("left", "right") if options.pairs else ("after",)
-        views = [decoded(partial(images.decode, truth[sample].sample_path)), *views]
-        pictures = zip(
-            ("before", *names), (cards.of_picture(view, SIDE, QUALITY) for view in views), strict=True
-        )
-        entries[item] = Item(item, f"To be removed: {truth[sample].object}", [*pictures])
-        return item
-
-    edits, gold = [], []
-    for sample, sides in _drawn(loaded, [*truth], options):
-        paths = [side.image_path(side.edits[side.index[sample]]) for side in sides]
-        edits.append(add(sample, sides, "", [decoded(partial(images.decode, path)) for path in paths]))
     names = [name for name in truth if any(name in run.index for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
-    for number, name in enumerate(names[: options.gold]):
-        right, wrong = decoded(partial(_right_and_wrong, truth[name], config.align_resolution))
-        views = ((right, wrong), (wrong, right))[number % 2]
-        answers = ("left", "right") if options.pairs else ("gone", "there")
-        gold.append(add(name, [], answers[number % 2], views if options.pairs else views[:1]))
-    if not edits:
+    answers = ("left", "right") if options.pairs else ("gone", "there")
+    known = [(name, list[RunDir](), answers[n % 2]) for n, name in enumerate(names[: options.gold])]
+    drawn = [(name, sides, "") for name, sides in _drawn(loaded, [*truth], options)]
+    if not drawn:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
+    numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
+    plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
+    entries: dict[str, Item] = {}
+    for name, sides, right in (*drawn, *known):
+        facts = [options.seed, name, right, *(one.label for one in sides)]
+        key = hashlib.sha256("/".join(map(str, facts)).encode()).hexdigest()[:10]
+        plan["items"][key] = {"id": name, "runs": [[one.editor, one.track] for one in sides], "gold": right}
+        if right:
+            views = _known(truth[name], right, config.align_resolution)
+        else:
+            views = [images.decode(side.image_path(side.edits[side.index[name]])) for side in sides]
+        views = [images.decode(truth[name].sample_path), *views]
+        titles = ("before", "left", "right") if options.pairs else ("before", "after")
+        pictures = [cards.of_picture(view, SIDE, QUALITY) for view in views]
+        title = f"To be removed: {truth[name].object}"
+        entries[key] = Item(key, title, list(zip(titles, pictures, strict=True)))
+    edits, gold = [*entries][: len(drawn)], [*entries][len(drawn) :]
     atomic.make_folder(out)
     if (out / PLAN).exists():
         old = atomic.read_json(out / PLAN, SHAPE)
@@ -113,13 +110,13 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     )
 
 
-def _right_and_wrong(sample: Sample, resolution: int) -> tuple[np.ndarray, np.ndarray]:
-    """The target, without the object, and the unedited image. A target of another size is cropped as NeIn's
-    samples were, at `resolution`."""
+def _known(sample: Sample, answer: str, resolution: int) -> list[np.ndarray]:
+    """What stands beside the sample where `answer` is right: the target, without the object, or the unedited
+    image, or both. A target of another size is cropped as NeIn's samples were, at `resolution`."""
     wrong, right = images.decode(sample.sample_path), images.decode(sample.source_path)
     if right.shape != wrong.shape:
         right = stretch(r64(right, resolution), (wrong.shape[1], wrong.shape[0]))
-    return right, wrong
+    return {"gone": [right], "there": [wrong], "left": [right, wrong], "right": [wrong, right]}[answer]
 
 
 def _drawn(
@@ -181,6 +178,7 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
 def _where(item: Mapping[str, Any]) -> Labelled:
     """What an item is: sample, and the editor and track of each side."""
     sides = ("",) if len(item["runs"]) == 1 else ("left_", "right_")
-    named = {f"{side}{key}": name for side, run in zip(sides, item["runs"], strict=True)
-             for key, name in zip(("editor", "track"), run, strict=True)}  # fmt: skip
-    return {"id": item["id"], **named}
+    where = {"id": item["id"]}
+    for side, (editor, track) in zip(sides, item["runs"], strict=True):
+        where |= {f"{side}editor": editor, f"{side}track": track}
+    return where

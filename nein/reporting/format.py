@@ -5,7 +5,7 @@ The unit alone decides the digits, so that a metric looks the same in every tabl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import pandas as pd
@@ -61,9 +61,8 @@ def counts(figures: Sequence[Figure], column: str) -> str:
 
 
 def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models") -> str | None:
-    """The widest gap of several (rows of `figures.gap`), in a sentence; None without any. That a model loses
-    most, or least, is said only where its interval overlaps no other's: then they differ significantly at
-    5 %, however their samples depend on each other.
+    """The widest and the smallest gap of several models (rows of `figures.gap`), in a sentence; None without
+    any.
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
     """
@@ -71,28 +70,13 @@ def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models"
     for row in frames.records(gaps):
         by_model.setdefault((row["model"], row.get("source", "")), {})[row["statistic"]] = row
     measured = [rows for rows in by_model.values() if rows["gap"]["value"] is not None]
-    measured.sort(key=lambda rows: -rows["gap"]["value"])
     if not measured:
         return None
-    first, last = measured[0], measured[-1]
-
-    def above(one: Mapping[str, Figure], other: Mapping[str, Figure]) -> bool:
-        low, high = one["gap"].get("low"), other["gap"].get("high")
-        return low is not None and high is not None and low > high
-
-    def ends(rows: Mapping[str, Figure]) -> str:
-        return " to ".join(f"{text(rows[end], interval='none')} %" for end in ("affirmed", "negated"))
-
-    name, smallest = first["gap"]["model"], last["gap"]["model"]
-    loss = f"{what} goes from {ends(first)} when {change}: a gap of {text(first['gap'])} points"
-    if first is last:
-        return f"With {name}, {loss}."
-    if not all(above(first, other) for other in measured[1:]):
-        return (
-            f"Of {len(measured)} {models}, none is significantly worst. With {name}, {loss}; with "
-            f"{smallest}, {text(last['gap'])}."
-        )
-    sentence = f"Of {len(measured)} {models}, {name} loses most: {loss}."
-    if all(above(other, last) for other in measured[:-1]):
-        sentence += f" Smallest gap: {smallest}, {text(last['gap'], interval='none')} (from {ends(last)})."
-    return sentence
+    measured.sort(key=lambda rows: -rows["gap"]["value"])
+    first, last = measured[0], measured[-1]["gap"]
+    ends = " to ".join(f"{text(first[end], interval='none')} %" for end in ("affirmed", "negated"))
+    loss = f"{what} goes from {ends} when {change}: a gap of {text(first['gap'])} points"
+    if len(measured) == 1:
+        return f"With {last['model']}, {loss}."
+    most = f"Of {len(measured)} {models}, {first['gap']['model']} loses most: {loss}"
+    return f"{most}; {last['model']} loses least: {text(last)}."

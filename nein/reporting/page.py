@@ -8,22 +8,20 @@ and no network.
 from __future__ import annotations
 
 import base64
-import colorsys
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup
 
 from nein.engine import atomic
-from nein.reporting.plots import ON_BAR, Drawing, Plot
+from nein.reporting.plots import Plot
 from nein.reporting.tables import Sheet, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -39,13 +37,12 @@ class Section:
     plots: Sequence[Plot] = ()
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """A section of some figures: its plots among the page's figures, its tables below its title."""
 
     section: Section
     sheets: Sequence[Sheet]
-    drawings: Sequence[Drawing]
+    drawings: Sequence[tuple[Plot, Mapping[str, bytes]]]
 
 
 @dataclass(frozen=True)
@@ -91,47 +88,31 @@ class Page:
 
 
 def render(page: Page, shown: Sequence[Shown] = ()) -> str:
-    svgs = ((d.plot.title, base64.b64encode(themed(d.svg)).decode()) for item in shown for d in item.drawings)
-    drawings = [{"title": title, "image": f"data:image/svg+xml;base64,{svg}"} for title, svg in svgs]
-    parts, findings = page.parts, list(dict.fromkeys(page.findings))
-    values = {part.name: part.values() for part in parts}
-    folders = [(TEMPLATES, "page"), *((part.folder, part.name) for part in parts)]
-    css, script = (
-        "".join(_read(folder / f"{name}.{end}") for folder, name in folders) for end in ("css", "js")
-    )
-    script += "".join(_read(path) for part in parts for path in part.scripts)
+    drawings = []
+    for plot, files in (drawing for item in shown for drawing in item.drawings):
+        image = base64.b64encode(files["svg"]).decode()
+        drawings.append({"title": plot.title, "image": f"data:image/svg+xml;base64,{image}"})
+    values = {part.name: part.values() for part in page.parts}
+    places = [TEMPLATES / "page", *(part.folder / part.name for part in page.parts)]
+    css = "".join(_read(place.with_suffix(".css")) for place in places)
+    scripts = [
+        *(place.with_suffix(".js") for place in places),
+        *(file for part in page.parts for file in part.scripts),
+    ]
+    script = "".join(map(_read, scripts))
+    folders = jinja2.FileSystemLoader([*dict.fromkeys(place.parent for place in places)])
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(list(dict.fromkeys(folder for folder, _ in folders))), autoescape=True,
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("page.html.j2").render(
-        policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
-        css=Markup(css), script=Markup(script), page=page, findings=findings, lead=drawings[:1],
-        drawings=drawings[1:], sections=[item for item in shown if item.sheets], **values,
-    )  # fmt: skip
-
-
-_COLOUR = re.compile(rb"(fill|stroke): (?!%b)(#[0-9a-f]{6})\b" % ON_BAR.encode())
-
-
-def themed(svg: bytes) -> bytes:
-    """The drawing with colours that follow the reader's scheme: on a dark page greys are turned over and dark
-    colours made lighter; what is written on bars stays."""
-    colours = sorted({match.group(2).decode() for match in _COLOUR.finditer(svg)})
-    light = "".join(f"--{colour[1:]}:{colour};" for colour in colours)
-    dark = "".join(f"--{colour[1:]}:{at_night(colour)};" for colour in colours)
-    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    svg = _COLOUR.sub(lambda match: b"%b: var(--%b)" % (match[1], match[2][1:]), svg)
-    return svg.replace(b"</svg>", style.encode() + b"</svg>")
-
-
-def at_night(colour: str) -> str:
-    """The colour, "#rrggbb", in place of another one on a dark page."""
-    rgb = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
-    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
-    grey = saturation < 0.4 and not 0.2 < lightness < 0.7
-    turned = 0.075 + 0.9 * (1 - lightness) if grey else max(lightness, 0.66)
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, turned, saturation))
+        loader=folders,
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    given: dict[str, Any] = {"css": Markup(css), "script": Markup(script), "page": page, **values}
+    given["policy"] = policy(script, css, any(entries.get("outside") for entries in values.values()))
+    given |= {"findings": [*dict.fromkeys(page.findings)], "lead": drawings[:1], "drawings": drawings[1:]}
+    given["sections"] = [item for item in shown if item.sheets]
+    return environment.get_template("page.html.j2").render(given)
 
 
 def policy(script: str, css: str, outside: bool) -> str:
@@ -180,18 +161,18 @@ def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:
     folder = beside(page)
     if folder.is_dir() and all(file.suffix == ".js" and file.stem.isdigit() for file in folder.iterdir()):
         shutil.rmtree(folder)
-    waiting: list[bytes] = []
-    files, total = False, 0
+    waiting: list[tuple[int, bytes]] = []
+    total = 0
     for number, chunk in enumerate(chunks):
-        waiting.append(chunk)
+        waiting.append((number, chunk))
         total += len(chunk)
-        if files or total > budget:
-            for index, text in enumerate(waiting, start=number + 1 - len(waiting)):
+        if total > budget:
+            atomic.make_folder(folder)
+            for index, text in waiting:
                 data = b"// chunk of a nein report\nneinChunk(%d,%b);\n" % (index, text)
-                atomic.make_folder(folder)
                 (folder / f"{index:05d}.js").write_bytes(data)
-            waiting, files = [], True
-    return [Markup(text.decode()) for text in waiting]
+            waiting = []
+    return [Markup(text.decode()) for _, text in waiting]
 
 
 def beside(page: Path) -> Path:

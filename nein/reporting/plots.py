@@ -1,4 +1,4 @@
-"""Plots: `bars`, `stack` and `curves` are functions of the frame of figures, drawn by matplotlib.
+"""Plots: `bars` and `curves` are functions of the frame of figures, drawn by matplotlib.
 
 A `Plot` names one of them and the figures that it draws. Panels stand below each other, as wide as a column
 of a paper or a telephone; bars lie, so that names of any length have room.
@@ -7,13 +7,12 @@ of a paper or a telephone; bars lie, so that names of any length have room.
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from nein.reporting import figures as frames
@@ -27,17 +26,15 @@ INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
 BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
 PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2", "#db2777", "#65a30d")
 MARKERS = "osD^vP*Xhp"
-ON_BAR = "#0b0f19"  # text on a light bar: stays dark where a dark page turns `INK` light
 WIDTH = 3.4  # inches
 _ASIDE = 0.035  # between lines that would hide each other, where one step of x is 1
-_STYLE: Any = {
-    "svg.hashsalt": "nein", "text.parse_math": False, "font.size": 8, "axes.titlesize": 8,
-    "lines.markersize": 4, "axes.titlelocation": "left", "legend.frameon": False, "legend.fontsize": 8,
-    "legend.handlelength": 1.2, "legend.columnspacing": 1.5,
-    "errorbar.capsize": 1.5, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "grid.color": FAINT,
-    "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
-}  # fmt: skip
+_STYLE: Any = (
+    dict.fromkeys(("font.size", "axes.titlesize", "legend.fontsize"), 8)
+    | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    | dict.fromkeys(("axes.spines.top", "axes.spines.right", "text.parse_math", "legend.frameon"), False)
+    | {"svg.hashsalt": "nein", "lines.markersize": 4, "axes.titlelocation": "left", "errorbar.capsize": 1.5}
+    | {"legend.handlelength": 1.2, "legend.columnspacing": 1.5, "axes.axisbelow": True, "grid.color": FAINT}
+)
 
 
 class Plot(NamedTuple):
@@ -54,53 +51,34 @@ class Plot(NamedTuple):
         chosen = frames.select(figures, **self.where)
         return chosen[chosen["value"].notna()] if "value" in chosen else chosen
 
+    def files(self, figures: pd.DataFrame, stamp: str, kinds: Sequence[str]) -> dict[str, bytes]:
+        """ "png", "svg" -> the plot of `shown` figures; `stamp` stands below it."""
+        import matplotlib
+
+        found = {}
+        with matplotlib.rc_context(_STYLE):
+            canvas = self.draw(figures, **self.options)
+            if stamp:
+                canvas.supxlabel(textwrap.fill(stamp, 58), x=0.01, ha="left", fontsize=8, color=GREY)
+            canvas.draw_without_rendering()
+            canvas.set_layout_engine("none")  # laid out once for all kinds
+            for kind in kinds:
+                buffer, undated = io.BytesIO(), {"png": "Software", "svg": "Date"}[kind]
+                canvas.savefig(buffer, format=kind, dpi=220, metadata={undated: None})
+                found[kind] = buffer.getvalue()
+        return found
+
 
 def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any) -> Plot:
     return Plot(key, title, where, draw, options)
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A plot of its figures; `stamp` stands below it."""
-
-    plot: Plot
-    figures: pd.DataFrame
-    stamp: str = ""
-
-    @cached_property
-    def png(self) -> bytes:
-        return self._printed("png", "Software")
-
-    @cached_property
-    def svg(self) -> bytes:
-        return self._printed("svg", "Date")
-
-    @cached_property
-    def _canvas(self) -> Canvas:
-        import matplotlib
-
-        with matplotlib.rc_context(_STYLE):
-            canvas = self.plot.draw(self.figures, **self.plot.options)
-            if self.stamp:
-                canvas.supxlabel(textwrap.fill(self.stamp, 58), x=0.01, ha="left", fontsize=8, color=GREY)
-            layout = canvas.get_layout_engine()
-            assert layout is not None
-            layout.execute(canvas)
-            canvas.set_layout_engine("none")  # once for both formats
-            return canvas
-
-    def _printed(self, kind: str, unsaid: str) -> bytes:
-        import matplotlib
-
-        buffer = io.BytesIO()
-        with matplotlib.rc_context(_STYLE):
-            self._canvas.savefig(buffer, format=kind, dpi=220, metadata={unsaid: None})
-        return buffer.getvalue()
-
-
-def drawings(plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "") -> list[Drawing]:
-    """The plots that the frame has figures for."""
-    return [Drawing(plot, shown, stamp) for plot in plots if len(shown := plot.shown(figures))]
+def drawings(
+    plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = ("png", "svg")
+) -> list[tuple[Plot, dict[str, bytes]]]:
+    """The plots that the frame has figures for, each with its files."""
+    chosen = [(plot, plot.shown(figures)) for plot in plots if kinds]
+    return [(plot, plot.files(rows, stamp, kinds)) for plot, rows in chosen if len(rows)]
 
 
 def bars(
@@ -110,12 +88,12 @@ def bars(
     series: str,
     panel: Sequence[str] = (),
     order: Sequence[str] = (),
-    names: Mapping[str, str] | None = None,
-    colors: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
+    colors: Mapping[str, str] = MappingProxyType({}),
     axis: str = "per cent",
     limits: tuple[float, float] | None = (0, 100),
     rule: float | Mapping[str, float] | None = None,
-    marks: Mapping[str, str] | None = None,
+    marks: Mapping[str, str] = MappingProxyType({}),
     dots: bool = False,
 ) -> Canvas:
     """Bars with intervals: a panel per entry of the columns `panel`, a group of bars per entry of `place`, a
@@ -129,21 +107,21 @@ def bars(
             across the group.
     dots    A dot in place of a bar, for figures that do not grow from zero.
     """
-    names, marks, figures = names or {}, marks or {}, _joined(figures, place, panel)
+    figures = _joined(figures, place, panel)
     drawn = figures[~figures["metric"].isin([*marks])]
     places, kinds, entries = (frames.values(drawn, column, order) for column in ("_place", series, "_panel"))
-    ticks = [_tick(names.get(entry, entry)) for entry in places]
+    full = [names.get(entry, entry) for entry in places]
+    ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
     lines = 1 + max(tick.count("\n") for tick in ticks)
     height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(places)
     canvas, axes = panels([names.get(entry, entry) for entry in entries], height)
-    middle = {entry: float(y) for y, entry in enumerate(places)}
     aside = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
-    paint = _colors(kinds, colors)
     for at, entry in zip(axes, entries or [""], strict=True):
-        for kind in kinds:
+        for kind, usual in zip(kinds, itertools.cycle(PALETTE), strict=False):
             rows = frames.select(drawn, **{"_panel": entry, series: kind})
-            ys = np.array([middle[entry] for entry in rows["_place"]]) + aside[kind]
-            look: Any = {"color": paint[kind], "label": names.get(kind, kind), "xerr": _reach(rows)}
+            ys = rows["_place"].map(places.index).to_numpy(float) + aside[kind]
+            color = colors.get(kind, usual)
+            look: Any = {"color": color, "label": names.get(kind, kind), "xerr": _reach(rows)}
             if dots:
                 at.errorbar(rows["value"], ys, fmt="o", elinewidth=1.2, **look)
             else:
@@ -151,51 +129,21 @@ def bars(
                 at.barh(ys, rows["value"], 0.72 / len(kinds), alpha=0.85, error_kw=ends, **look)
         for metric, marker in marks.items():
             rows = frames.select(figures, metric=metric, _panel=(entry, ""), _place=places)
-            ys = np.array([middle[entry] for entry in rows["_place"]])
+            ys = rows["_place"].map(places.index).to_numpy(float)
             if marker == "|":
                 at.vlines(rows["value"], ys - 0.45, ys + 0.45, color=INK, linewidth=1, linestyle=":")
             elif len(rows):
                 look = {"color": "white", "markeredgecolor": INK, "label": metric, "zorder": 4}
-                ys = ys + [aside[kind] for kind in rows[series]]
-                at.plot(rows["value"], ys, marker, clip_on=False, **look)
+                at.plot(rows["value"], ys + rows[series].map(aside), marker, clip_on=False, **look)
         at.set_yticks(range(len(ticks)), ticks)
-        at.set(xlabel=axis, ylim=(len(ticks) - 0.5, -0.5), **({"xlim": limits} if limits else {}))
+        at.set(xlabel=axis, ylim=(len(ticks) - 0.5, -0.5))
+        if limits:
+            at.set_xlim(limits)
         at.grid(axis="x")
         at.axvline(0, color=INK, linewidth=0.8)
         dashed = rule.get(entry) if isinstance(rule, Mapping) else rule
         if dashed is not None:
             at.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
-    return with_legend(canvas)
-
-
-def stack(
-    figures: pd.DataFrame,
-    *,
-    place: Sequence[str],
-    series: str,
-    colors: Mapping[str, str],
-    names: Mapping[str, str] | None = None,
-    axis: str = "per cent",
-) -> Canvas:
-    """A bar per entry of `place`, cut into the shares of `series`, which add up to the whole."""
-    figures = _joined(figures, place, ())
-    wide = figures.pivot(index="_place", columns=series, values="value")
-    wide = wide.reindex(index=frames.values(figures, "_place"), columns=[*colors]).fillna(0.0)
-    counts = figures.groupby("_place")["n"].max()
-    ticks = [_tick(f"{entry}, n\N{NO-BREAK SPACE}{counts[entry]:g}") for entry in wide.index]
-    lines = 1 + max(tick.count("\n") for tick in ticks)
-    canvas, [at] = panels([], 0.4 + max(0.34, 0.13 * lines + 0.1) * len(wide))
-    left = np.zeros(len(wide))
-    for kind, color in colors.items():
-        widths = wide[kind].to_numpy(float)
-        bar = at.barh(range(len(wide)), widths, 0.65, left, color=color, label=(names or {}).get(kind, kind))
-        red, green, blue = (int(color[start : start + 2], 16) for start in (1, 3, 5))
-        ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else ON_BAR
-        texts = [f"{width:.0f}" if width >= 6 else "" for width in widths]
-        at.bar_label(bar, texts, label_type="center", color=ink)
-        left += widths
-    at.set_yticks(range(len(wide)), ticks)
-    at.set(xlabel=axis, ylim=(len(wide) - 0.5, -0.5), xlim=(0, 100))
     return with_legend(canvas)
 
 
@@ -207,8 +155,8 @@ def curves(
     panel: Sequence[str],
     axes: tuple[str, str],
     order: Sequence[str] = (),
-    names: Mapping[str, str] | None = None,
-    hollow: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
+    hollow: Mapping[str, str] = MappingProxyType({}),
     limits: tuple[float, float] = (0, 100),
     rule: float | None = None,
     diagonal: bool = False,
@@ -220,10 +168,9 @@ def curves(
     hollow    Entries of columns whose figures are drawn dotted, with open markers.
     diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
     """
-    names, figures = names or {}, _joined(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
+    figures = _joined(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.values(figures, "_panel", order), frames.values(figures, line, order)
     counted = not log and bool((figures[x] % 1 == 0).all())
-    paint = _colors(lines)
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
     for at, entry in zip(every, entries, strict=True):
         for number, kind in enumerate(lines):
@@ -232,13 +179,18 @@ def curves(
             aside = _ASIDE * (number - (len(lines) - 1) / 2) if counted else 0.0
             marked: Any = frames.select(rows, **hollow).index if hollow else []
             for part, style in ((rows.drop(marked), "-"), (rows.loc[marked], ":")):
+                color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+                look: Any = {
+                    "color": color,
+                    "marker": marker,
+                    "label": names.get(kind, kind),
+                    "linestyle": style,
+                }
+                look |= {"elinewidth": 0.8, "linewidth": 1.1, "clip_on": limits != (0, 100)}
+                face = "white" if style == ":" else color
                 if len(part):
-                    at.errorbar(
-                        part[x] + aside, part["value"], yerr=_reach(part), linestyle=style, elinewidth=0.8,
-                        linewidth=1.1, marker=MARKERS[number % len(MARKERS)], color=paint[kind],
-                        markerfacecolor="white" if style == ":" else paint[kind],
-                        clip_on=limits != (0, 100), label=names.get(kind, kind),
-                    )  # fmt: skip
+                    reach = _reach(part)
+                    at.errorbar(part[x] + aside, part["value"], yerr=reach, markerfacecolor=face, **look)
         at.set(xlabel=axes[0], ylabel=axes[1], ylim=limits)
         at.grid()
         if counted:
@@ -297,13 +249,3 @@ def with_legend(canvas: Canvas) -> Canvas:
         columns = max(1, min(4, len(found), 54 // (7 + max(map(len, found)))))
         canvas.legend([*found.values()], [*found], ncols=columns, loc="outside upper left")
     return canvas
-
-
-def _colors(entries: Sequence[str], colors: Mapping[str, str] | None = None) -> dict[str, str]:
-    usual = {entry: PALETTE[number % len(PALETTE)] for number, entry in enumerate(entries)}
-    return {entry: (colors or {}).get(entry, color) for entry, color in usual.items()}
-
-
-def _tick(name: str) -> str:
-    """A name beside its bar, in lines; only the end of a long one."""
-    return textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24)

@@ -23,9 +23,14 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
          with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
     """
+    kinds = ("png", "svg") if "plots" in formats else ("svg",) if "html" in formats else ()
     parts = [
-        Shown(part, tables.sheets(part.tables, figures), plots.drawings(part.plots, figures, page.stamp))
-        for part in page.sections or ()
+        Shown(
+            section,
+            tables.sheets(section.tables, figures),
+            plots.drawings(section.plots, figures, page.stamp, kinds),
+        )
+        for section in page.sections or ()
     ]
     sheets = [sheet for part in parts for sheet in part.sheets]
     files: dict[Path, str | bytes] = {}
@@ -37,10 +42,9 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
     if "tex" in formats:
         files[_place(out, "table.tex")] = tables.latex(sheets, page.title)
     if "plots" in formats:
-        for drawing in (drawing for part in parts for drawing in part.drawings):
-            name = drawing.plot.key.replace("_", "-")
-            files[_place(out, f"{name}.png", part=True)] = drawing.png
-            files[_place(out, f"{name}.svg", part=True)] = drawing.svg
+        for plot, drawn in (drawing for part in parts for drawing in part.drawings):
+            for kind, data in drawn.items():
+                files[_place(out, f"{plot.key.replace('_', '-')}.{kind}", part=True)] = data
     if "html" in formats:
         files[_place(out, "report.html")] = render(page, parts)
     for path, content in files.items():

@@ -39,13 +39,14 @@ class ScoreTable:
         self.frame = frame
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], details: Sequence[str] = ()) -> ScoreTable:
-        """The table of rows, which are read once and not kept: `value` (a number; None: unscored, for the
-        `reason`), `id`, and what else they have of `COLUMNS` and `details`. Without a `source` a sample is
-        its own, without a `metric` it is "accuracy"."""
+    def of(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
+        """The table of rows, dataclasses or mappings, which are read once and not kept: `value` (a number;
+        None: unscored, for the `reason`), `id`, and what else they have of `COLUMNS` and `details`. Without a
+        `source` a sample is its own, without a `metric` it is "accuracy"."""
         each = [(name, dict[Any, int](), array("i")) for name in (*COLUMNS, *details)]
         values = array("d")
-        for row in rows:
+        for given in rows:
+            row = given if isinstance(given, Mapping) else vars(given)
             defaults = {"source": row["id"], "metric": "accuracy"}
             for name, known, column in each:
                 entry = row.get(name, defaults.get(name))

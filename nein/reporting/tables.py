@@ -113,7 +113,7 @@ class Table:
         for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
         heads = [row.column if row.title is None else row.title for row in self.rows]
-        cells: list[list[str]] = [
+        cells = [
             [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
         ]
         best: set[tuple[int, int]] = set()
@@ -126,31 +126,29 @@ class Table:
             heads.append(column.title)
             for line, members in zip(cells, chosen, strict=True):
                 line.append(column.show(members) if members else format.DASH)
-            best |= {(row, at) for row in self._best(column, list(lines), first)}
+            if column.higher_is_better is not None:
+                best |= {(row, at) for row in self._best(bool(column.higher_is_better), [*lines], first)}
             links |= {(row, at): str(f[column.link]) for row, f in enumerate(first) if f.get(column.link)}
         return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best), links)
 
-    def _best(self, column: Column, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
+    def _best(self, higher: bool, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
         """The rows with the best of several models measured here that differ in nothing else; values that
         look the same are equally good."""
-        position = next((index for index, row in enumerate(self.rows) if row.column == "model"), None)
-        if position is None or column.higher_is_better is None:
-            return []
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
+        others = [index for index, row in enumerate(self.rows) if row.column != "model"]
         for number, (key, figure) in enumerate(zip(keys, figures, strict=True)):
-            unfit = figure.get("source") == "printed" or figure.get("refused")
+            unfit = figure.get("source") == "printed" or figure.get("refused") or len(others) == len(key)
             if figure.get("value") is not None and not unfit:
-                printed = float(format.number(figure["value"], figure["unit"]))
-                groups.setdefault((*key[:position], *key[position + 1 :]), []).append((printed, number))
-        best = max if column.higher_is_better else min
+                printed = float(format.number(figure["value"], figure["unit"])) * (1 if higher else -1)
+                groups.setdefault(tuple(key[index] for index in others), []).append((printed, number))
         several = (group for group in groups.values() if len(group) > 1)
-        return [number for group in several for printed, number in group if printed == best(group)[0]]
+        return [number for group in several for printed, number in group if printed == max(group)[0]]
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
+    given = ((figure.get(name, ""), wanted) for name, wanted in where.items())
     return all(
-        figure.get(name, "") in (wanted if isinstance(wanted, tuple | list) else (wanted,))
-        for name, wanted in where.items()
+        entry in (wanted if isinstance(wanted, tuple | list) else (wanted,)) for entry, wanted in given
     )
 
 
@@ -179,12 +177,11 @@ def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
     return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
-    "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-    "±": r"$\pm$", "–": "--", "×": r"$\times$", "<": r"$<$", ">": r"$>$",
-}  # fmt: skip
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+    | {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "±": r"$\pm$", "×": r"$\times$", "<": r"$<$", ">": r"$>$"}
+)
 
 
 def plain(sheet: Sheet, lines: int) -> str:
@@ -217,24 +214,15 @@ def latex(sheets: Iterable[Sheet], title: str) -> str:
     """One `table` environment each, for \\usepackage{booktabs}; long tables go over pages with longtable."""
     parts = [f"% {_one_line(title)}", r"% Needs \usepackage{booktabs,longtable} and UTF-8."]
     for sheet in sheets:
-        frame = pd.DataFrame(sheet.rows, columns=sheet.columns).map(latex_text)
-        parts.append(
-            frame.to_latex(
-                index=False,
-                escape=False,
-                header=[*map(latex_text, sheet.columns)],
-                column_format="l" * len(sheet.columns),
-                longtable=len(sheet.rows) > 40,
-                caption=latex_text(f"{sheet.title}. {sheet.note}".strip()),
-                label=f"tab:nein-{sheet.key.replace('_', '-')}",
-            ).rstrip()
-        )
+        frame = pd.DataFrame(sheet.rows, columns=[*map(latex_text, sheet.columns)]).map(latex_text)
+        how: Any = {"caption": latex_text(f"{sheet.title}. {sheet.note}".strip()), "escape": False}
+        how |= {"label": f"tab:nein-{sheet.key.replace('_', '-')}", "longtable": len(sheet.rows) > 40}
+        parts.append(frame.to_latex(index=False, column_format="l" * len(sheet.columns), **how).rstrip())
     return "\n\n".join(parts) + "\n"
 
 
 def latex_text(text: str) -> str:
-    text = "".join(_LATEX.get(char, char) for char in _one_line(text))
-    return re.sub(r'"([^"]*)"', r"``\1''", text)
+    return re.sub(r'"([^"]*)"', r"``\1''", _one_line(text).translate(_LATEX))
 
 
 def markdown_cell(text: str) -> str:

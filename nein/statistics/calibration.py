@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from nein import statistics
-from nein.statistics.estimates import Clusters, Estimate, bounded, cluster_columns, pairs
+from nein.statistics.estimates import Clusters, Estimate, bounded, numbered, pairs
 
 #: Below this sensitivity + specificity - 1 nothing is corrected: errors of the rates are multiplied by its
 #: inverse, here five.
@@ -37,15 +38,13 @@ class Rates:
         """sensitivity + specificity - 1."""
         if self.sensitivity is None or self.specificity is None:
             return None
-        value, low, high = propagated(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
-        n = self.sensitivity.n + self.specificity.n
-        return Estimate(value, low, high, None, n, min(self.sensitivity.clusters, self.specificity.clusters))
+        return propagated(lambda se, sp: se + sp - 1, self.sensitivity, self.specificity)
 
 
-def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float, float, float]:
-    """(value, low, high) of a function of independent estimates (MOVER): the distances at the ends of their
-    intervals add up as squares. One without an interval counts as known. Source: Zou & Donner, Statistics in
-    Medicine 27 (2008); Newcombe, Communications in Statistics 40 (2011)."""
+def propagated(function: Callable[..., float], *parts: Estimate) -> Estimate:
+    """A function of independent estimates (MOVER): the distances at the ends of their intervals add up as
+    squares. One without an interval counts as known. Source: Zou & Donner, Statistics in Medicine 27 (2008);
+    Newcombe, Communications in Statistics 40 (2011)."""
     values = [part.value for part in parts]
     value = function(*values)
     down = up = 0.0
@@ -54,7 +53,8 @@ def propagated(function: Callable[..., float], *parts: Estimate) -> tuple[float,
         moved = [function(*values[:index], end, *values[index + 1 :]) for end in ends]
         down += max(0.0, value - min(moved)) ** 2
         up += max(0.0, max(moved) - value) ** 2
-    return value, value - math.sqrt(down), value + math.sqrt(up)
+    n, clusters = sum(part.n for part in parts), min(part.clusters for part in parts)
+    return Estimate(value, value - math.sqrt(down), value + math.sqrt(up), None, n, clusters)
 
 
 def rates(
@@ -64,16 +64,15 @@ def rates(
     scores: Sequence[float | None] | None = None,
 ) -> Rates:
     """From cases of known truth. verdicts: None where nothing can be read; scores: soft ones of "present"."""
-    cases = list(zip(present, verdicts, clusters, scores or [None] * len(verdicts), strict=True))
-
-    def share(there: bool) -> Estimate | None:
-        hits = [(bool(verdict) == there, where) for truth, verdict, where, _ in cases
-              if bool(truth) == there and verdict is not None]  # fmt: skip
-        return statistics.bounded_mean([right for right, _ in hits], [where for _, where in hits])
-
-    soft = [(score, truth, where) for truth, _, where, score in cases if score is not None]
+    shares = []
+    for there in (True, False):
+        cases = zip(present, verdicts, clusters, strict=True)
+        hits = [(v == there, c) for truth, v, c in cases if truth == there and v is not None]
+        shares.append(statistics.bounded_mean([hit for hit, _ in hits], [cluster for _, cluster in hits]))
+    given = zip(scores or [None] * len(verdicts), present, clusters, strict=True)
+    soft = [(score, truth, cluster) for score, truth, cluster in given if score is not None]
     auc = roc_auc(*zip(*soft, strict=True)) if soft else None
-    return Rates(share(True), share(False), auc, sum(said is None for said in verdicts))
+    return Rates(shares[0], shares[1], auc, sum(verdict is None for verdict in verdicts))
 
 
 @dataclass(frozen=True)
@@ -89,25 +88,19 @@ class Corrected:
     needed: int | None = None
 
 
-def correct_removal(judged: Estimate, judge: Rates) -> Corrected:
+def correct(judged: Estimate, judge: Rates, what: Literal["removal", "retention"] = "removal") -> Corrected:
     """The share of objects really gone, from the share r that the judge no longer sees:
-    (r + Se - 1) / (Se + Sp - 1), if the judge errs on edited pictures as often as in its calibration. Refused
+    (r + Se - 1) / (Se + Sp - 1), if the judge errs on edited images as often as in its calibration. Refused
     where Se + Sp - 1 may be as low as `MIN_YOUDEN`. Source: Rogan & Gladen, American Journal of Epidemiology
-    107 (1978)."""
-    return _rogan_gladen(judged, judge.specificity, judge.sensitivity, judge)
+    107 (1978).
 
-
-def correct_retention(judged: Estimate, judge: Rates) -> Corrected:
-    """The share of objects really still there, with the rates exchanged: (r + Sp - 1) / (Se + Sp - 1).
-
-    Objects that the judge saw before the edit are easier to see than others: the calibrated sensitivity is a
-    lower bound at best, and a figure too high for it is refused.
+    Of Retention, the share of objects really still there, the rates are exchanged. Objects that the judge saw
+    before the edit are easier to see than others: the calibrated sensitivity is a lower bound at best, and a
+    figure too high for it is refused.
     """
-    return _rogan_gladen(judged, judge.sensitivity, judge.specificity, judge)
-
-
-def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | None, judge: Rates) -> Corrected:
-    """`hit`: P(judge says the thing counted | it is so); `reject`: P(judge denies it | it is not so)."""
+    hit, reject = judge.specificity, judge.sensitivity  # P(counted | it is so), P(not counted | it is not so)
+    if what == "retention":
+        hit, reject = reject, hit
     youden = judge.youden
     if hit is None or reject is None or youden is None or youden.low is None:
         return Corrected(None, None, None, "the calibration lacks present or absent objects")
@@ -121,9 +114,11 @@ def _rogan_gladen(judged: Estimate, hit: Estimate | None, reject: Estimate | Non
     )
 
 
-def _in_range(found: tuple[float, float, float], impossible: str, n: int | None = None) -> Corrected:
+def _in_range(found: Estimate, impossible: str, n: int | None = None) -> Corrected:
     """A share, cut to 0 and 1, and its interval moved with it; refused where no part of that lies within."""
-    value, low, high = found
+    value, low, high = found.value, found.low, found.high
+    assert low is not None
+    assert high is not None
     if low > 1 or high < 0:
         return Corrected(None, None, None, impossible, n)
     share = min(1.0, max(0.0, value))
@@ -254,8 +249,8 @@ def _jackknife(
     """A figure from -1 to 1 of the sums of a table, (n, D); None where it is NaN. Every cluster is left out
     once; a figure that then does not exist counts as -1. function: (B, D) sums -> (B,) figures, and how far
     chance disagrees."""
-    columns = cluster_columns(clusters)
-    sums = np.stack([np.bincount(columns.member, each, columns.count) for each in table.T], 1)  # (G, D)
+    numbers = numbered(clusters)
+    sums = np.stack([np.bincount(numbers, each) for each in table.T], 1)  # (G, D)
     total = sums.sum(0)[None]
     with np.errstate(invalid="ignore", divide="ignore"):
         [value], [chance] = function(total)
@@ -263,8 +258,8 @@ def _jackknife(
     if np.isnan(value):
         return None
     pulls = np.nan_to_num(left_out, nan=-1.0, neginf=-1.0) - value
-    n = len(table) * min(1.0, 2 * float(chance))
-    return bounded(float(value), pulls * (columns.count - 1) / columns.count, columns, n, len(table), -1.0)
+    n, sizes = len(table) * min(1.0, 2 * float(chance)), np.bincount(numbers)
+    return bounded(float(value), pulls * (len(sizes) - 1) / len(sizes), sizes, n, -1.0)
 
 
 def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[Hashable]) -> Estimate | None:
@@ -284,7 +279,6 @@ def roc_auc(scores: Sequence[float], truth: Sequence[bool], clusters: Sequence[H
     beaten = rankdata(x) - inside  # how many of the other kind are below, ties half
     wins = np.where(positive, beaten / n_down, 1 - beaten / n_up)
     value = float(wins[positive].mean())
-    columns = cluster_columns(clusters)
     parts = (wins - value) / np.where(positive, n_up, n_down)
-    pulls = np.bincount(columns.member, parts, columns.count)
-    return bounded(value, pulls, columns, min(n_up, n_down), len(x), 0.0)
+    numbers = numbered(clusters)
+    return bounded(value, np.bincount(numbers, parts), np.bincount(numbers), min(n_up, n_down), 0.0)

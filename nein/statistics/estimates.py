@@ -27,8 +27,7 @@ from nein.statistics.intervals import LEVEL
 #: Source images from which on the spread of values within a range gives their interval; with fewer it falls
 #: short of 95 %, and they count as yes and no.
 ENOUGH = 13
-#: The cluster of every value, by name, or what `cluster_columns` made of them.
-Clusters: TypeAlias = "Sequence[Hashable] | Columns"
+Clusters: TypeAlias = Sequence[Hashable]  # of every value, by name
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,11 @@ def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate |
         return None
     x = np.asarray(values, dtype=np.float64)
     value = float(x.mean())
-    [sums] = _cluster_sums(clusters, x - value)
+    sums = np.bincount(numbered(clusters), x - value)
     error = _error(sums / len(x), float(np.abs(x).max()))
     if not error:
         return Estimate(value, None, None, error, len(x), len(sums))
-    from scipy.special import stdtrit
-
-    reach = float(stdtrit(len(sums) - 1, (1 + LEVEL) / 2)) * error
+    reach = _reach(len(sums) - 1) * error
     return Estimate(value, value - reach, value + reach, error, len(x), len(sums))
 
 
@@ -106,13 +103,24 @@ def _bounded(
     n = int((w > 0).sum())
     if low < 0:
         middle, error = intervals.bonett_price(up, down, sample.size)
-        ends = max(-1.0, middle - sample.reach * error), min(1.0, middle + sample.reach * error)
+        reach = _reach(sample.freedom) * error
+        ends = max(-1.0, middle - reach), min(1.0, middle + reach)
         p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
         return sample.estimate(value, ends, n, scale, offset), p
     if sample.freedom is None:
-        return sample.estimate(value, intervals.clopper_pearson(value, sample.size), n, scale, offset), None
-    ends = intervals.wilson(value * sample.size, sample.size, sample.reach)
+        ends = intervals.clopper_pearson(value, sample.size)
+    else:
+        ends = intervals.wilson(value * sample.size, sample.size, _reach(sample.freedom))
     return sample.estimate(value, ends, n, scale, offset), None
+
+
+def _reach(freedom: int | None) -> float:
+    """Standard errors to either end of an interval, of Student's t or of the normal distribution."""
+    if freedom is None:
+        return intervals.Z
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 @dataclass(frozen=True)
@@ -124,15 +132,6 @@ class _Independent:
     error: float | None
     clusters: int
     freedom: int | None = None
-
-    @property
-    def reach(self) -> float:
-        """Standard errors to either end of the interval."""
-        if self.freedom is None:
-            return intervals.Z
-        from scipy.special import stdtrit
-
-        return float(stdtrit(self.freedom, (1 + LEVEL) / 2))
 
     def estimate(
         self, value: float, ends: intervals.Ends, n: int, scale: float = 1.0, offset: float = 0.0
@@ -154,7 +153,8 @@ def _independent(
     """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
     `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
     Kish's size of unequal weights."""
-    pulls, sizes = _cluster_sums(clusters, parts, shares)
+    numbers = numbered(clusters)
+    pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)
     pulls, sizes = pulls[sizes > 0], sizes[sizes > 0]
     error = _error(pulls, 1.0)
     size = n or 1 / float(shares @ shares)
@@ -167,17 +167,16 @@ def _independent(
     return _Independent(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
 
 
-def bounded(value: float, pulls: np.ndarray, columns: Columns, n: float, count: int, low: float) -> Estimate:
-    """A figure from `low` to 1 that is no mean. pulls: what every cluster adds to its error, (G,); n: how
-    many yes/no samples would have at most its variance; count: samples."""
-    scale = 1 - low
+def bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: float) -> Estimate:
+    """A figure from `low` to 1 that is no mean. pulls: what every cluster adds to its error, (G,); sizes:
+    its samples, (G,); n: how many yes/no samples would have at most the figure's variance."""
+    scale, count = 1 - low, int(sizes.sum())
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
-    sizes = np.bincount(columns.member, minlength=columns.count)
     robust, binary = None if error is None else n * error**2, share * (1 - share)
     spread = binary if robust is None else robust
     size = intervals.effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
     ends = intervals.clopper_pearson(share, size)
-    return _Independent(float(size), error, columns.count).estimate(share, ends, count, scale, low)
+    return _Independent(float(size), error, len(sizes)).estimate(share, ends, count, scale, low)
 
 
 def _error(parts: np.ndarray, size: float) -> float | None:
@@ -268,16 +267,17 @@ def pairs_test(
 ) -> PairedTest | None:
     """Values of the same samples, (n,) each; None without any. span: how far apart two values can be; None
     for values whose range says nothing (`mean`)."""
-    columns, apart, least = cluster_columns(clusters), one - other, None
-    if span is None:
-        difference = mean(apart, columns)
-        p = None if difference is None else _t_test(difference)
-    else:
-        difference, p = _bounded(apart, columns, -span, span)
-        least = 2.0 ** (1 - columns.count)
-        p = None if p is None or columns.count < FEWEST else max(p, least)
+    apart, p, least = one - other, None, None
+    difference, p = _bounded(apart, clusters, -span, span) if span else (mean(apart, clusters), None)
     if difference is None:
         return None
+    if p is not None:
+        least = 2.0 ** (1 - difference.clusters)
+        p = None if difference.clusters < FEWEST else max(p, least)
+    elif difference.value == 0:
+        p = 1.0
+    elif difference.standard_error:
+        p = p_value(difference.value / difference.standard_error, difference.clusters - 1)
     equal = abs(difference.value) <= ROUNDING * float(np.abs(apart).max())
     detectable, needed = _power(difference, equal)
     if needed and least:
@@ -300,13 +300,6 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
     return detectable, math.ceil(count * (z * error / difference.value) ** 2 + intervals.Z**2 / 2)
 
 
-def _t_test(mean: Estimate) -> float | None:
-    """p of a mean of zero; None without a standard error, unless the mean is zero."""
-    if mean.value == 0:
-        return 1.0
-    return p_value(mean.value / mean.standard_error, mean.clusters - 1) if mean.standard_error else None
-
-
 def p_value(deviation: float, freedom: int | None) -> float:
     """Two-sided p of so many standard errors, of Student's t or of the normal distribution."""
     from scipy.special import ndtr, stdtr
@@ -323,25 +316,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(each) for each in p]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """member: the number of every value's cluster, (n,) int64; count: how many clusters there are."""
-
-    member: np.ndarray
-    count: int
-
-
-def cluster_columns(clusters: Clusters) -> Columns:
-    """Worked out once for many figures."""
-    if isinstance(clusters, Columns):
-        return clusters
-    index = {name: column for column, name in enumerate(dict.fromkeys(clusters))}
-    return Columns(np.fromiter(map(index.__getitem__, clusters), np.int64, len(clusters)), len(index))
-
-
-def _cluster_sums(clusters: Clusters, *values: np.ndarray) -> list[np.ndarray]:
-    """(n,) -> (G,) sums of every cluster."""
-    columns = cluster_columns(clusters)
-    if any(len(columns.member) != len(each) for each in values):
-        raise AssertionError(f"{len(values[0])} values but {len(columns.member)} cluster names")
-    return [np.bincount(columns.member, weights=each, minlength=columns.count) for each in values]
+def numbered(clusters: Clusters) -> np.ndarray:
+    """(n,) int64: a number for every cluster, from 0, in order of first appearance."""
+    numbers: dict[Hashable, int] = {}
+    return np.fromiter((numbers.setdefault(name, len(numbers)) for name in clusters), np.int64)

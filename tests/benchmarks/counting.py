@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
-from nein.engine.stages import Functions, Model
+from nein.engine.stages import Model, Stage
 from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices
 from nein.models.needs import of_model
@@ -36,16 +36,6 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
         return of_model("choices", self.model)
 
 
-def runs(config: CountingConfig, device: str) -> list[Run]:
-    blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
-    where = resolve(config.model)
-    model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
-
-    stage = Functions("answers", ("answers",), blocks, blocks.members, ask, model)
-    identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
-    return [Run(slug(config.model.replace(":", "-")), config.model, identity, (stage,))]
-
-
 def scene(index: int) -> Scene:
     single = sample_scene(rng := rng_for("val", index, "counting"), 1)
     second = place(rng, single.items[0].category, single.items)
@@ -57,22 +47,43 @@ def question(text: str, one: Scene) -> choices.ChoiceQuestion:
     return choices.ChoiceQuestion(choices.prompt("paper", f"Is it true? {sentence}", OPTIONS))
 
 
-def ask(model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-    scenes = [scene(index) for index in indices]
-    asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
-    replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
-    rows = []
-    for index, one, both in zip(indices, scenes, replies, strict=True):
-        for variant, reply in zip(SENTENCES, both, strict=True):
-            said = letters.parse(reply.text or "", OPTIONS, "fixed")
-            right = "BA"[(len(one.items) == 2) == (variant == "affirmed")]
-            value, reason = said.letter and float(said.letter == right), reply.error or said.reason
-            rows.append({"id": str(index), "variant": variant, "value": value, "reason": reason})
-    return {"answers": rows}
+@dataclass(frozen=True)
+class Answer:
+    """A line of answers/000/000012.jsonl."""
+
+    id: str
+    variant: str
+    value: float | None
+    reason: str = ""
 
 
-def scores(folder: Folder) -> ScoreTable:
-    return ScoreTable.of(selected(folder, "answers"))
+class Answers(Folder):
+    row_types: ClassVar = {"answers": Answer}
+
+
+class Asking(Stage):
+    """Both sentences about each scene."""
+
+    name, outputs = "answers", ("answers",)
+
+    def __init__(self, blocks: Blocks, model: Model) -> None:
+        self.blocks, self.model = blocks, model
+
+    def read(self, number: int) -> range:
+        return self.blocks.members(number)
+
+    def work(self, model: Any, indices: range, missing: tuple[str, ...]) -> dict[str, list[Answer]]:
+        scenes = [scene(index) for index in indices]
+        asked = [[question(text, one) for text in SENTENCES.values()] for one in scenes]
+        replies = choices.answer_each(model, [render(one) for one in scenes], asked, ["generated"])
+        rows = []
+        for index, one, both in zip(indices, scenes, replies, strict=True):
+            for variant, reply in zip(SENTENCES, both, strict=True):
+                said = letters.parse(reply.text or "", OPTIONS, "fixed")
+                right = "BA"[(len(one.items) == 2) == (variant == "affirmed")]
+                value = None if said.letter is None else float(said.letter == right)
+                rows.append(Answer(str(index), variant, value, reply.error or said.reason))
+        return {"answers": rows}
 
 
 ACCURACY = Table(
@@ -80,7 +91,24 @@ ACCURACY = Table(
 )
 GAP = Table("gap", "Negation gap", (Row("model"),), (Column(by="variant"), *COUNTS), {"task": "gap"})
 PAGE = (Section("accuracy", "Accuracy", (ACCURACY, GAP)),)
-COUNTING = Benchmark(
-    "counting", "Counting", CountingConfig, runs, scores, gap=("affirmed", "denied"),
-    about='ask whether "There are no two cats." is true', sections=PAGE, headline=(ACCURACY,),
-)  # fmt: skip
+
+
+class Counting(Benchmark):
+    name, title, config, folder = "counting", "Counting", CountingConfig, Answers
+    about = 'ask whether "There are no two cats." is true'
+    gap = ("affirmed", "denied")
+    sections, headline = PAGE, (ACCURACY,)
+
+    def runs(self, config: CountingConfig, device: str) -> list[Run]:
+        blocks = Blocks.first(config.scenes, config.batch_size, config.limit)
+        where = resolve(config.model)
+        model = Model.one(config.model, lambda: load_choices(where, device=device, dtype=config.dtype))
+        identity = {"model": config.model, "scenes": config.scenes, **machine_identity(config, device)}
+        folder = Answers(config.out_dir / slug(config.model.replace(":", "-")))
+        return [Run(folder, config.model, identity, [Asking(blocks, model)])]
+
+    def scores(self, run: Run) -> ScoreTable:
+        return ScoreTable.of(selected(run.folder, "answers"))
+
+
+COUNTING = Counting()

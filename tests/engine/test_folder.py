@@ -1,5 +1,8 @@
 import json
+import re
 import shutil
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -12,8 +15,12 @@ from nein.reporting import figures
 from tests.helpers.commands import exit_code
 
 
+class Answers(Folder):
+    content_name = "answers"
+
+
 def opened(path, overwrite=False, **identity):
-    folder = Folder(path, "answers")
+    folder = Answers(path)
     folder.open(identity, {"invocation": {"started": "2026-01-01T00:00:00"}}, overwrite=overwrite)
     return folder
 
@@ -135,6 +142,69 @@ def test_the_first_thing_that_is_wrong_is_named(value, said):
     assert fault(value, SHAPE).startswith(said)
     assert bool(said) == bool(fault(value, SHAPE))
     assert quick(SHAPE)(value) == (said == "")
+
+
+@dataclass(frozen=True)
+class Part:
+    side: int
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scored:
+    id: str
+    value: float | None
+    part: Part | None = None
+    again: bool = False
+
+
+class Scores(Folder):
+    row_types: ClassVar = {"scores": Scored}
+
+
+def test_rows_are_dataclasses_and_what_equals_its_default_is_not_written(tmp_path):
+    rows = [
+        Scored("a", 0.0),
+        Scored("b", None, Part(3, ("x", "é")), again=True),
+        Scored("c", 1e-300, Part(0)),
+    ]
+    Scores(tmp_path).write("scores/l1", 0, rows)
+    lines = Scores(tmp_path).block_path("scores/l1", 0).read_text().splitlines()
+    assert lines[1] == '{"id": "a", "value": 0.0}'
+    assert lines[2:] == [
+        '{"id": "b", "value": null, "part": {"side": 3, "names": ["x", "é"]}, "again": true}',
+        '{"id": "c", "value": 1e-300, "part": {"side": 0}}',
+    ]
+    assert list(Scores(tmp_path).rows("scores/l1", [0])) == rows
+    assert Folder(tmp_path).read("scores/l1", 0)[2]["part"] == {"side": 0}  # without a type
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"value": 1.5}', "line 2: 'id' is missing"),
+        ('{"id": null, "value": 1.5}', "line 2: 'id' is null, which must be a text"),
+        ('{"id": "a", "value": true}', "line 2: 'value' is true, which must be a number"),
+        ('{"id": "a", "value": "1"}', "line 2: 'value' is \"1\", which must be a number"),
+        (
+            '{"id": "a", "value": 1, "part": {"side": 1.5}}',
+            "line 2: 'part.side' is 1.5, which must be a whole",
+        ),
+        (
+            '{"id": "a", "value": 1, "part": {"side": 3, "names": [1]}}',
+            "'part.names[0]' is 1, which must be a",
+        ),
+        ('{"id": "a", "value": 1, "part": []}', "line 2: 'part' is [], which must be an object"),
+        ('{"id": "a", "value": 1, "again": 1}', "line 2: 'again' is 1, which must be true or false"),
+        ("[]", "line 2, is not a JSON object"),
+        ('{"id": "a", ', "line 2, the last one, is cut short"),
+    ],
+)
+def test_a_row_that_is_none_is_named_with_its_line(tmp_path, line, said):
+    path = Scores(tmp_path).block_path("scores/l1", 0)
+    atomic.write_text(path, '{"output": "scores/l1", "block": 0}\n' + line)
+    with pytest.raises(UserError, match=re.escape(said)):
+        Scores(tmp_path).read("scores/l1", 0)
 
 
 def test_a_file_without_its_shape_is_a_sentence_with_its_line(tmp_path):

@@ -8,7 +8,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.evaluate import NEIN
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES, FINISHED, SCORES
+from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.run import Executor
 from nein.reporting import figures as frames
@@ -35,7 +35,6 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
             run.open_output(output, {}, overwrite=False)
         for start in range(0, count, size):
             run.write(output, start // size, rows[start : start + size])
-    run.update(**{FINISHED: dict.fromkeys(columns, facts["selected"][EDIT])})
     run.__dict__.pop("about", None)
     if status == "complete":
         finish(run)

@@ -208,13 +208,17 @@ def settings(tmp_path, data, pictures, *extra):
 
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
-FIGURES_ALONE = dataclasses.replace(run.NEGBENCH, page=lambda runs, options: None, whole=False)
+class FiguresAlone(run.NegBench):
+    whole = False
+
+    def page(self, finished, options):
+        return None
 
 
 def evaluate(tmp_path, data, pictures, *extra, page=False, **models):
     """Runs the command; (model/data set) -> what the report reads. models: option -> references."""
     options = dataclasses.replace(settings(tmp_path, data, pictures, *extra), **models)
-    benchmark = run.NEGBENCH if page else FIGURES_ALONE
+    benchmark = run.NEGBENCH if page else FiguresAlone()
     benchmark(options, Executor(options.device))
     return evaluated_in(options.out_dir)
 
@@ -227,7 +231,7 @@ def evaluated_in(out):
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
     asked = files.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
-    return {files.task_name(task): [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
+    return {task.key: [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
 
 
 def measured(rows):

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negbench import scores
-from nein.datasets.negbench import polarity
-from nein.datasets.negbench.polarity import Pair
+from nein.datasets.negbench.other_tests import Pair
 from nein.datasets.negbench.records import ChoiceTask
 from nein.reporting import figures as frames
 from nein.statistics import two_way
@@ -19,7 +18,7 @@ def rows_of(values):
     rows = []
     for number, four in enumerate(values):
         pair = Pair(str(number), PICTURES, ("A dog.", "No dog."), f"picture {number}")
-        task = ChoiceTask("x/pairs", tuple(polarity.compared(pair)), NOTHING)
+        task = ChoiceTask("x/pairs", tuple(pair.compared()), NOTHING)
         scored = {
             question.id: {
                 "scores": [
@@ -98,7 +97,7 @@ def test_two_denials_are_no_minimal_pair_nor_is_each_caption_about_one_picture(c
 
 def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about():
     pair = Pair("p", PICTURES, ("A dog.", "No dog."))
-    task = ChoiceTask("x/yes-no", tuple(polarity.asked(pair)), NOTHING)
+    task = ChoiceTask("x/yes-no", tuple(pair.asked()), NOTHING)
     says = {"A dog. with": 0, "A dog. without": 1, "No dog. with": 0, "No dog. without": 0}  # yes to denials
     answers = {
         question.id: {

@@ -29,7 +29,7 @@ from nein.reporting import figures as frames
 from nein.wording.scope import sentences
 from tests.negbench.conftest import Speaker, evaluate, measured
 
-RETRIEVAL = "naturalbench-retrieval"
+RETRIEVAL = "naturalbench-pairs"
 SQUARES = np.kron([[0, 255], [255, 0]], np.ones((2, 2))).astype(np.uint8)[..., None].repeat(3, 2)
 
 
@@ -133,16 +133,13 @@ PUBLISHED = {
     "neat": write_neat,
     "beaf": as_json(BEAF),
     "naturalbench": as_json(NATURALBENCH),
-    "naturalbench-retrieval": as_json(
+    "naturalbench-pairs": as_json(
         [{"index": k, "image_0": "a.jpg", "image_1": "b.jpg", "caption_0": text, "caption_1": "A cat."}
          for k, text in enumerate(("A dog.", "No cat."))]
     ),
     "scope": as_json([SCOPE]),
-    "scope-asked": as_json([SCOPE]),
     "nein": write_nein,
-    "nein-asked": write_nein,
     "beaf-pairs": as_json(BEAF),
-    "beaf-asked": as_json(BEAF),
 }  # fmt: skip
 
 
@@ -150,7 +147,7 @@ PUBLISHED = {
 def published(tmp_path):
     def read(reader, protocol="fixed"):
         path = tmp_path / ("file.csv" if reader == "neat" else "file")
-        PUBLISHED[reader](path)
+        PUBLISHED[reader.removesuffix("-asked")](path)
         return other_tests.read(reader, path, protocol)
 
     return read
@@ -166,7 +163,7 @@ def right(questions):
 
 def test_there_is_a_published_form_of_every_reader_and_a_reader_for_every_row():
     parts = [part for row in registry.ROWS.values() for part in row.parts if part.reader]
-    named = {part.reader for part in parts if part.task != registry.RETRIEVAL}
+    named = {part.reader.removesuffix("-asked") for part in parts if part.task != registry.RETRIEVAL}
     assert set(PUBLISHED) == set(other_tests.READERS) == named
 
 
@@ -195,7 +192,7 @@ READ = {
         ("9.jpg#1", "/data/9.jpg", 0, None, ["A dog, but no cat.", "No dog, but a cat."]),
         ("9.jpg#2", "/data/9.jpg", 0, None, ["No cat here, a dog.", "A cat here, no dog."]),
     ],
-    "naturalbench-retrieval": [
+    "naturalbench-pairs": [
         ("1/text0", "a.jpg b.jpg", 0, "negation", ["No cat.", "A cat."]),
         ("1/image0", "a.jpg b.jpg", 0, "negation", ["No cat. a.jpg", "No cat. b.jpg"]),
         ("1/text1", "a.jpg b.jpg", 1, "affirmation", ["No cat.", "A cat."]),
@@ -224,7 +221,7 @@ def test_beaf_pairs_a_removed_thing_with_its_original_and_no_other(published):
     assert right([by_id["0"], by_id["3"]]) == ["Yes", "No"]
     # copies without a thing are minimal pairs
     first, second = published("beaf-pairs")[:2]
-    assert len(published("beaf-pairs")) == len(published("beaf-asked")) == 4
+    assert len(published("beaf-pairs")) == len(published("beaf-pairs-asked")) == 4
     assert texts(first) == ["There is a car in the image.", "There is no car in the image."]
     assert [option.image[-6:] for option in second.options] == ["71.jpg", "00.png"]
 

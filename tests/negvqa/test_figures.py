@@ -209,7 +209,7 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
     drawn = sections.SUBSET_SCALING.shown(found)
     assert list(drawn["line"]) == ["Qwen2-VL, original", "Qwen2-VL, negated"]
     assert list(drawn["value"]) == [1.0, 0.0]
-    assert plots.drawings([sections.SUBSET_SCALING], found)[0].png.startswith(b"\x89PNG")
+    assert plots.drawings([sections.SUBSET_SCALING], found)[0][1]["png"].startswith(b"\x89PNG")
     assert not sections.BESIDE.sheet(frame({"a/b": PERFECT})).rows
 
 
@@ -249,7 +249,7 @@ def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=[-0.1, None])})
     found = frames.concat([found, paper_numbers.by_size()])
     drawings = plots.drawings((sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING), found)
-    assert [one.png[:4] for one in drawings] == [b"\x89PNG"] * 3
+    assert [files["png"][:4] for _, files in drawings] == [b"\x89PNG"] * 3
     chief = frames.select(found, headline="yes").drop_duplicates("model")
     assert dict(zip(chief["model"], chief["scoring"], strict=True)) == {
         "good": "generated",

@@ -40,30 +40,30 @@ def test_rates_by_hand():
 def test_the_correction_inverts_what_the_judge_does_exactly():
     # 40 % are gone; a judge with sensitivity 0.9 and specificity 0.8 no longer sees 0.4 * 0.8 + 0.6 * 0.1.
     rates = Rates(share(900, 1000), share(800, 1000), None, 0)
-    found = calibration.correct_removal(share(380, 1000), rates)
+    found = calibration.correct(share(380, 1000), rates)
     assert found.value == pytest.approx(0.4)
     assert found.low < 0.4 < found.high
     # Retention counts what is still seen: 0.6 * 0.9 + 0.4 * 0.2.
-    assert calibration.correct_retention(share(620, 1000), rates).value == pytest.approx(0.6)
+    assert calibration.correct(share(620, 1000), rates, "retention").value == pytest.approx(0.6)
     # A perfect judge changes nothing but leaves room for doubt.
     plain, perfect = share(30, 100), Rates(share(50, 50), share(50, 50), None, 0)
-    found = calibration.correct_removal(plain, perfect)
+    found = calibration.correct(plain, perfect)
     assert found.value == pytest.approx(0.3)
     assert found.low < plain.low
 
 
-@pytest.mark.parametrize(("correct", "judged_as", "sensitivity", "specificity", "refused"), [
+@pytest.mark.parametrize(("what", "judged_as", "sensitivity", "specificity", "refused"), [
     # It sees half of what is there, and yet nearly all.
-    (calibration.correct_retention, (970, 1000), (500, 1000), (990, 1000), "cannot come from a judge with"),
-    (calibration.correct_removal, (50, 100), (52, 100), (50, 100), "hardly tells present from absent"),
-    (calibration.correct_removal, (50, 100), (3, 3), (3, 3), ""),  # perfect, but on three pictures
-    (calibration.correct_removal, (1, 9), None, (9, 9), ""),
+    ("retention", (970, 1000), (500, 1000), (990, 1000), "cannot come from a judge with"),
+    ("removal", (50, 100), (52, 100), (50, 100), "hardly tells present from absent"),
+    ("removal", (50, 100), (3, 3), (3, 3), ""),  # perfect, but on three pictures
+    ("removal", (1, 9), None, (9, 9), ""),
 ])  # fmt: skip
 def test_a_figure_that_no_such_judge_could_give_is_refused(
-    correct, judged_as, sensitivity, specificity, refused
+    what, judged_as, sensitivity, specificity, refused
 ):
     rates = Rates(*(one and share(*one) for one in (sensitivity, specificity)), None, 0)
-    found = correct(share(*judged_as), rates)
+    found = calibration.correct(share(*judged_as), rates, what)
     assert found.value is None
     assert found.refused
     assert refused in found.refused
@@ -85,7 +85,7 @@ def test_corrected_removal_covers_the_truth_with_clusters(sensitivity, specifici
         there = rng.uniform(size=len(source)) >= chance
         gone = ~judged(rng, there, sensitivity, specificity)
         plain = statistics.bounded_mean(gone.astype(float).tolist(), source.tolist())
-        found = calibration.correct_removal(plain, rates)
+        found = calibration.correct(plain, rates)
         hits += found.low <= removal <= found.high
         naive += plain.low <= removal <= plain.high
     assert hits / 400 >= 0.93
@@ -127,9 +127,10 @@ def test_few_labels_keep_to_the_range_and_give_a_wide_interval(truths):
 
 def test_distances_at_the_ends_add_up_as_squares_each_on_its_side():
     one, other = share(30, 100), share(50, 100)
-    value, low, high = calibration.propagated(lambda a, b: a - b, one, other)
-    assert (value, low) == pytest.approx((-0.2, -0.2 - math.hypot(0.3 - one.low, other.high - 0.5)))
-    assert high == pytest.approx(-0.2 + math.hypot(one.high - 0.3, 0.5 - other.low))
+    found = calibration.propagated(lambda a, b: a - b, one, other)
+    low = -0.2 - math.hypot(0.3 - one.low, other.high - 0.5)
+    assert (found.value, found.low) == pytest.approx((-0.2, low))
+    assert found.high == pytest.approx(-0.2 + math.hypot(one.high - 0.3, 0.5 - other.low))
 
 
 @pytest.mark.parametrize(("samples", "enough"), [(2000, True), (300, False)])

@@ -94,9 +94,7 @@ def test_a_training_checkpoint_becomes_a_folder_that_can_be_evaluated(
     costs = run.costs()
     assert set(costs) == {"edit", "score"}
     assert 10e6 < costs["edit"]["peak_memory"]["host"] < 1e12
-    assert "Peak memory, scoring: " in done.stderr
     done = evaluate("--editor", f"ip2p={tmp_path}/out", *common, "--out", tmp_path / "runs")
-    assert "Peak memory" not in done.stderr  # nothing left to do: nothing measured, nothing lost
     assert run.costs() == costs
 
 

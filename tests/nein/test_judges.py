@@ -19,8 +19,8 @@ from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.judges import controls, known
-from nein.judges.calibrate import ask_all
+from nein.judges import known
+from nein.judges.calibrate import Asking, counts
 from nein.models import judges
 from nein.nano import data as nano_data
 from nein.nano.scenes import render
@@ -78,8 +78,8 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, 
         there = inside[case.picture().tobytes()]
         for word in (word for word in case.words if word.role == "object"):
             assert word.present == (word.word in there), (case.id, word)
-    counts = known.counts(cases)
-    assert min(counts["sources"][1], *counts["instances"]) > 100
+    questions = counts(cases)
+    assert min(questions["sources"][1], *questions["instances"]) > 100
     again, other = ([c.words for c in known.instances(annotations, seed=s)] for s in (0, 1))
     assert again == [case.words for case in cases if case.set == "instances"] != other
 
@@ -140,12 +140,13 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
         return "Yes" if yes else "No"
 
     cases, how = known.instances(annotations, seed=0), judges.JudgeOptions()
-    asked = controls.of_cases(cases, "vqa")
+    asked = known.controls(cases, "vqa")
     assert {case.control for case in asked} == set(of_controls.TITLES)
     for case in asked:
         if case.control in ("picture", "question"):
             assert not inside[case.picture().tobytes()] & {word.word for word in case.words}
-    plain, changed = (ask_all("vqa", ScriptedJudge(rule, judge), c, how, tmp_path) for c in (cases, asked))
+    asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
+    plain, changed = asking.rows(cases), asking.rows(asked)
     made = frames.frame(of_controls.figures(plain, changed, "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
     assert [name for name in of_controls.TITLES if flags[name]] == failed
@@ -154,7 +155,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
     assert all(of_controls.TITLES[name] in said[0] for name in failed)
     if judge == "perfect":
         assert {row["value"] for row in frames.records(made) if row["metric"] in ("before", "same")} == {1.0}
-    every = controls.of_cases([*known.sources(loading.load(str(world))), *cases], "ovd")
+    every = known.controls([*known.sources(loading.load(str(world))), *cases], "ovd")
     assert {case.control for case in every} == {"black", "picture", "question", "mirrored"}
     assert {case.set for case in every} == {"instances"}  # of which all is known
     assert "calibrated without controls" in of_controls.flags(frames.frame([]), ["eye"])[0]
@@ -164,8 +165,9 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
 def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tmp_path, kind, name, failed):
     cases, how = known.instances(annotations, seed=0)[:8], judges.JudgeOptions()
     judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
-    asked = controls.of_cases(cases, kind)
-    plain, changed = (ask_all(kind, judge, some, how, tmp_path) for some in (cases, asked))
+    asked = known.controls(cases, kind)
+    asking = Asking(kind, judge, how, tmp_path)
+    plain, changed = asking.rows(cases), asking.rows(asked)
     made = of_controls.figures(plain, changed, kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 

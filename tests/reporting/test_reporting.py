@@ -122,26 +122,19 @@ def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
     assert lines[-1] == "the rest: table.md"
 
 
-def test_that_one_loses_most_is_said_only_where_no_interval_overlaps():
-    def gap(name, value, reach):
-        lost = {"value": value, "low": value - reach, "high": value + reach}
-        return figures.gap(0.5, 0.5, lost, model=name)
+def test_the_widest_and_the_smallest_gap_are_a_sentence():
+    def said(**gaps):
+        rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
+        several = [figures.gap(0.6, 0.1, row, model=name) for name, row in zip(gaps, rows, strict=True)]
+        frame = figures.frame(row for gap in several for row in gap)
+        return format.widest(frame, what="accuracy", change="x becomes y")
 
-    def said(*gaps):
-        rows = figures.frame(row for gap in gaps for row in [*gap])
-        return format.widest(rows, what="accuracy", change="x becomes y") or ""
-
-    one, two, three = (
-        [*gap(name, value, 0.1)] for name, value in (("one", 0.5), ("two", 0.2), ("three", 0.1))
+    loss = "accuracy goes from 60.0 % to 10.0 % when x becomes y: a gap of 50.0 [40.0, 60.0] points"
+    assert said(three=0.1, one=0.5, two=0.2) == (
+        f"Of 3 models, one loses most: {loss}; three loses least: 10.0 [0.0, 20.0]."
     )
-    assert said(three, one, two).startswith(
-        "Of 3 models, one loses most: accuracy goes from 50.0 % to 50.0 %"
-    )
-    assert "Smallest gap" not in said(one, two, three)
-    assert said(one, two).endswith("Smallest gap: two, 20.0 (from 50.0 % to 50.0 %).")
-    assert "none is significantly worst" in said(two, three)
-    assert said(two).startswith("With two, accuracy goes")
-    assert not said()
+    assert said(one=0.5) == f"With one, {loss}."
+    assert said() is None
 
 
 @pytest.mark.parametrize(("xs", "apart"), [(("0", "1"), True), (("0.25", "0.5"), False)])

@@ -15,7 +15,6 @@ import torch
 from accelerate.utils import send_to_device
 
 from nein import editors
-from nein.benchmarks import runner
 from nein.benchmarks.nein import figures, score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
 from nein.benchmarks.nein.edit import editing
@@ -95,7 +94,6 @@ def assess(
         executor.compute([Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
-    runner.finish_blocks(run, stages)
     table = figures.of_table(scores(run), run.corpus(), run.track)
     results = frames.records(frames.select(table, task="results"))
     run.update(status=COMPLETE)

@@ -13,6 +13,7 @@ from typing import Any
 from nein import editors
 from nein.benchmarks import paired, registry
 from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of
+from nein.benchmarks.runner import SCORES
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
@@ -26,6 +27,7 @@ from nein.reporting import figures as frames
 from nein.reporting import format, tables
 from nein.reporting.page import Page, Section
 from nein.reporting.report import headline, places, write
+from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 
 #: A change is none by chance where Holm's p is below this.
@@ -49,8 +51,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     benchmark, inner = registry.get(kind.benchmark), command(config, arms)
     folders: dict[str, list[Any]] = {}
     for model_run in benchmark.runs(inner, executor.device):
-        folder = benchmark.folder(inner.out_dir / model_run.folder)
-        folders.setdefault(model_run.identity.get("mend", ""), []).append(folder)
+        folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
     cost_rows = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
     rows = paired.corrected([*compared(kind, folders)], "metric")
     for row in rows:
@@ -82,7 +83,6 @@ def able(config: MendConfig) -> list[str]:
 def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
-    rows_of = benchmark.compared or benchmark.decides
     for arm in filter(None, folders):
         both = [*zip(folders[arm], folders[""], strict=True)]
         if kind.benchmark == "nein":
@@ -93,7 +93,8 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
                 yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
             continue
         for pair in both:
-            scores = dict(zip("AB", (rows_of(benchmark.scores(half), half) for half in pair), strict=True))
+            tables = [benchmark.compared(ScoreTable.read(half.path / SCORES), half) for half in pair]
+            scores = dict(zip("AB", tables, strict=True))
             for row in paired.comparisons(scores, [("A", "B")], benchmark.gap, (), "metric"):
                 data = f" ({pair[0].path.name})" if several else ""
                 yield {**row, "metric": row["metric"] + data, "model": arm}

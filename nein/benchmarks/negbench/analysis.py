@@ -287,8 +287,8 @@ def run(options: AnalyseConfig) -> None:
     files = report.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
-        [drawing] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
-        atomic.write_bytes(out / f"{key}.png", drawing.png)
+        [(_, files)] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
+        atomic.write_bytes(out / f"{key}.png", files["png"])
     atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
     written = [
         {"pair": "/".join(pair), **s._asdict(), "published": s.published}

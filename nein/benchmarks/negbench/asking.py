@@ -23,7 +23,7 @@ from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.encode import UNUSABLE
 from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.polarity import NO, YES
+from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed

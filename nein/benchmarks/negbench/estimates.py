@@ -263,7 +263,7 @@ def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
             share = found.estimate()
             yield found.described(share, unit="%", statistic="judged", **what)
             if share is not None and rates is not None:
-                right = calibration.correct_removal(share, rates)
+                right = calibration.correct(share, rates)
                 row = number(right.value, unit="%", n=share.n, statistic="corrected", **what)
                 yield {**row, "low": right.low, "high": right.high, "refused": right.refused}
         sides = []  # query -> source, share of what it found that is without the thing; NaN without a verdict

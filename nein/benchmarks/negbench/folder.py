@@ -49,18 +49,12 @@ class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
     benchmark = "negbench"
+    row_types = BLOCKS
     facts: ClassVar[Mapping[str, Shape]] = {
         "summary?": _SUMMARY,
         "data?": {"records_sha256": str},
         "counts?": {f"{what}?": {"count": int, "of": int} for what in ("cut", "turned")},
     }
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "results", BLOCKS)
-
-
-def task_name(task: records.Task) -> str:
-    return f"{task.name.partition('/')[2]}.{task.variant}"
 
 
 def find(out: Path) -> list[ResultsDir]:
@@ -151,7 +145,7 @@ class ModelTasks:
 
     def sentences(self, task: records.Task) -> Encoding:
         names, wanted = list(dict.fromkeys(self.whole(task).sentences)), set(self.in_blocks(task).sentences)
-        output, how = f"{SENTENCES}/{task_name(task)}", (self.config.batch_size, self.config.cache_dir)
+        output, how = f"{SENTENCES}/{task.key}", (self.config.batch_size, self.config.cache_dir)
         return Encoding(self.folder, output, names, wanted, *how)
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -186,7 +180,7 @@ class ModelTasks:
         whole = self.whole(task)
         assert isinstance(whole, records.ChoiceTask)
         assert isinstance(task, records.ChoiceTask)
-        output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task_name(task)}"
+        output = f"{ANSWERS if self.kind == 'vlm' else SCORES}/{task.key}"
         yield output, whole, self.blocks(task), None
         for name in BASELINES if self.config.blind else ():
             distinct = Distinct.of_task(name, whole)
@@ -237,4 +231,4 @@ def model_tasks_of(folder: Folder) -> ModelTasks:
 
 
 def verdicts(task: records.Task) -> str:
-    return f"{VERDICTS}/{task_name(task)}"
+    return f"{VERDICTS}/{task.key}"

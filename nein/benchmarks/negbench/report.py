@@ -248,7 +248,7 @@ class Shown(NamedTuple):
 def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> Iterator[cards.Card]:
     """What was asked of models, by their name; `limit` random questions if there are more."""
     tasks = [
-        (model, run, task, f"{run.data.name}/{files.task_name(task)}")
+        (model, run, task, f"{run.data.name}/{task.key}")
         for model, runs_of_model in runs.items()
         for run in runs_of_model
         for task in run.tasks
@@ -282,7 +282,7 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
             question.asked or question.options[question.correct].text,
             " · ".join(filter(None, (item.title, question.type))),
             {
-                "Task": [f"{item.title}, {files.task_name(item.task)}"],
+                "Task": [f"{item.title}, {item.task.key}"],
                 "Right": [_template(question, question.correct)],
                 "Chosen": sorted({*taken, *none}),
             },

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES
@@ -20,17 +22,18 @@ from nein.benchmarks.negbench.folder import ModelTasks, ResultsDir
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, RECALLS, TEXT_TO_IMAGE
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Row
 from nein.engine.stages import Functions, Model, Stage, shared
 from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services
 from nein.models.remedies import encoders
+from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 
@@ -122,7 +125,7 @@ def _run(
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs = {files.verdicts(task): judge for task in tasks if task.asked}
     stages = tuple(make(suite, choice, device, load))
-    return ModelRun(name, choice.name, identity, stages, facts, outputs, scores=suite.scored, asked=suite)
+    return ModelRun(suite.folder, choice.name, identity, stages, facts, outputs, asked=suite)
 
 
 def _encoding(asked: ModelTasks, choice: Choice, device: str, load: Callable[[], Any]) -> list[Stage]:
@@ -237,43 +240,54 @@ def convert(options: ConvertConfig) -> None:
     print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")
 
 
-def compared(table: ScoreTable, folder: Folder) -> ScoreTable:
-    """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each task
-    and wording."""
-    chosen = table.where(metric=("accuracy", "recall@1")).frame
-    chosen = chosen.reindex(columns=list(dict.fromkeys([*chosen, *DETAILS])))
-    chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
-    task, wording, metric, kind, type_ = (
-        chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
-    )
-    named = (metric + ", " + task + " " + wording).str.strip()
-    return ScoreTable(
-        chosen.assign(metric=named.astype("category"), variant=(kind + type_).astype("category"))
-    )
+class NegBench(Benchmark):
+    """Captions and questions that deny things."""
+
+    name, title, command = "negbench", "NegBench", "negbench eval"
+    config, report_config, folder = EvalConfig, ReportConfig, ResultsDir
+    gap, whole = KINDS, True
+    sections, headline = sections.SECTIONS, sections.HEADLINE
+    exported: ClassVar = {"metric": ("accuracy", *BASELINES, *RECALLS, *(f"satisfied@{k}" for k in KS))}
+
+    def runs(self, config: Any, device: str) -> Sequence[Run]:
+        return runs(config, device)
+
+    def scores(self, run: Any) -> ScoreTable:
+        scored: ScoreTable = run.asked.scored(run.folder)
+        return scored
+
+    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        return estimates.of_table(table)
+
+    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+        """A row per caption, picture and question."""
+        return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
+
+    def compared(self, table: ScoreTable, folder: Any) -> ScoreTable:
+        """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each
+        task and wording."""
+        chosen = table.where(metric=("accuracy", "recall@1")).frame
+        chosen = chosen.reindex(columns=list(dict.fromkeys([*chosen, *DETAILS])))
+        chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
+        task, wording, metric, kind, type_ = (
+            chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
+        )
+        named = (metric + ", " + task + " " + wording).str.strip()
+        return ScoreTable(
+            chosen.assign(metric=named.astype("category"), variant=(kind + type_).astype("category"))
+        )
+
+    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
+        return report.page(finished, options)
+
+    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
+        return report.negation_gaps(finished)
+
+    def printed(self) -> Iterator[Mapping[str, Any]]:
+        return report.gaps()
+
+    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+        return report.published(source, run)
 
 
-NEGBENCH = Benchmark(
-    "negbench",
-    "NegBench",
-    EvalConfig,
-    runs,
-    lambda folder: files.model_tasks_of(folder).table(),
-    command="negbench eval",
-    estimates=lambda table, folder: estimates.of_table(table),
-    # a row per caption, picture and question
-    decides=lambda table, folder: table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}")),
-    compared=compared,
-    gap=KINDS,
-    sections=sections.SECTIONS,
-    headline=sections.HEADLINE,
-    page=report.page,
-    whole=True,
-    report_config=ReportConfig,
-    gaps=report.negation_gaps,
-    exported={
-        "metric": ("accuracy", *BASELINES, *RECALLS, *(f"satisfied@{k}" for k in KS)),
-    },
-    printed=report.gaps,
-    published=report.published,
-    folder=ResultsDir,
-)
+NEGBENCH = NegBench()

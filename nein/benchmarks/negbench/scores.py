@@ -22,7 +22,7 @@ from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import asking, retrieval
 from nein.benchmarks.negbench.encode import Encoded
 from nein.datasets.negbench import records
-from nein.datasets.negbench.polarity import ALL_FOUR, GROUP, NO, YES
+from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.loading.errors import choose
@@ -165,8 +165,7 @@ def choice_rows(
     mean_text = retrieval.mean(texts.features, None, features)
     for question in task.questions:
         order = asking.order(question, seed, protocol)
-        images = [question.picture(option) for option in question.options]
-        captions = [option.text for option in question.options]
+        images, captions = question.images, question.texts
         why = (*map(pictures.reasons.get, images), *map(texts.reasons.get, captions))
         if reason := next(filter(None, why), ""):
             yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(BASELINES)}
@@ -243,11 +242,11 @@ table = functools.partial(ScoreTable.of, details=DETAILS)
 
 def of_task(task: records.Task, rows: Iterable[Row]) -> Iterator[Row]:
     """The rows of the table from those of a task."""
-    what = {"task": task.name.partition("/")[2], "variant": task.variant}
-    if isinstance(task, records.RetrievalTask):
+    what = {"task": task.what, "variant": task.variant}
+    if not isinstance(task, records.ChoiceTask):
         figures = of_judged(rows) if task.asked else of_retrieval(rows)
     else:
-        words = [option.text for question in task.questions[:1] for option in question.options]
+        words = task.questions[0].texts if task.questions else []
         figures = of_choices(rows, known=task.kind != BINARY, asked=words == [YES, NO])
     return ({**what, **row} for row in figures)
 

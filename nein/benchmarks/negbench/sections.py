@@ -10,7 +10,7 @@ from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, GAIN
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
-from nein.datasets.negbench.polarity import ALL_FOUR, GROUP
+from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
@@ -280,9 +280,10 @@ WRONG_CHOICES = plots.plot(
     "wrong",
     "Wrong answers by type of question: what was chosen",
     {"metric": "wrong", "template": tuple(TEMPLATES)},
-    plots.stack,
+    plots.bars,
     place=(*_RUN, "type"),
     series="template",
+    order=tuple(TEMPLATES),
     axis="per cent of the wrong answers",
     colors={template: COLORS[template] for template in TEMPLATES},
 )
@@ -290,9 +291,10 @@ SPLIT = plots.plot(
     "parts",
     "Minimal pairs: what decides the four scores; the interaction alone is understanding",
     {"metric": "part"},
-    plots.stack,
+    plots.bars,
     place=_RUN,
     series="part",
+    order=two_way.PARTS,
     axis="per cent of the sum of squares",
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
 )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+import pandas as pd
 
 from nein import metrics
 from nein.benchmarks import runner
@@ -15,13 +17,13 @@ from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, 
 from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Row
 from nein.engine.stages import Functions, Model, Stage, shared
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
@@ -32,6 +34,7 @@ from nein.metrics.letters import MISSING, SCORINGS, without_missing
 from nein.models import references
 from nein.models.cached import Services
 from nein.models.remedies import answers as remedies
+from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
@@ -248,7 +251,7 @@ def _of_stages(
         },
         "limit": limit,
     }  # fmt: skip
-    return Run(name, name, identity, tuple(stages), facts, outputs)
+    return Run(AnswersDir(config.out_dir / name), name, identity, stages, facts, outputs)
 
 
 @dataclass(frozen=True)
@@ -350,20 +353,41 @@ def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:
     ]  # fmt: skip
 
 
-def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
-    """The scores under `--protocol`, by the scoring named first."""
-    facts = folder.manifest()
-    return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
+class NegVqa(Benchmark):
+    """Questions about pictures, and their negations."""
 
-
-NEGVQA = Benchmark(
-    "negvqa", "NegVQA", NegvqaConfig, runs,
-    lambda folder: scores.table(scores.of_folder(folder)),
-    estimates=lambda table, folder: scores.figures(table, folder.manifest()["identity"].get("asking")),
-    decides=decides, gap=VARIANTS, sections=sections.SECTIONS, page=report.describe,
-    report_config=ReportConfig, gaps=report.negation_gaps, printed=paper_numbers.gaps,
-    exported={
+    name, title = "negvqa", "NegVQA"
+    config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
+    gap, sections = VARIANTS, sections.SECTIONS
+    exported: ClassVar = {
         "task": ("accuracy", "blind"), "interval": ("clustered", ""), "metric": ("accuracy", *BASELINES),
-    },
-    published=paper_numbers.published, folder=AnswersDir,
-)  # fmt: skip
+    }  # fmt: skip
+
+    def runs(self, config: Any, device: str) -> Sequence[Run]:
+        return runs(config, device)
+
+    def scores(self, run: Run) -> ScoreTable:
+        return scores.table(scores.of_folder(run.folder))
+
+    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        return scores.figures(table, folder.manifest()["identity"].get("asking"))
+
+    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+        """The scores under `--protocol`, by the scoring named first."""
+        facts = folder.manifest()
+        return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
+
+    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
+        return report.describe(finished, options)
+
+    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
+        return report.negation_gaps(finished)
+
+    def printed(self) -> Iterator[Mapping[str, Any]]:
+        return paper_numbers.gaps()
+
+    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+        return paper_numbers.published(source, run)
+
+
+NEGVQA = NegVqa()

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,9 @@ class AnswersDir(Folder):
     """The folder OUT/<model>."""
 
     benchmark = "negvqa"
+    content_name = ANSWERS
+    row_types = BLOCKS
     facts = _MANIFEST
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, ANSWERS, BLOCKS)
 
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.nein import figures, paper_numbers, score
@@ -16,14 +18,14 @@ from nein.benchmarks.nein.reporting import report
 from nein.benchmarks.nein.reporting.comparisons import compare
 from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError, shortlist
-from nein.engine.folder import Folder, runs_at
+from nein.engine.folder import runs_at
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
 from nein.metrics import JUDGES, METRICS
@@ -32,6 +34,7 @@ from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import contents, resolve
 from nein.models.references import identity as identity_of
+from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -98,9 +101,7 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
                 "data": dataset.facts(blocks), "selected": {EDIT: edited.selection},
             }  # fmt: skip
             partial = not wanted and not folder.whole_metrics(edited)
-            found.append(
-                Run(folder.label, folder.label, identity, stages, facts, outputs, partial, notes=missing)
-            )
+            found.append(Run(folder, folder.label, identity, stages, facts, outputs, partial, notes=missing))
     return found
 
 
@@ -189,16 +190,42 @@ def scores(run: RunDir) -> ScoreTable:
     return run.scored()
 
 
-def decides(table: ScoreTable, folder: Folder) -> ScoreTable:
-    """The scores by the metric that lacks most."""
-    lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
-    return table.where(metric=lacking.index[0]) if len(lacking) else table
+class NeIn(Benchmark):
+    """Editors on negative instructions."""
+
+    name, title, command = "nein", "NeIn", "eval"
+    config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
+    folder = RunDir
+    whole = True
+
+    def runs(self, config: Any, device: str) -> list[Run]:
+        return runs(config, device)
+
+    def scores(self, run: Run) -> ScoreTable:
+        return scores(run.folder)
+
+    def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
+        return figures.of_table(table, folder.corpus(), folder.track)
+
+    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+        """The scores by the metric that lacks most."""
+        lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
+        return table.where(metric=lacking.index[0]) if len(lacking) else table
+
+    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
+        return report.page(finished, options)
+
+    def compare(self, finished: Sequence[Finished], options: Any) -> str:
+        return compare(finished, options)
+
+    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
+        return figures.negation_gaps(finished)
+
+    def printed(self) -> Iterator[Mapping[str, Any]]:
+        return paper_numbers.gaps()
+
+    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+        return paper_numbers.published(source, run)
 
 
-NEIN = Benchmark(
-    "nein", "NeIn", EvalConfig, runs, scores, command="eval",
-    estimates=lambda table, run: figures.of_table(table, run.corpus(), run.track), decides=decides,
-    page=report.page, whole=True, report_config=ReportConfig, compare=compare, compare_config=CompareConfig,
-    gaps=figures.negation_gaps, printed=paper_numbers.gaps, published=paper_numbers.published,
-    folder=RunDir,
-)  # fmt: skip
+NEIN = NeIn()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.runner import FINISHED, selected, selected_blocks
+from nein.benchmarks.runner import selected, selected_blocks
 from nein.datasets.nein.samples import TRACKS
 from nein.engine import atomic
 from nein.engine.atomic import Shape
@@ -97,10 +97,12 @@ class RunDir(Folder):
     """
 
     benchmark = "nein"
+    content_name = "edits"
+    row_types = _BLOCKS
     facts = MANIFEST
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "edits", _BLOCKS)
+        super().__init__(path)
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
         self.out, self.name = parents[1], parents[0].name
         self.editor, self.track = self.name, path.name or path.absolute().name
@@ -146,17 +148,14 @@ class RunDir(Folder):
         return selected_blocks(self.about, EDIT)
 
     def whole_metrics(self, blocks: Blocks) -> list[str]:
-        """The metrics that a command has finished for these samples and more."""
-        finished = {
-            name: Blocks.read(entry, f"'{self.manifest_path}'")
-            for name, entry in self.about.get(FINISHED, {}).items()
-        }
-        there = self.outputs(SCORES)
+        """The metrics that have scores of all these samples."""
+        units = blocks.units
         return [
-            name for name in METRICS
-            if name in there and (made := finished.get(scores_of(name))) and made.covers(blocks)
-            and self.done(scores_of(name)).issuperset(blocks.units.numbers)
-        ]  # fmt: skip
+            name
+            for name in METRICS
+            if self.done(output := scores_of(name)).issuperset(units.numbers)
+            and all(self.records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
+        ]
 
     @cached_property
     def edits(self) -> list[Row]:

@@ -6,15 +6,16 @@ import functools
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nein.datasets.negbench import official, other_tests, registry
-from nein.datasets.negbench.media import Files, whole
-from nein.datasets.negbench.records import KINDS, ChoiceTask, Media, RetrievalTask, Task
-from nein.datasets.negbench.registry import AFFIRMED, NANO, RETRIEVAL, ROWS, Part, Row
+from nein.datasets.negbench.media import Files
+from nein.datasets.negbench.official import file_name
+from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Media, RetrievalTask, Task
+from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
 from nein.loading.references import expanded
 from nein.nano.scenes import is_nano
@@ -68,27 +69,24 @@ def load(
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
-    folder = expanded(data)
-    if not folder.exists():
-        raise UserError(
-            f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
-        )
+    if not (folder := expanded(data)).exists():
+        wanted = "nano, a folder with the files of a test, or one of them"
+        raise UserError(f"--data is '{data}'; it must be {wanted}.")
     listing = _listing(folder)
     if folder.is_file() and not listing:
         raise UserError(
             f"'{data}' does not have the name of a released file; rename it to the released name, "
             "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
-    roots = _roots(image_roots)
-    named = [name for name in dict.fromkeys(names) if name != "all"]
-    for name in named:
-        if name not in ROWS:
-            raise unknown("data set", name, ROWS)
-    wanted = [n for n in ROWS if n in named or not ROWS[n].by_name] if "all" in names else named
+    roots, named = _roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
+    if other := next((name for name in named if name not in ROWS), None):
+        raise unknown("data set", other, ROWS)
     found = []
-    for row in map(ROWS.__getitem__, wanted):
-        if parts := _parts(row, listing):
-            found.append(_dataset(row, parts, roots, protocol))
+    for row in ROWS.values() if "all" in names else (ROWS[name] for name in named):
+        if row.by_name and row.name not in named:
+            continue
+        if (dataset := _dataset(row, listing, roots, protocol)) is not None:
+            found.append(dataset)
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
             where = row.files_at if row.files_at.startswith("the ") else f"they are {row.files_at}"
@@ -102,25 +100,20 @@ def load(
 
 
 def check_pictures(data: DataSet) -> None:
-    """Raises UserError when no picture is there; single ones become unscored rows."""
+    """Raises UserError when no image is there, or one has two names; single ones become unscored rows."""
     if not isinstance(data.media, Files):
         return
-    references = data.references
-    by_name: dict[str, list[str]] = {}
-    for reference in references:
-        by_name.setdefault(official.file_name(reference), []).append(reference)
-    for group in (group for group in by_name.values() if len(group) > 1):
-        paths: dict[Path, str] = {}
-        for reference in (reference for reference in group if data.media.exists(reference)):
-            other = paths.setdefault(data.media.path(whole(reference)[0]).resolve(), reference)
-            if other != reference:
-                raise UserError(f"{data.title} names one image as '{other}' and as '{reference}'; use one.")
-    if not any(data.media.exists(reference) for reference in references):
-        row = ROWS[data.name]
+    names, first = data.references, dict[Path, str]()
+    count = Counter(map(file_name, names))
+    for name in names:
+        if count[file_name(name)] > 1 and (path := data.media.found(name)) is not None:
+            other = first.setdefault(path.resolve(), name)
+            if other != name:
+                raise UserError(f"{data.title} names one image as '{other}' and as '{name}'; use one.")
+    if not any(map(data.media.found, names)):
         raise UserError(
-            f"None of the {len(references)} pictures of {data.title} is there (the first is "
-            f"'{references[0]}'); give their folder as --image-root {data.name}=FOLDER. They come from: "
-            f"{row.pictures}."
+            f"None of the {len(names)} pictures of {data.title} is there (the first is '{names[0]}'); give "
+            f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].pictures}."
         )
 
 
@@ -128,20 +121,9 @@ def chosen(
     data: DataSet, wanted: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
     """The tasks of the wanted kinds and variants, with their first `limit` pictures or questions."""
-    tasks = []
-    for task in data.tasks:
-        named = "all" in wanted or task.name.partition("/")[2] in wanted
-        if not named or not ("all" in variants or task.variant in variants):
-            continue
-        if isinstance(task, ChoiceTask):
-            task = replace(task, questions=task.questions[:limit])
-        elif limit is not None:
-            ids = {item.id for item in (task.original or task.negated)[:limit]}
-            kept = (tuple(row for row in kind if row.id in ids) for kind in (task.original, task.negated))
-            original, negated = kept
-            task = replace(task, original=original, negated=negated)
-        tasks.append(task)
-    return tasks
+    tasks = (task for task in data.tasks if {"all", task.what}.intersection(wanted))
+    tasks = (task for task in tasks if {"all", task.variant}.intersection(variants))
+    return [task if limit is None else task.first(limit) for task in tasks]
 
 
 def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
@@ -159,9 +141,10 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
             f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files give "
             "--data FOLDER."
         )
-    row, count = ROWS[name], scenes or PAIRS
-    folder = nano_data.ensure(split, count) if name == "nein" else scope.ensure_pairs(split, count)
-    dataset = _dataset(row, _parts(row, _listing(folder)), {"": folder}, protocol)
+    make, count = nano_data.ensure if name == "nein" else scope.ensure_pairs, scenes or PAIRS
+    folder = make(split, count)
+    dataset = _dataset(ROWS[name], _listing(folder), {"": folder}, protocol)
+    assert dataset is not None
     return replace(dataset, name=f"{NANO}-{name}")
 
 
@@ -180,31 +163,6 @@ def _roots(given: Sequence[str]) -> dict[str, Path]:
     return folders
 
 
-def _parts(row: Row, listing: Mapping[str, list[Path]]) -> list[tuple[Part, list[Path | None]]]:
-    """The parts that are there, each with its files: [original, negated] or [file]."""
-
-    def find(names: Sequence[str]) -> Path | None:
-        places = next((listing[name] for name in names if name in listing), [])
-        if len(places) > 1:
-            listed = ", ".join(map(str, places))
-            raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
-        return places[0] if places else None
-
-    negated = {part: find(part.negated) for part in row.parts if part.task == RETRIEVAL}
-    present, alone = [], False
-    for part in row.parts:
-        files = [find(part.files)]
-        if part in negated:
-            files.append(negated[part])
-            if files[1] is None:  # original captions alone: once, and only where no negated ones are there
-                if any(negated.values()) or alone:
-                    continue
-                alone = files[0] is not None
-        if any(files):
-            present.append((part, files))
-    return present
-
-
 def _listing(top: Path) -> dict[str, list[Path]]:
     """Released name, maybe with a folder's -> files at or below `top` that are known by it."""
     parts = [part for row in ROWS.values() for part in row.parts]
@@ -217,64 +175,68 @@ def _listing(top: Path) -> dict[str, list[Path]]:
     return places
 
 
+def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | None:
+    places = next((listing[name] for name in names if name in listing), [])
+    if len(places) > 1:
+        listed = ", ".join(map(str, places))
+        raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
+    return places[0] if places else None
+
+
 def _dataset(
-    row: Row, parts: Sequence[tuple[Part, list[Path | None]]], roots: Mapping[str, Path], protocol: str
-) -> DataSet:
-    given = [path for _, files in parts for path in files if path is not None]
-    media = Files(roots.get(row.name, roots.get("")), beside=given[0].parent)
-    tasks = [_task(row, part, files, media, protocol) for part, files in parts]
+    row: Row, listing: Mapping[str, list[Path]], roots: Mapping[str, Path], protocol: str
+) -> DataSet | None:
+    """Of the files that are there; None without any."""
+    found = [(part, _find(part.files, listing), _find(part.negated, listing)) for part in row.parts]
+    wordings = [part for part, _, negated in found if negated]
+    # Original captions alone: once, and only where no negated ones are there.
+    wordings = wordings or [part for part, file, _ in found if part.negated and file][:1]
+    found = [each for each in found if any(each[1:]) and (each[0] in wordings or not each[0].negated)]
+    if not found:
+        return None
+    beside = next(path for path in found[0][1:] if path).parent
+    media = Files(roots.get(row.name, roots.get("")), beside=beside)
+    tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in found]
     return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)
 
 
-def _task(row: Row, part: Part, files: Sequence[Path | None], media: Files, protocol: str) -> Task:
-    name = f"{row.name}/{part.task}"
+def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str) -> Task:
+    name, paths = f"{row.name}/{part.task}", [path for path in (file, negated) if path is not None]
     try:
-        origin = {"files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p}}
+        origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
     except OSError as error:
         raise UserError(f"'{error.filename}' cannot be read: {error.strerror or error}.") from None
-    if part.task == RETRIEVAL and not part.judged:
-        original, negated = (
-            official.read_retrieval(path, kind) if path is not None else ()
-            for path, kind in zip(files, KINDS, strict=True)
-        )
-        for path, items in zip(files, (original, negated), strict=True):
-            _count(row, part, path, len(items))
-        return RetrievalTask(name, original, negated, media, part.variant, origin)
-    path = files[0]
-    assert path is not None
-    if part.judged:
-        gallery, queries = tuple(media.listing()[:GALLERY]), other_tests.simpleneg(path)
-        return RetrievalTask(name, (), queries, media, part.variant, origin, gallery)
-    if part.reader:
-        questions = other_tests.read(part.reader, path, protocol)
+    if part.negated:
+        original = official.read_retrieval(file, ORIGINAL) if file else ()
+        denied = official.read_retrieval(negated, NEGATED) if negated else ()
+        counts = [len(items) for items, path in ((original, file), (denied, negated)) if path]
+        task: Task = RetrievalTask(name, original, denied, media, part.variant, origin)
+    elif part.judged:
+        queries = other_tests.simpleneg(paths[0])
+        return RetrievalTask(name, (), queries, media, part.variant, origin, (*media.listing()[:GALLERY],))
+    elif part.reader:
+        questions = other_tests.read(part.reader, paths[0], protocol)
         return ChoiceTask(name, questions, media, part.variant, origin=origin)
-    questions = official.read_questions(path, "control" if part.task.endswith(AFFIRMED) else row.layout)
-    _count(row, part, path, len(questions))
-    return ChoiceTask(name, questions, media, part.variant, part.task.removesuffix(AFFIRMED), origin)
+    else:
+        layout = "control" if part.task.endswith(AFFIRMED) else row.layout
+        questions, kind = official.read_questions(paths[0], layout), part.task.removesuffix(AFFIRMED)
+        counts = [len(questions)]
+        task = ChoiceTask(name, questions, media, part.variant, kind, origin)
+    for path, rows in zip(paths, counts, strict=True):
+        if (published := row.sizes.get(part.task, rows)) != rows:
+            log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
+    return task
 
 
-def _count(row: Row, part: Part, path: Path | None, rows: int) -> None:
-    published = row.sizes.get(part.task, rows)
-    if path is not None and rows != published:
-        log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
-
-
-def _same_names(tasks: Sequence[Task]) -> list[Task]:
+def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
     """The tasks with one reference per picture, the first, unless a file has two pictures of one name."""
     first: dict[str, str] = {}
     for task in tasks:
-        names = {reference: official.file_name(reference) for reference in task.references}
+        names = {reference: file_name(reference) for reference in task.references}
         if len(set(names.values())) < len(names):
-            return list(tasks)
-        for reference, name in names.items():
-            first.setdefault(name, reference)
-
-    def renamed(records: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(replace(r, image=first.get(official.file_name(r.image), r.image)) for r in records)
-
+            return tasks
+        first = {name: reference for reference, name in names.items()} | first
     return [
-        replace(task, original=renamed(task.original), negated=renamed(task.negated))
-        if isinstance(task, RetrievalTask)
-        else replace(task, questions=renamed(task.questions))
+        task.changed(lambda record: replace(record, image=first.get(file_name(record.image), record.image)))
         for task in tasks
     ]

@@ -94,24 +94,20 @@ class Files(Media):
             raise UserError(f"There are no pictures below '{top}'; give their folder as --image-root.")
         return sorted(file.relative_to(top).as_posix() for file in files)
 
-    def exists(self, reference: str) -> bool:
-        file = self._file(reference)
-        return file is not None and file.is_file()
+    def found(self, reference: str) -> Path | None:
+        """The file of a reference, also of a region; None without one."""
+        with contextlib.suppress(ImageError):
+            if (path := self.path(whole(reference)[0])).is_file():
+                return path
+        return None
 
     def sizes(self, references: Iterable[str]) -> list[int | None]:
-        return atomic.sizes([self._file(reference) or self.beside / "missing" for reference in references])
-
-    def _file(self, reference: str) -> Path | None:
-        try:
-            return self.path(whole(reference)[0])
-        except ImageError:
-            return None
+        return atomic.sizes([self.found(reference) or self.beside / "missing" for reference in references])
 
     def turned(self, references: Iterable[str]) -> int:
         count = 0
-        for reference in references:
+        for path in filter(None, map(self.found, references)):
             with contextlib.suppress(ImageError):
-                path = self.path(whole(reference)[0])
                 count += path.suffix.lower() not in VIDEO_SUFFIXES and orientation(path) != 1
         return count
 

@@ -14,16 +14,14 @@ from __future__ import annotations
 import ast
 import codecs
 import csv
-import functools
 import hashlib
 import io
-import logging
+import itertools
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from sys import intern
 from typing import IO, Any, NamedTuple
 
 from nein.datasets.negbench import records
@@ -31,8 +29,8 @@ from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option
 from nein.engine import atomic
 from nein.engine.errors import UserError, near_match
 
-log = logging.getLogger(__name__)
 LIMIT = 10_000_000  # characters a cell may hold
+_SIDE_BY_SIDE = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings without a comma
 #: The file's word for a template -> ours; the last one is for a training image that shows one object only.
 MODIFIED = "modified_positive"
 WORDS = {"positive": AFFIRMATION, "negative": NEGATION, "hybrid": HYBRID, MODIFIED: AFFIRMATION}
@@ -61,7 +59,7 @@ class Row(NamedTuple):
 
 class Records:
     """The records of a CSV file with the columns `needed`, which can be read again alone by their bytes
-    (`parse`); half a record at the end is left out with a warning. Raises UserError, naming file and line.
+    (`parse`). Raises UserError, naming file and line.
     delimiter: None: a tab where the header has one, else a comma. sha256: of everything read so far."""
 
     def __init__(self, path: Path, needed: Sequence[str], delimiter: str | None = ",") -> None:
@@ -82,47 +80,37 @@ class Records:
             self._place = len(codecs.BOM_UTF8) if header.startswith(codecs.BOM_UTF8) else 0
             self.delimiter = self.delimiter or ("\t" if b"\t" in header else ",")
             with self.path.open(encoding="utf-8-sig", newline="") as file:
-                yield from self._records(file)
+                yield from self._records(csv.reader(self._lines(file), strict=True, delimiter=self.delimiter))
         except FileNotFoundError:
             raise UserError(f"There is no file '{self.path}'.") from None
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"'{self.path}' is not UTF-8 text ({error.reason} after byte {self._place})."
-            ) from None
+            where = f"{error.reason} after byte {self._place}"
+            raise UserError(f"'{self.path}' is not UTF-8 text ({where}).") from None
+        except csv.Error as error:
+            raise UserError(f"'{self.path}' is not valid CSV: {error}, after byte {self._place}.") from None
         except OSError as error:
             raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
 
-    def _records(self, file: IO[str]) -> Iterator[Row]:
-        reader = csv.reader(self._lines(file), strict=True, delimiter=self.delimiter or ",")
-        good, cut = 0, ""  # line of the last good record; what is wrong with a record that may be cut off
-        try:
-            self.columns = next(reader, [])
-            if missing := [name for name in self.needed if name not in self.columns]:
-                near = near_match(missing[0], self.columns)
-                guess = f" (is '{near}' meant?)" if near else ""
-                raise UserError(
-                    f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
-                    f"and has {', '.join(self.columns) or 'none'}."
-                )
-            start, count = self._place, len(self.columns)
-            for cells in reader:
-                where = f"'{self.path}', line {reader.line_num}: the row has"
-                if cut or len(cells) > count:
-                    raise UserError(cut or f"{where} more cells than the header's {count}.")
-                if len(cells) == count:
-                    good = reader.line_num
-                    yield Row(good, dict(zip(self.columns, cells, strict=True)), start, self._place)
-                elif cells:  # a blank line is no record
-                    cut = f"{where} fewer cells than the header's {count}."
-                start = self._place
-        except csv.Error as error:
-            cut = f"'{self.path}' is not valid CSV: {error} at line {reader.line_num}."
-            if reader.line_num != good + 1:
-                raise UserError(cut) from None
-        if not good:
-            raise UserError(cut or f"'{self.path}' has a header and no rows.")
-        if cut:
-            log.warning("The file ends in half a row, which is left out. %s", cut)
+    def _records(self, reader: Any) -> Iterator[Row]:
+        self.columns = next(reader, [])
+        if missing := [name for name in self.needed if name not in self.columns]:
+            near = near_match(missing[0], self.columns)
+            guess = f" (is '{near}' meant?)" if near else ""
+            raise UserError(
+                f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
+                f"and has {', '.join(self.columns) or 'none'}."
+            )
+        start, count, is_empty = self._place, len(self.columns), True
+        for cells in reader:
+            if cells and len(cells) != count:  # a blank line is no record
+                how = f"{'fewer' if len(cells) < count else 'more'} cells than the header's {count}"
+                raise UserError(f"'{self.path}', line {reader.line_num}: the row has {how}.")
+            if cells:
+                yield Row(reader.line_num, dict(zip(self.columns, cells, strict=True)), start, self._place)
+                is_empty = False
+            start = self._place
+        if is_empty:
+            raise UserError(f"'{self.path}' has a header and no rows.")
 
     def _lines(self, file: IO[str]) -> Iterator[str]:
         for line in file:
@@ -139,53 +127,54 @@ def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str
     return dict(zip(columns, cells, strict=True))
 
 
-#: Of equal values the first: what many records repeat is held once.
-_same: Callable[[Any], Any] = functools.lru_cache(2**16)(lambda value: value)
-
-
 # --- files -------------------------------------------------------------------------------------
 
 
 def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file, also those without a caption or with an empty one: the released script
     for paraphrasing loses some. Raises UserError."""
-    items = tuple(
-        RetrievalItem(
-            name, image, strings(row["captions"], f"{where}, captions"), kind,
-            *_objects(row, where), intern(row.get("source", source)),
-        )
-        for where, row, image, name, source in _rows(path, ("filepath", "captions"))
-    )  # fmt: skip
+    items = []
+    for where, row, about in _rows(path, ("filepath", "captions")):
+        captions = strings(row["captions"], f"{where}, captions")
+        items.append(RetrievalItem(captions=captions, kind=kind, **about))
     records.check_ids(items, str(path))
-    return items
+    return tuple(items)
 
 
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """Of a multiple-choice or binary file. layout: of `POSITIONS`, for a file without `template_0` ..."""
     questions = []
-    needed = ("image_path", "correct_answer", "caption_0", "caption_1")
-    for where, row, image, name, source in _rows(path, needed):
+    for where, row, about in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
         texts = option_texts(row)
         correct = correct_index(row["correct_answer"], len(texts), f"{where}, correct_answer")
         type_ = _template(row.get("correct_answer_template", ""), where)
-        templates = _templates(row, len(texts), correct, type_, layout, where)
-        options = tuple(_same(Option(text, kind)) for text, kind in zip(texts, templates, strict=True))
-        from_ = intern(row.get("source") or source)
-        questions.append(Question(name, image, options, correct, type_, *_objects(row, where), from_))
+        if "template_0" in row:
+            kinds = [_template(row.get(f"template_{k}", ""), where) for k in range(len(texts))]
+        else:
+            known = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
+            kinds = [*(POSITIONS[layout] if known else [None] * len(texts))]
+            kinds[correct] = type_
+        options = tuple(map(Option, texts, kinds))
+        questions.append(Question(options=options, correct=correct, type=type_, **about))
     records.check_questions(questions, str(path))
     return tuple(questions)
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], str, str, str]]:
-    """(file and line, cells, image, id, source) of every record; `needed` begins with the image's column. An
-    id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    """(file and line, cells, fields that all records have) of each; `needed` begins with the image's column.
+    An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = [(row, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)]
     names, seen = short_names(image for _, image in rows), Counter[str]()
-    for row, image in rows:
-        name = names[image]
+    for (line, cells, *_), image in rows:
+        where, name = f"{path}, line {line}", names[image]
         seen[name] += 1
-        own = row.cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
-        yield f"{path}, line {row.line}", row.cells, intern(image), intern(own), name
+        own = cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
+        objects = [
+            strings(cells[column], f"{where}, {column}") if cells.get(column, "").strip() else None
+            for column in _FACTS[2:]
+        ]
+        about = {"id": own, "image": image, "source": cells.get("source") or name}
+        yield where, cells, {**about, "positives": objects[0], "negatives": objects[1]}
 
 
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
@@ -272,21 +261,12 @@ def file_name(reference: str) -> str:
 def short_names(references: Iterable[str]) -> dict[str, str]:
     """Reference -> the shortest end of its path that no other one has: mostly the file name, else
     "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
-    parts = {name: _path_parts(name) or (name,) for name in references}
-    ends: dict[str, str] = {}
-    waiting, length = list(parts), 0
-    while waiting:
-        length += 1
-        groups: dict[str, list[str]] = {}
-        for name in waiting:
-            groups.setdefault("/".join(parts[name][-length:]), []).append(name)
-        waiting = []
-        for end, members in groups.items():
-            if len(members) == 1 or all(len(parts[name]) <= length for name in members):
-                ends |= dict.fromkeys(members, end)
-            else:
-                waiting += members
-    return ends
+    ends: dict[str, list[str]] = {}
+    for name in dict.fromkeys(references):
+        parts = _path_parts(name) or (name,)
+        ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+    times = Counter(itertools.chain(*ends.values()))
+    return {name: next((end for end in own if times[end] == 1), own[-1]) for name, own in ends.items()}
 
 
 def _path_parts(reference: str) -> tuple[str, ...]:
@@ -355,46 +335,18 @@ def _template(word: str, where: str) -> str | None:
     return template or None
 
 
-def _templates(
-    row: Mapping[str, str], count: int, correct: int, type_: str | None, layout: str, where: str
-) -> list[str | None]:
-    if "template_0" in row:
-        return [_template(row.get(f"template_{k}", ""), where) for k in range(count)]
-    by_position: Sequence[str | None] = [None] * count
-    if type_ is not None and count == len(POSITIONS[layout]) and (correct == 0 or layout == "synthetic"):
-        by_position = POSITIONS[layout]
-    return [type_ if k == correct else by_position[k] for k in range(count)]
-
-
-def _objects(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Those affirmed and those denied."""
-    affirmed, denied = (
-        _same(strings(row[column], f"{where}, {column}")) if row.get(column, "").strip() else None
-        for column in _FACTS[2:]
-    )
-    return affirmed, denied
-
-
 def strings(text: str, where: str) -> tuple[str, ...]:
-    """The strings of a list cell, "['a', 'b']", or NumPy's print "['a' 'b']", which Python would join."""
+    """The strings of a list cell, "['a', 'b']". One without commas, as NumPy prints, is refused: Python would
+    join its strings."""
     try:
-        value = ast.literal_eval(_with_commas(text.strip()))
+        value, count = ast.literal_eval(text.strip()), None
+        if _SIDE_BY_SIDE.search(text):
+            tokens = tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+            count = sum(token.type == tokenize.STRING for token in tokens)
     except (ValueError, tokenize.TokenError, SyntaxError, MemoryError, RecursionError):
         value = None
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-        return tuple(value)
+        if count in (None, len(value)):
+            return tuple(value)
     excerpt = text if len(text) <= 60 else f"{text[:57]}..."
     raise UserError(f"{where}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")
-
-
-def _with_commas(text: str) -> str:
-    """Python with a comma between every two strings that follow each other."""
-    if not re.search(r"""['"]\s*\w{0,2}['"]""", text):
-        return text
-    parts, was_string = [], False
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in (tokenize.NL, tokenize.NEWLINE):
-            is_string = token.type == tokenize.STRING
-            parts += [",", token.string] if is_string and was_string else [token.string]
-            was_string = is_string
-    return " ".join(parts)

@@ -3,15 +3,17 @@ and NaturalBench those items in which `polarity.denies` finds a denying word."""
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nein.datasets.negbench import official, polarity, records
+from nein.datasets.negbench import official, records
 from nein.datasets.negbench.media import region
-from nein.datasets.negbench.polarity import NO, YES, Pair, denies
+from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, RetrievalItem
 from nein.datasets.nein.samples import load_folder
 from nein.engine import atomic
@@ -21,52 +23,99 @@ from nein.loading.errors import first_line
 from nein.wording import families
 from nein.wording.scope import DEPTH, OTHERS
 
+YES, NO = "Yes", "No"
 ANSWERS = ("yes", "no")
 #: Questions that have to be answered right together: the names of the scores.
+TEXT, IMAGE, GROUP = "text", "image", "group"
+ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
 REMOVED, KEPT = "thing removed", "thing kept"
 EVALUATED = 40_000  # of CC-Neg: its last ones (src/configs/__init__.py of the released code)
 VALID = 2  # of VALSE's three annotators
-_VALSE = {"image_file": str, "caption": str, "foil": str, "mturk": {"caption": int}}
-_CC_NEG = {
-    "image_paths": [str],
-    "annotations": [{"json": {"caption": str}, "sop_data": {"negative-prompt": str}}],
-}
-_SUGARCREPE = {"filename": str, "caption": str, "negative_caption": str}
-_NEGREFCOCOG = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
-_BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
-_RETRIEVAL = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
-_SCOPE = {
-    **_RETRIEVAL, "denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int,
-}  # fmt: skip
 SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 _BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
+_BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
+_PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
+
+
+def _kind(text: str) -> str:
+    return NEGATION if denies(text) else AFFIRMATION
+
+
+@dataclass(frozen=True)
+class Pair:
+    """captions[k] is true of images[k], and false of the other. Asked as four questions, either way."""
+
+    name: str
+    images: tuple[str, str]
+    captions: tuple[str, str]
+    source: str = ""  # what resampling treats as one unit; "": these two pictures
+    groups: tuple[Group, ...] = ()  # further scores that the four questions are right together for
+    difficulty: tuple[tuple[str, int], ...] = ()
+    denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
+
+    def compared(self) -> Iterator[Question]:
+        """Which caption for each picture, and which picture for each caption."""
+        captions = tuple(map(Option, self.captions, self._kinds))
+        for k, (caption, image) in enumerate(zip(captions, self.images, strict=True)):
+            images = tuple(replace(caption, image=name) for name in self.images)
+            for score, options in ((TEXT, captions), (IMAGE, images)):
+                groups = (score, self.name, 2), (GROUP, self.name, 4)
+                yield replace(self._question(f"{score}{k}", k, image, groups), options=options, correct=k)
+
+    def asked(self) -> Iterator[Question]:
+        """Of both captions, whether they are true of either picture."""
+        for k, caption in enumerate(self.captions):
+            for m, image in enumerate(self.images):
+                plain = self._question(f"q{k}i{m}", k, image, asked_groups(self.name, k, m))
+                text = f"Is it true of the picture? {caption}"
+                yield replace(plain, options=(Option(YES), Option(NO)), correct=int(k != m), asked=text)
+
+    @property
+    def _kinds(self) -> list[str]:
+        denying = self.denies or [denies(text) for text in self.captions]
+        return [NEGATION if negated else AFFIRMATION for negated in denying]
+
+    def _question(self, name: str, caption: int, image: str, groups: tuple[Group, ...]) -> Question:
+        type_, source = self._kinds[caption], self.source or " ".join(self.images)
+        question = Question(f"{self.name}/{name}", image, (), 0, type_, source=source)
+        return replace(question, groups=(*groups, *self.groups), difficulty=self.difficulty)
+
+
+def asked_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
+    one, other = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2)
+    return one, other, (ALL_FOUR, name, 4)
 
 
 def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
-    """The questions of a file. Raises UserError, naming file and item."""
-    questions = tuple(cc_neg(path, protocol) if reader == "cc-neg" else READERS[reader](path))
+    """The questions of a file, of pairs of a reader "NAME-asked" those that ask. Raises UserError, naming
+    file and item."""
+    questions: list[Question] = []
+    for item in READERS[reader.removesuffix("-asked")](path, protocol):
+        if isinstance(item, Pair):
+            questions += item.asked() if reader.endswith("-asked") else item.compared()
+        else:
+            questions.append(item)
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
     records.check_questions(questions, str(path))
-    return questions
+    return tuple(questions)
 
 
 # --- captions to choose from -------------------------------------------------------------------
 
 
-def valse(path: Path) -> Iterator[Question]:
+def valse(path: Path, protocol: str) -> Iterator[Question]:
     """VALSE, existence: the 505 of 534 items whose caption two of three annotators called true."""
-    for name, item in _items(path, dict, _VALSE):
+    shape = {"image_file": str, "caption": str, "foil": str, "mturk": {"caption": int}}
+    for name, item in _items(path, dict, shape):
         if item["mturk"]["caption"] >= VALID:
-            yield _captions(name, item["image_file"], (item["caption"], item["foil"]))
+            yield _captions(name, item["image_file"], item["caption"], item["foil"])
 
 
-def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
+def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
     """CC-Neg: a torch file of which the last 40,000 items are for evaluation. Commas of the negation go by
     `protocol`: docs/reference/quirks.md."""
-    import pickle
-
     import torch
 
     try:
@@ -74,49 +123,46 @@ def cc_neg(path: Path, protocol: str = "fixed") -> Iterator[Question]:
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
-    if fault := atomic.fault(content, _CC_NEG):
+    note = {"json": {"caption": str}, "sop_data": {"negative-prompt": str}}
+    if fault := atomic.fault(content, {"image_paths": [str], "annotations": [note]}):
         raise UserError(f"'{path}': {fault}.")
     images, notes = content["image_paths"], content["annotations"]
     if len(images) != len(notes):
         raise UserError(f"'{path}' has {len(images)} image_paths and {len(notes)} annotations.")
     for number in range(max(0, len(images) - EVALUATED), len(images)):
-        negation = notes[number]["sop_data"]["negative-prompt"]
+        caption, negation = notes[number]["json"]["caption"], notes[number]["sop_data"]["negative-prompt"]
         negation = negation.replace(",", "") if protocol == "paper" else negation
-        texts = (notes[number]["json"]["caption"], negation)
-        yield _captions(str(number), images[number], texts, (AFFIRMATION, NEGATION))
+        options = Option(caption, AFFIRMATION), Option(negation, NEGATION)
+        yield Question(str(number), images[number], options, 0, AFFIRMATION, source=images[number])
 
 
-def sugarcrepe(path: Path) -> Iterator[Question]:
+def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
     """SugarCrepe: items in which just one of the two captions denies."""
-    for name, item in _items(path, dict, _SUGARCREPE):
-        texts = item["caption"], item["negative_caption"]
-        if denies(texts[0]) != denies(texts[1]):
-            yield _captions(name, item["filename"], texts)
+    for name, item in _items(path, dict, {"filename": str, "caption": str, "negative_caption": str}):
+        if denies(item["caption"]) != denies(item["negative_caption"]):
+            yield _captions(name, item["filename"], item["caption"], item["negative_caption"])
 
 
-def negrefcocog(path: Path) -> Iterator[Question]:
+def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
     """NegRefCOCOg: as its authors do, the phrase is held against every box, cut out."""
-    for name, item in _items(path, list, _NEGREFCOCOG):
+    shape = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
+    for name, item in _items(path, list, shape):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
-            raise UserError(
-                f"'{path}', item {name}: bbox_list must hold boxes, [x, y, width, height], and ref_bbox must "
-                "be one of them."
-            )
+            wanted = "bbox_list must hold boxes, [x, y, width, height], and ref_bbox must be one of them"
+            raise UserError(f"'{path}', item {name}: {wanted}.")
         options = tuple(Option(item["phrase"], NEGATION, region(image, tuple(box))) for box in boxes)
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
 
 
-def neat(path: Path) -> Iterator[Question]:
+def neat(path: Path, protocol: str) -> Iterator[Question]:
     """NEAT's copies of NegBench's negated captions; an inversion swaps affirmed and denied."""
     seen: Counter[str] = Counter()
-    for row in official.Records(path, ("filepath", "captions", "inverted_captions")):
+    columns = ("captions", "inverted_captions")
+    for row in official.Records(path, ("filepath", *columns)):
         where = f"'{path}', line {row.line}"
         image = official.cell(row.cells, "filepath", path, row.line)
-        captions, inverted = (
-            official.strings(row.cells[name], f"{where}, {name}")
-            for name in ("captions", "inverted_captions")
-        )
+        captions, inverted = (official.strings(row.cells[name], f"{where}, {name}") for name in columns)
         if len(captions) != len(inverted):
             raise UserError(f"{where}: there are not as many inversions as captions.")
         for texts in zip(captions, inverted, strict=True):
@@ -128,7 +174,7 @@ def neat(path: Path) -> Iterator[Question]:
 # --- questions ---------------------------------------------------------------------------------
 
 
-def beaf(path: Path) -> Iterator[Question]:
+def beaf(path: Path, protocol: str) -> Iterator[Question]:
     """BEAF: the original of a picture, then its copies: COCO_val2014_000000001171_00.png.
 
     A question about the removed thing belongs to the same question about the original: both right is BEAF's
@@ -147,104 +193,104 @@ def beaf(path: Path) -> Iterator[Question]:
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not {' or '.join(ANSWERS)}.")
         name, source, prompt = str(item["id"]), _original(item), item["question"]
         groups = [g for g in together.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
-        yield Question(
-            name, item["image"], (Option(YES), Option(NO)), ANSWERS.index(item["gt"]), polarity.kind(prompt),
-            source=source, asked=prompt, groups=tuple(groups),
-        )  # fmt: skip
+        options, right = (Option(YES), Option(NO)), ANSWERS.index(item["gt"])
+        question = Question(name, item["image"], options, right, _kind(prompt), source=source, asked=prompt)
+        yield replace(question, groups=tuple(groups))
 
 
-def naturalbench(path: Path) -> Iterator[Question]:
+def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
     """NaturalBench: [question, image, answer, type], four for a pair of pictures: each question about the
     first and the second. Fours are read in which a question or an option denies."""
-    rows = [_natural(row, f"'{path}', row {name}") for name, row in _items(path, list, [str])]
-    if len(rows) % 4:
-        raise UserError(f"'{path}' has {len(rows)} rows; there must be four for every pair of pictures.")
-    for number in range(len(rows) // 4):
-        four = rows[4 * number : 4 * number + 4]
-        texts = [text for prompt, options, _, _ in four for text in (prompt, *options) if text != NO]
-        if not any(map(denies, texts)):
-            continue
-        pair = f"{four[0][2]} {four[1][2]}"
-        for index, (prompt, options, image, right) in enumerate(four):
-            k, m = divmod(index, 2)
-            yield Question(
-                f"{number}/q{k}i{m}", image, tuple(map(Option, options)), right, polarity.kind(prompt),
-                source=pair, asked=prompt, groups=polarity.asked_groups(str(number), k, m),
-            )  # fmt: skip
-
-
-def _natural(row: list[str], where: str) -> tuple[str, tuple[str, ...], str, int]:
-    """(question, options, image, right option)."""
-    if len(row) != 4:
-        raise UserError(f"{where} is not [question, image, answer, type].")
-    prompt, image, answer, _ = row
-    for suffix in SUFFIXES:
-        prompt = prompt.removesuffix(suffix)
-    lettered = _LETTERED.fullmatch(prompt)
-    options = (YES, NO) if lettered is None else (lettered[2].strip(), lettered[3].strip())
-    answers = (YES, NO) if lettered is None else ("A", "B")
-    if answer not in answers:
-        raise UserError(f"{where}: the answer is '{answer}', not {' or '.join(answers)}.")
-    return (prompt if lettered is None else lettered[1]).strip(), options, image, answers.index(answer)
+    questions = []
+    for name, row in _items(path, list, [str]):
+        if len(row) != 4:
+            raise UserError(f"'{path}', row {name} is not [question, image, answer, type].")
+        prompt, image, answer, _ = row
+        for suffix in SUFFIXES:
+            prompt = prompt.removesuffix(suffix)
+        texts, answers = [YES, NO], (YES, NO)
+        if lettered := _LETTERED.fullmatch(prompt):
+            prompt, texts, answers = lettered[1], [lettered[2].strip(), lettered[3].strip()], ("A", "B")
+        if answer not in answers:
+            raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
+        options, prompt = tuple(map(Option, texts)), prompt.strip()
+        questions.append(Question("", image, options, answers.index(answer), _kind(prompt), asked=prompt))
+    if len(questions) % 4:
+        raise UserError(f"'{path}' has {len(questions)} rows; there must be four for every pair of pictures.")
+    for number in range(len(questions) // 4):
+        four = questions[4 * number : 4 * number + 4]
+        texts = [text for q in four for text in (q.asked, *(option.text for option in q.options))]
+        if any(denies(text) for text in texts if text != NO):
+            for index, question in enumerate(four):
+                k, m = divmod(index, 2)
+                groups, source = asked_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
+                yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
 # --- pairs of pictures -------------------------------------------------------------------------
 
 
-def natural_pairs(path: Path) -> Iterator[Pair]:
+def natural_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of picture k."""
-    for name, item in _items(path, list, _RETRIEVAL):
-        if denies(item["caption_0"]) or denies(item["caption_1"]):
-            yield _pair(name, item)
+    for name, item in _items(path, list, _PAIR):
+        texts = item["caption_0"], item["caption_1"]
+        if any(map(denies, texts)):
+            yield Pair(name, (item["image_0"], item["image_1"]), texts)
 
 
-def scope_pairs(path: Path) -> Iterator[Pair]:
+def scope_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
-    for name, item in _items(path, list, _SCOPE):
+    own = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
+    for name, item in _items(path, list, {**_PAIR, **own}):
+        images, texts, denying = (
+            (item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption", "denies")
+        )
         difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
-        groups = ((item["construction"], name, 4),)
-        yield _pair(name, item, groups, difficulty, (item["denies_0"], item["denies_1"]))
+        yield Pair(name, images, texts, "", ((item["construction"], name, 4),), difficulty, denying)
 
 
-def nein_pairs(path: Path) -> Iterator[Pair]:
+def nein_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NeIn's annotations: the picture with the object and a sentence that affirms it, the source picture and
     the sample's own sentence; of families in `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
         if (sample.family or "plain") in families.DENYING:
-            images = [f"{file.parent.name}/{file.name}" for file in (sample.sample_path, sample.source_path)]
+            files = sample.sample_path, sample.source_path
+            first, second = (f"{file.parent.name}/{file.name}" for file in files)
             texts = families.affirmed(sample.template, sample.object), sample.negative
-            yield Pair(sample.id, (images[0], images[1]), texts, sample.source_id)
+            yield Pair(sample.id, (first, second), texts, sample.source_id)
 
 
-def beaf_pairs(path: Path) -> Iterator[Pair]:
+def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """Of `beaf`'s file: "There is a car in the image." of a picture, "There is no car ..." of its copy."""
     items = [item for _, item in _items(path, list, _BEAF)]
     whole = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:
-        if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or _original(item) not in whole:
+        image = whole.get(_original(item))
+        if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or image is None:
             continue
-        match = _BEAF_ASKED.fullmatch(item["question"])
-        if match is None:
+        if (match := _BEAF_ASKED.fullmatch(item["question"])) is None:
             raise UserError(
                 f"'{path}', id {item['id']}: the question \"{item['question']}\" is not of the form "
                 "'Is there a THING in the image?'."
             )
-        thing, image = match[1], whole[_original(item)]
+        thing = match[1]
         texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
         yield Pair(str(item["id"]), (image, item["image"]), texts, image)
 
 
-def _pair(
-    name: str, item: dict[str, Any], groups: Any = (), difficulty: Any = (), denies: Any = None
-) -> Pair:
-    images, texts = ((item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption"))
-    return Pair(name, images, texts, "", groups, difficulty, denies)
-
-
-def _each(
-    pairs_of: Callable[[Path], Iterable[Pair]], ask: Callable[[Pair], Iterable[Question]]
-) -> Callable[[Path], Iterator[Question]]:
-    return lambda path: (question for pair in pairs_of(path) for question in ask(pair))
+READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] = {
+    "valse": valse,
+    "cc-neg": cc_neg,
+    "sugarcrepe": sugarcrepe,
+    "negrefcocog": negrefcocog,
+    "neat": neat,
+    "beaf": beaf,
+    "naturalbench": naturalbench,
+    "naturalbench-pairs": natural_pairs,
+    "scope": scope_pairs,
+    "nein": nein_pairs,
+    "beaf-pairs": beaf_pairs,
+}
 
 
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
@@ -260,26 +306,10 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     return tuple(items)
 
 
-READERS: dict[str, Callable[[Path], Iterator[Question]]] = {
-    "valse": valse, "cc-neg": cc_neg, "sugarcrepe": sugarcrepe, "negrefcocog": negrefcocog, "neat": neat,
-    "beaf": beaf, "naturalbench": naturalbench,
-    "naturalbench-retrieval": _each(natural_pairs, polarity.compared),
-    "scope": _each(scope_pairs, polarity.compared),
-    "scope-asked": _each(scope_pairs, polarity.asked),
-    "nein": _each(nein_pairs, polarity.compared),
-    "nein-asked": _each(nein_pairs, polarity.asked),
-    "beaf-pairs": _each(beaf_pairs, polarity.compared),
-    "beaf-asked": _each(beaf_pairs, polarity.asked),
-}  # fmt: skip
-
-
-def _captions(
-    name: str, image: str, texts: Sequence[str], templates: Sequence[str] | None = None
-) -> Question:
-    """Which of two captions is true: the first."""
-    kinds = templates or [polarity.kind(text) for text in texts]
-    options = tuple(Option(text, kind) for text, kind in zip(texts, kinds, strict=True))
-    return Question(name, image, options, 0, kinds[0], source=image)
+def _captions(name: str, image: str, right: str, wrong: str) -> Question:
+    """Which of two captions is true?"""
+    options = Option(right, _kind(right)), Option(wrong, _kind(wrong))
+    return Question(name, image, options, 0, _kind(right), source=image)
 
 
 def _original(item: dict[str, Any]) -> str:

@@ -8,10 +8,10 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ KINDS = (ORIGINAL, NEGATED)
 AFFIRMATION, NEGATION, HYBRID = "affirmation", "negation", "hybrid"
 TEMPLATES = (AFFIRMATION, NEGATION, HYBRID)
 
+AnyTask = TypeVar("AnyTask", bound="Task")
 #: Questions that belong together: the score that counts such groups, the group's name, how many it has.
 Group = tuple[str, str, int]
 
@@ -44,6 +45,14 @@ class RetrievalItem:
     @property
     def cluster(self) -> str:
         return self.source or self.id
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.captions
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        return (self.image,) if self.image else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,15 @@ class Question:
     def cluster(self) -> str:
         return self.source or self.image
 
+    @property
+    def texts(self) -> list[str]:
+        return [option.text for option in self.options]
+
+    @property
+    def images(self) -> list[str]:
+        """Of each option, what it is held against."""
+        return [self.picture(option) for option in self.options]
+
     def picture(self, option: Option) -> str:
         return option.image or self.image
 
@@ -100,72 +118,97 @@ class Media:
         return 0
 
 
-@dataclass(frozen=True)
-class RetrievalTask:
-    """Retrieval with original and negated captions, of which either may lack, over the same pictures."""
+class Task:
+    """Records about images of one `media`, in one wording. name: data set, then task: "coco/retrieval"."""
 
-    name: str  # data set, then task: "coco/retrieval"
-    original: tuple[RetrievalItem, ...]
-    negated: tuple[RetrievalItem, ...]
+    name: str
     media: Media
-    variant: str = "templated"
-    origin: dict[str, Any] = field(default_factory=dict)
-    gallery: tuple[str, ...] = ()  # pictures besides those of the items
+    variant: str
+    gallery: tuple[str, ...] = ()  # images besides those of the records
+    origin: Mapping[str, Any]
+    parts: ClassVar[tuple[str, ...]]  # fields with records
 
     @property
-    def references(self) -> list[str]:
-        images = (item.image for item in (*self.original, *self.negated) if item.image)
-        return list(dict.fromkeys((*images, *self.gallery)))
+    def records(self) -> list[RetrievalItem | Question]:
+        return [record for part in self.parts for record in getattr(self, part)]
 
-    def answered_by(self, kind: str) -> bool:
-        return kind == "dual"
+    def changed(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
+        """With other records; without those for which `change` gives None."""
+        kept: Any = {}
+        for part in self.parts:
+            kept[part] = tuple(new for record in getattr(self, part) if (new := change(record)) is not None)
+        return replace(self, **kept)  # type: ignore[type-var]
+
+    def first(self: AnyTask, limit: int) -> AnyTask:
+        """Its first images with all their captions, or its first questions."""
+        every = next(filter(None, (getattr(self, part) for part in self.parts)), ())
+        ids = {record.id for record in every[:limit]}
+        return self.changed(lambda record: record if record.id in ids else None)
+
+    @property
+    def what(self) -> str:
+        return self.name.partition("/")[2]
+
+    @property
+    def key(self) -> str:
+        """In names of files: "mcq.rephrased"."""
+        return f"{self.what}.{self.variant}"
 
     @property
     def asked(self) -> bool:
         """Whether its captions bring the questions by which a judge says what is found."""
-        return any(item.asked for item in self.negated)
+        return any(isinstance(record, RetrievalItem) and record.asked for record in self.records)
+
+    @property
+    def references(self) -> list[str]:
+        return list(dict.fromkeys((*(name for r in self.records for name in r.images), *self.gallery)))
 
     @property
     def sentences(self) -> list[str]:
-        return [text for item in (*self.original, *self.negated) for text in item.captions]
+        return [text for record in self.records for text in record.texts]
+
+    def answered_by(self, kind: str) -> bool:
+        """ "dual" and "itm" score captions with images, "vlm" is shown one image."""
+        questions = [record for record in self.records if isinstance(record, Question)]
+        if kind != "vlm":
+            return not any(question.asked for question in questions) and bool(kind == "dual" or questions)
+        return bool(questions) and not any(option.image for q in questions for option in q.options)
 
     @functools.cached_property
     def sha256(self) -> str:
-        return _digest([*self.original, *self.negated])
+        """Over the records in order, not over pixels."""
+        total = hashlib.sha256()
+        for record in self.records:
+            line = json.dumps(_fields(record), default=_fields, ensure_ascii=False, sort_keys=True)
+            total.update(line.encode() + b"\n")
+        return total.hexdigest()
 
 
 @dataclass(frozen=True)
-class ChoiceTask:
+class RetrievalTask(Task):
+    """Retrieval with original and negated captions, of which either may lack, over the same images."""
+
+    parts = ("original", "negated")
+    name: str
+    original: tuple[RetrievalItem, ...]
+    negated: tuple[RetrievalItem, ...]
+    media: Media
+    variant: str = "templated"
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    gallery: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChoiceTask(Task):
     """A set of questions; `kind` is "mcq" or, with two captions of which no template is known, "binary"."""
 
+    parts = ("questions",)
     name: str
     questions: tuple[Question, ...]
     media: Media
     variant: str = "templated"
     kind: str = "mcq"
-    asked: ClassVar[bool] = False
-    origin: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def references(self) -> list[str]:
-        return list(dict.fromkeys(q.picture(option) for q in self.questions for option in q.options))
-
-    def answered_by(self, kind: str) -> bool:
-        """ "dual" and "itm" score captions with pictures, "vlm" is shown one picture."""
-        if kind != "vlm":
-            return not any(question.asked for question in self.questions)
-        return not any(option.image for question in self.questions for option in question.options)
-
-    @property
-    def sentences(self) -> list[str]:
-        return [option.text for question in self.questions for option in question.options]
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        return _digest(self.questions)
-
-
-Task = RetrievalTask | ChoiceTask
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_items(items: Sequence[RetrievalItem], where: str) -> None:
@@ -180,7 +223,7 @@ def check_questions(questions: Sequence[Question], where: str) -> None:
     """Raises UserError for an id twice or a lacking option."""
     check_ids(questions, where)
     for question in questions:
-        if len(question.options) < 2 or any(not option.text.strip() for option in question.options):
+        if len(question.options) < 2 or any(not text.strip() for text in question.texts):
             raise UserError(f"{where}: question '{question.id}' has an empty option or fewer than two.")
 
 
@@ -188,15 +231,6 @@ def check_ids(records: Sequence[RetrievalItem | Question], where: str) -> None:
     twice = [name for name, count in Counter(record.id for record in records).items() if count > 1]
     if twice:
         raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
-
-
-def _digest(records: Sequence[RetrievalItem | Question]) -> str:
-    """SHA-256 over the records in order, not over pixels."""
-    total = hashlib.sha256()
-    for record in records:
-        line = json.dumps(_fields(record), default=_fields, ensure_ascii=False, sort_keys=True)
-        total.update(line.encode() + b"\n")
-    return total.hexdigest()
 
 
 def _fields(record: RetrievalItem | Question | Option) -> dict[str, Any]:

@@ -188,7 +188,7 @@ _TABLE = (
         (
             Part(YES_NO, PUBLISHED, ("beaf_qna.json",), reader="beaf"),
             Part(PAIRS, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs"),
-            Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-asked"),
+            Part(YES_NO, TEMPLATED, ("beaf_qna.json",), reader="beaf-pairs-asked"),
         ),
         files_at="beaf_qna.json of github.com/postech-ami/BEAF",
         suite="Ye-Bin et al., ECCV 2024", licence="none stated",
@@ -201,7 +201,7 @@ _TABLE = (
                 YES_NO, PUBLISHED, ("dataset_split_for_finetuning/test_set.json",), reader="naturalbench"
             ),
             Part(
-                PAIRS, PUBLISHED, ("NaturalBench-Retrieval/metadata.json",), reader="naturalbench-retrieval"
+                PAIRS, PUBLISHED, ("NaturalBench-Retrieval/metadata.json",), reader="naturalbench-pairs"
             ),
         ),
         files_at="github.com/Baiqi-Li/NaturalBench and huggingface.co/datasets/BaiqiL/NaturalBench",

@@ -105,8 +105,7 @@ def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> 
                 # By names of objects alone: many words of captions name what no judge looks for.
                 rule = run.about["config"]["protocol"]
                 rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
-                mended = calibration.correct_removal if what == "removal" else calibration.correct_retention
-                result = mended(entry, judge.rates(rule, role="object"))
+                result = calibration.correct(entry, judge.rates(rule, role="object"), what)
             yield from beside(entry, result, "corrected", run, metric)
 
 
