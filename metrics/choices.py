@@ -14,7 +14,7 @@ import inspect
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,9 +23,9 @@ import numpy as np
 from nein.loading.errors import choose, isolated, message, out_of_memory, reason
 from nein.loading.references import is_served
 from nein.loading.service import NoAnswer
-from nein.metrics.base import Described, Images, MetricError, alike, check_images, fingerprint
-from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words, in_turns
-from nein.metrics.chat.endpoint import connect
+from nein.metrics.base import Images, MetricError, alike, check_images, fingerprint
+from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
+from nein.metrics.chat.asking import ChatModel, in_turns
 from nein.metrics.judges.base import TEMPLATES, Answer, check_finite
 from nein.metrics.letters import LETTERS, SCORINGS
 
@@ -75,9 +75,11 @@ class Reply:
         return LETTERS[values.index(max(values))]
 
 
-def answer_each(
-    model: Any, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
-) -> list[list[Reply]]:
+#: Per image its questions.
+Questions = Sequence[Sequence[ChoiceQuestion]]
+
+
+def answer_each(model: Any, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
     """As `model.answer`; only the question that fails has a reply with the error. Raises MetricError."""
 
     def answer(questions: Sequence[tuple[int, ChoiceQuestion]]) -> list[Reply]:
@@ -90,7 +92,7 @@ def answer_each(
     def failed(error: BaseException) -> Reply:
         if isinstance(error, MetricError):
             raise error
-        return Reply(error=str(error) if isinstance(error, NoAnswer) else reason(error))
+        return Reply(error=_why(error))
 
     replies = iter(
         isolated(answer, [(i, question) for i, row in enumerate(asked) for question in row], failed)
@@ -98,36 +100,25 @@ def answer_each(
     return [[next(replies) for _ in row] for row in asked]
 
 
-class ChatChoices(Described):
+class ChatChoices(ChatModel):
     """A chat model: greedy answers, and the letters' log-probabilities, of the first token; of a served model
     those among its 20 likeliest. A question without an answer is a reply with the error."""
 
+    kind, tokens = "choice", 16
     scorings = SCORINGS
 
-    def __init__(self, chat: Chat, *, max_new_tokens: int = 16) -> None:
-        self.chat, self.max_new_tokens = chat, max_new_tokens
-
-    @property
-    def concurrent(self) -> int:
-        return self.chat.concurrent
+    @classmethod
+    def load(cls, path_or_id: str, *, batch_size: int = 8, max_new_tokens: int = 0, **how: Any) -> Any:
+        """See `metrics.load_choices`."""
+        here = {} if is_served(path_or_id) else {"batch_size": batch_size, "bare": ("instructblip",)}
+        return super().load(path_or_id, max_new_tokens=max_new_tokens, **here, **how)
 
     def describe(self) -> dict[str, Any]:
-        decoding = f"greedy, at most {self.max_new_tokens} tokens"
         picture = "where the prompt has it" if self.chat.keeps_order else "before the words"
-        own: dict[str, Any] = {"kind": "choice", "decoding": decoding, "picture": picture}
-        if not self.concurrent:
-            own |= {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
-        return {**self.chat.describe(), **own}
+        local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
+        return {**super().describe(), "picture": picture, **({} if self.concurrent else local)}
 
-    def usage(self) -> dict[str, Any]:
-        return self.chat.usage()
-
-    def stop(self) -> None:
-        self.chat.stop()
-
-    def answer(
-        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         tokens = self.max_new_tokens if "generated" in scorings else 1
         sampling = Sampling(tokens, top=_LETTERS if "logprob" in scorings else None)
@@ -138,9 +129,7 @@ class ChatChoices(Described):
                 replies[i, k] = _reply_of(completion, asked[i][k].options, scorings)
         return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
-    def _batches(
-        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]]
-    ) -> Iterable[list[tuple[int, int]]]:
+    def _batches(self, images: Images, asked: Questions) -> Iterator[list[tuple[int, int]]]:
         """(image, question) of messages that go together: of a served model all, of one that is here those
         about as many images of one size as it takes at once, first questions first."""
         if self.concurrent:
@@ -159,24 +148,17 @@ class ChatChoices(Described):
 _LETTERS = Words(tuple(LETTERS), logs=True)
 
 
-def _reply_of(said: Completion, options: int, scorings: Sequence[str]) -> Reply:
-    generated, likely = "generated" in scorings, said.probabilities
+def _reply_of(completion: Completion, options: int, scorings: Sequence[str]) -> Reply:
+    generated, likely = "generated" in scorings, completion.probabilities
     # A limit that ended within thoughts is no matter where only the first token is read.
-    if said.error is not None and (generated or getattr(said.error, "kind", "") != THINKING):
-        served = isinstance(said.error, NoAnswer)
-        return Reply(error=str(said.error) if served else reason(said.error))
+    if completion.error is not None and (generated or getattr(completion.error, "kind", "") != THINKING):
+        return Reply(error=_why(completion.error))
     logprobs = None if likely is None else tuple(likely[letter] for letter in LETTERS[:options])
-    return Reply(said.text if generated else None, logprobs, version=said.version)
+    return Reply(completion.text if generated else None, logprobs, version=completion.version)
 
 
-def load(path_or_id: str, *, batch_size: int = 8, max_new_tokens: int = 16, **how: Any) -> ChatChoices:
-    """See `metrics.load_choices`."""
-    if is_served(path_or_id):
-        return ChatChoices(connect(path_or_id, **how), max_new_tokens=max_new_tokens)
-    from nein.metrics.chat.local import BARE, LocalChat, load_chat
-
-    chat = LocalChat(*load_chat(path_or_id, bare=BARE, **how), batch_size=batch_size)
-    return ChatChoices(chat, max_new_tokens=max_new_tokens)
+def _why(error: BaseException) -> str:
+    return str(error) if isinstance(error, NoAnswer) else reason(error)
 
 
 class JudgeChoices:
@@ -199,9 +181,7 @@ class JudgeChoices:
     def usage(self) -> dict[str, Any]:
         return getattr(self.judge, "usage", dict)()
 
-    def answer(
-        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         template = TEMPLATES[self.judge.template]
         if self.asking == "letters":
@@ -267,9 +247,7 @@ class FunctionChoices:
     def describe(self) -> dict[str, Any]:
         return {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
 
-    def answer(
-        self, images: Images, asked: Sequence[Sequence[ChoiceQuestion]], scorings: Sequence[str]
-    ) -> list[list[Reply]]:
+    def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, asked, "questions")
         return [
             [self._one(image, question) for question in row] for image, row in zip(images, asked, strict=True)

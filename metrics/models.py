@@ -26,7 +26,7 @@ ENCODERS: dict[str, str] = {
 
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vqa:load"},
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vqa:ChatJudge.load"},
     "ovd": {
         "owlv2": "nein.metrics.judges.detectors:load_owlv2",
         # The published checkpoint is that of the model of videos, with this one in it.
@@ -67,7 +67,7 @@ ORIGINS: dict[str, str] = {
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
     "attribute": "nein.metrics.judges:load_plugin",
-    "served": "nein.metrics.judges.vqa:load",
+    "served": "nein.metrics.judges.vqa:ChatJudge.load",
 }
 
 
@@ -145,7 +145,7 @@ def load_choices(
                 of `metrics.chat.endpoint.Endpoint`.
     """
     path_or_id = located(path_or_id)
-    load = pkgutil.resolve_name("nein.metrics.choices:load")
+    load = pkgutil.resolve_name("nein.metrics.choices:ChatChoices.load")
     return load(path_or_id, device=device, dtype=dtype, **options)
 
 
@@ -167,24 +167,25 @@ def check_reward(reference: str) -> None:
 
 
 def load_reward(
-    reference: str, *, device: str = "cpu", dtype: str = "float32", sending: Mapping[str, Any] | None = None,
+    reference: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    sending: Mapping[str, Any] = {},
     **options: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two pictures.
     sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
-    options    editscore: `protocol`, `passes`, `reduction`, `temperature`.
+    options    editscore: `protocol`, `passes`, `temperature`.
     """
     kind, model = split_reward(reference)
-    places = REWARDS[kind]
-    how = {"device": device, "dtype": dtype, **options}
-    if places is None:
-        how |= (sending or {}) if is_served(model) else {}
-        return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
-    how |= {"sending": sending} if kind == "editscore" else {}
-    return pkgutil.resolve_name(places[0])(located(model), **how)
+    how = {"device": device, "dtype": dtype, **options, **(sending if is_served(model) else {})}
+    if (places := REWARDS[kind]) is not None:
+        return pkgutil.resolve_name(places[0])(located(model), **how)
+    return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
 
 
 def load_dual(

@@ -119,16 +119,3 @@ class Chat:
 
     def stop(self) -> None:
         """From now on nothing is sent, and no call waits."""
-
-
-def in_turns(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
-    """(row, place in it) of every cell: the first of all rows, then the second, ..."""
-    longest = max(map(len, rows), default=0)
-    return [(i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row)]
-
-
-def ask(chat: Chat, rows: Sequence[Sequence[Message]], sampling: Sampling) -> list[list[Completion]]:
-    """Completions in the shape of `rows`."""
-    cells = in_turns(rows)
-    table = dict(zip(cells, chat.complete([rows[i][k] for i, k in cells], sampling), strict=True))
-    return [[table[i, k] for k in range(len(row))] for i, row in enumerate(rows)]

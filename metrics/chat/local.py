@@ -18,8 +18,6 @@ from nein.metrics.base import MetricError, alike, without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
 from nein.metrics.letters import LETTERS
 
-#: Model types without a chat template, which take the words as they are.
-BARE = ("instructblip",)
 _TEMPLATE_ERRORS = (TypeError, ValueError, KeyError, RuntimeError, jinja2.TemplateError)
 
 
@@ -224,7 +222,8 @@ def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
 
 def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple[Any, Any, loading.Source]:
     """(model, processor, source) of an image-text-to-text checkpoint. bare: model types that may lack a chat
-    template. Raises MetricError, also for a chat template that does not take a picture and a question."""
+    template and take the words as they are. Raises MetricError, also for a chat template that does not take a
+    picture and a question."""
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **how)

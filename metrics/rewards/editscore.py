@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nein.loading.digests import folder_digest
 from nein.loading.errors import choose, reason
-from nein.loading.references import expanded, is_served
+from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
+from nein.metrics.chat.asking import open_chat
 from nein.metrics.loading import Source
 from nein.metrics.rewards import RewardJudge, check_edits, constants
 
@@ -51,28 +52,29 @@ OWN = {
 class EditScore(RewardJudge):
     """Scores from 0 to 10; the best edit has all of it.
 
-    protocol   "fixed": numbers are read from the JSON object alone; an answer without two numbers in range is
-               unscored; PQ is asked about the edit alone. "paper": as the released `batch_evaluate`. Numbers
-               are taken from wherever they stand, none at all counts as the middle of the range, a number out
-               of range as 12.5 on a scale that ends at 10, and PQ is shown source and edit.
-    passes     Answers to each question, seeds 42, 43, ...; one, as released.
-    reduction  "average_last": the mean of the passes' scores. "average_first": sqrt(mean SC x mean PQ).
+    protocol  "fixed": numbers are read from the JSON object alone; an answer without two numbers in range is
+              unscored; PQ is asked about the edit alone. "paper": as the released `batch_evaluate`. Numbers
+              are taken from wherever they stand, none at all counts as the middle of the range, a number out
+              of range as 12.5 on a scale that ends at 10, and PQ is shown source and edit.
+    passes    Answers to each question, seeds 42, 43, ...; one, as released. Their scores' mean counts.
     temperature, texts  0.7 as released; the two questions, with <instruction>.
     """
 
     def __init__(
-        self, chat: Chat, *, protocol: Literal["fixed", "paper"] = "fixed", passes: int = 1,
-        reduction: Literal["average_last", "average_first"] = "average_last",
-        temperature: float = TEMPERATURE, texts: dict[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        chat: Chat,
+        *,
+        protocol: str = "fixed",
+        passes: int = 1,
+        temperature: float = TEMPERATURE,
+        texts: dict[str, str] = OWN,
+    ) -> None:
         choose("protocol", protocol, ("fixed", "paper"))
-        choose("reduction", reduction, ("average_last", "average_first"))
         if passes < 1 or temperature < 0:
             raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
         super().__init__(chat)
-        self.chat = chat
-        self.protocol, self.passes = protocol, passes
-        self.reduction, self.temperature, self.texts = reduction, temperature, texts or OWN
+        self.chat, self.texts = chat, texts
+        self.protocol, self.passes, self.temperature = protocol, passes, temperature
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -80,7 +82,6 @@ class EditScore(RewardJudge):
             "kind": "editscore",
             "protocol": self.protocol,
             "passes": self.passes,
-            "reduction": self.reduction,
             "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
             "numbers": "plain or as strings",  # other readings of answers are another reward
@@ -98,9 +99,8 @@ class EditScore(RewardJudge):
             # Every picture behind its label, as in the released code.
             labelled = [entry for n, image in enumerate(shown, 1) for entry in (f"<img{n}>: ", image)]
             messages.append(Message((*labelled, text), SEED + k))
-        sampling = Sampling(TOKENS)
-        if self.temperature > 0:
-            sampling = Sampling(TOKENS, self.temperature, TOP_P, TOP_K)
+        drawn = (self.temperature, TOP_P, TOP_K) if self.temperature > 0 else ()
+        sampling = Sampling(TOKENS, *drawn)
         answers = dict(zip(items, self.chat.complete(messages, sampling), strict=True))
         return [
             self._one([(answers[i, k, "SC"], answers[i, k, "PQ"]) for k in range(self.passes)])
@@ -124,8 +124,7 @@ class EditScore(RewardJudge):
             wild = RANGE / 2 if self.protocol == "paper" else None
             passes.append([part if wild is None or 0 <= part <= 10 else wild for part in parts])
         sc, pq = (sum(entry[k] for entry in passes) / len(passes) for k in (0, 1))
-        first = self.reduction == "average_first"
-        value = math.sqrt(sc * pq) if first else sum(math.sqrt(s * p) for s, p in passes) / len(passes)
+        value = sum(math.sqrt(s * p) for s, p in passes) / len(passes)
         return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
 
 
@@ -185,32 +184,23 @@ def check(reference: str) -> None:
         endpoint.check(reference)
 
 
-def load(
-    path_or_id: str, *, device: str, dtype: str, sending: Mapping[str, Any] | None = None, **options: Any
-) -> EditScore:  # fmt: skip
+def load(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
-    its base; sending: options of an endpoint. The authors' questions in the folder are asked. Raises
-    MetricError."""
+    its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
-    if is_served(path_or_id):
-        return EditScore(endpoint.connect(path_or_id, **(sending or {})), **options)
-    from nein.metrics.chat.local import LocalChat, load_chat
-
+    options = {name: how.pop(name) for name in ("protocol", "passes", "temperature") if name in how}
     folder = expanded(path_or_id)
-    if (folder / ADAPTER).is_file():
-        parts = _with_adapter(folder, device, dtype)
-    else:
-        parts = load_chat(path_or_id, device=device, dtype=dtype)
+    chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / "vie_prompts.py").is_file():
         rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
         names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
         context, about, sc, pq = constants(folder, names, AUTHORS).values()
         sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
         options["texts"] = {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
-    return EditScore(LocalChat(*parts), **options)
+    return EditScore(chat, **options)
 
 
-def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Source]:
+def _with_adapter(folder: Path, **how: Any) -> Chat:
     try:
         import peft
     except ImportError:
@@ -218,12 +208,13 @@ def _with_adapter(folder: Path, device: str, dtype: str) -> tuple[Any, Any, Sour
     base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise MetricError(f"'{folder / ADAPTER}' names no base ('base_model_name_or_path'); write it there.")
-    from nein.metrics.chat.local import load_chat
+    from nein.metrics.chat.local import LocalChat, load_chat
 
-    model, processor, source = load_chat(str(base), device=device, dtype=dtype)
+    model, processor, source = load_chat(str(base), **how)
     try:
         merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise MetricError(f"The LoRA '{folder}' does not fit '{base}': {reason(error)}") from error
     merged.eval().requires_grad_(False)
-    return merged, processor, Source(str(folder), source.revision, f"{source.digest}+{folder_digest(folder)}")
+    digest = f"{source.digest}+{folder_digest(folder)}"
+    return LocalChat(merged, processor, Source(str(folder), source.revision, digest))
