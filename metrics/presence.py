@@ -15,130 +15,233 @@ import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose, isolated, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
-from nein.metrics.metric import Batch, Metric
+from nein.metrics.metric import Batch, EditPair, Metric
 from nein.metrics.plurals import singular
 
 NOTHING_FOUND = "no object of the caption was found in the sample"
-
-
-@dataclass(frozen=True)
-class NoReply:
-    """again: an endpoint gave no answer, and may another time."""
-
-    reason: str
-    again: bool
-
-    @classmethod
-    def of(cls, error: BaseException) -> NoReply:
-        return cls(reason(error), isinstance(error, NoAnswer))
-
-    def score(self, detail: Mapping[str, Any], about: str = "") -> Score:
-        return Score(None, f"{about}{self.reason}", detail, again=self.again)
-
-
-#: What a judge said about one word: a JSON object.
-Reply = Mapping[str, Any] | NoReply
-Kind = Literal["vqa", "ovd"]
+#: What a judge said about one word: a JSON object; or why it could not be asked.
+Reply = Mapping[str, Any] | BaseException
+Protocol = Literal["paper", "fixed"]
 #: The metrics that ask about the object that should be gone.
 REMOVAL: dict[str, tuple[str, ...]] = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
 
 
+# --- the five metrics ------------------------------------------------------------------------------
+
+
+def removal_by_answer(judge: Asked, look: Look) -> Score:
+    """1 where the judge says that the object is not in the edited picture."""
+    reply, detail = judge.about_object(look)
+    if isinstance(reply, BaseException):
+        return _unanswered(reply, detail)
+    answer = reply["answer"]
+    detail |= {**reply, "question": judge.question(look.item.object)}
+    seen = not paper_removed(answer) if judge.paper else parse_yes_no(answer)
+    if seen is None:
+        return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
+    return Score(float(not seen), f"the judge answered {answer!r}", detail)
+
+
+def removal_by_score(judge: Asked, look: Look) -> Score:
+    """1 where the detector finds no object above the threshold."""
+    score = auc_removal(judge, look)
+    return score if score.value is None else replace(score, value=float(not judge.present(score.detail)))
+
+
+def auc_removal(judge: Asked, look: Look) -> Score:
+    """1 less the detector's best score above the threshold."""
+    reply, detail = judge.about_object(look)
+    if isinstance(reply, BaseException):
+        return _unanswered(reply, detail)
+    threshold, score = judge.settings.threshold, reply["score"]
+    best = score if score > threshold else 0.0
+    why = f"best score {score:.3f} is {'above' if best else 'not above'} {threshold}"
+    return Score(1.0 - best, why, {**detail, **reply, "threshold": threshold})
+
+
+def retention(judge: Asked, look: Look) -> Score:
+    """The share of `look.in_sample` that is still seen in the edit."""
+    before, after, protocol = look.before, look.after, judge.settings.protocol
+    detail = {
+        "objects": list(look.objects),
+        "in_sample": list(look.in_sample),
+        "protocol": protocol,
+        "before": {word: _plain(before[word]) for word in dict.fromkeys(look.objects)},
+        "after": {word: _plain(after[word]) for word in look.in_sample},
+    }
+    if judge.kind == "ovd":
+        detail["threshold"] = judge.settings.threshold
+    if look.others is not None:
+        both = {protocol: look.objects}
+        detail |= {
+            "objects_of": {name: both.get(name, look.others) for name in ("fixed", "paper")},
+            "before": {word: _plain(reply) for word, reply in before.items()},
+            "after": {word: _plain(after[word]) for word in look.again},
+        }
+    asked = [*((w, before[w]) for w in look.objects), *((w, after[w]) for w in look.in_sample)]
+    for word, reply in asked:
+        if isinstance(reply, BaseException):
+            return _unanswered(reply, detail, f"{word}: ")
+    if not look.in_sample:
+        return Score(None, NOTHING_FOUND, detail)
+    verdicts = {word: judge.present(after[word]) for word in look.in_sample}
+    for word, verdict in verdicts.items():
+        if verdict is None:
+            answer = _plain(after[word])
+            return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
+    still = sum(bool(verdicts[word]) for word in look.in_sample)
+    lost = [word for word, verdict in verdicts.items() if not verdict]
+    why = f"{still} of {len(look.in_sample)} objects are still there"
+    return Score(still / len(look.in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+
+
+def _unanswered(error: BaseException, detail: Mapping[str, Any], about: str = "") -> Score:
+    return Score(None, f"{about}{reason(error)}", detail, again=isinstance(error, NoAnswer))
+
+
+def _plain(reply: Reply) -> Any:
+    """The part of a reply worth keeping in a list of many."""
+    if isinstance(reply, BaseException):
+        return {"error": reason(reply)}
+    # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
+    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
+
+
+def _scores(kind: str, score: Callable[[Asked, Look], Score], batch: Batch) -> list[Score]:
+    judge = batch.once(("presence", kind), lambda: Asked(batch, kind))
+    return [score(judge, look) for look in judge.looks]
+
+
 # Removal does not look at the sample. It needs it all the same: where the sample is not the one that was
 # edited, the edit says nothing, and both metrics are then asked for in one pass over the same edits.
-def _metric(name: str, title: str, kind: Any, judge: Kind, score: Callable[[_Judged, int], Score]) -> Metric:
-    def scored(batch: Batch) -> list[Score]:
-        judged = batch.once(("presence", judge), lambda: _Judged(batch, judge))
-        return [score(judged, i) for i in range(len(batch.items))]
-
-    return Metric(
-        name, title, "per cent", "higher", (0.0, 1.0), kind, ("edited", "sample", judge), scored,
-        source="NeIn (CVPRW 2025), Table 3; section 4",
-        settings=("protocol", "article" if judge == "vqa" else "threshold"),
-    )  # fmt: skip
+def _metric(name: str, title: str, kind: Any, judge: str, score: Callable[[Asked, Look], Score]) -> Metric:
+    needs, settings = ("edited", "sample", judge), ("protocol", "article" if judge == "vqa" else "threshold")
+    scores, source = partial(_scores, judge, score), "NeIn (CVPRW 2025), Table 3; section 4"
+    ends = (0.0, 1.0)
+    return Metric(name, title, "per cent", "higher", ends, kind, needs, scores, settings, source)
 
 
-class _Judged:
-    """What one judge says about the items of a batch; lists hold one entry per item.
+METRICS = (
+    _metric("removal_vqa", "Removal (VQA)", "proportion", "vqa", removal_by_answer),
+    _metric("retention_vqa", "Retention (VQA)", "bounded", "vqa", retention),
+    _metric("removal_ovd", "Removal (OVD)", "proportion", "ovd", removal_by_score),
+    _metric("auc_removal", "AUC-Removal", "bounded", "ovd", auc_removal),
+    _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", retention),
+)
 
-    objects, others    What the caption names under the protocol, and under the other one if wanted.
-    before, after      Word -> reply about sample and edit; `unedited`: about the object to remove.
-    in_sample, again   Those of `objects` seen in the sample; all that Retention asks about the edit.
-    """
 
-    def __init__(self, batch: Batch, kind: Kind) -> None:
-        self.batch, self.kind, self.judge, self.settings = batch, kind, batch.models[kind], batch.settings
-        protocol = self.settings.protocol
-        removal = any(name in batch.names for name in REMOVAL[kind])
-        self.objects = self._named(protocol)
-        self.others: list[list[str]] | None = None
-        if self.settings.evidence == "both":
-            self.others = self._named("paper" if protocol == "fixed" else "fixed")
-        if kind == "ovd":
-            self.objects = [list(dict.fromkeys(row)) for row in self.objects]
+# --- what a judge is asked, once for all metrics of a batch -----------------------------------------
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one judge says about one item."""
+
+    item: EditPair
+    objects: list[str]  # that the caption names under the protocol
+    others: list[str] | None  # and under the other one, if wanted
+    before: dict[str, Reply]  # word -> reply about the sample
+    in_sample: list[str]  # those of `objects` seen there
+    again: list[str]  # all that Retention asks about the edit
+    after: dict[str, Reply]  # word -> reply about the edit
+    unedited: dict[str, Reply]  # about the object to remove, in the sample, if wanted
+
+
+class Asked:
+    """One judge ("vqa" or "ovd") and a batch."""
+
+    def __init__(self, batch: Batch, kind: str) -> None:
+        self.batch, self.kind = batch, kind
+        self.judge, self.settings = batch.models[kind], batch.settings
+        self.paper = batch.settings.protocol == "paper"
+
+    @cached_property
+    def looks(self) -> list[Look]:
+        """First the samples are looked at, then the edits, for what was seen in the samples."""
+        items, names, both = self.batch.items, self.batch.names, self.settings.evidence == "both"
+        objects = self._objects("paper" if self.paper else "fixed")
+        others = self._objects("fixed" if self.paper else "paper") if both else [None] * len(items)
+        if self.kind == "ovd":
+            objects = [list(dict.fromkeys(row)) for row in objects]
         words = [
-            list(dict.fromkeys([*row, *(self.others[i] if self.others else [])]))
-            for i, row in enumerate(self.objects)
+            list(dict.fromkeys([*row, *(more or ())])) for row, more in zip(objects, others, strict=True)
         ]
-        self.before = self._look_at_samples(words)
-        looks = list(zip(self.objects, words, self.before, strict=True))
-        self.in_sample = [[word for word in row if self.present(seen[word])] for row, _, seen in looks]
-        self.again = [
-            [word for word in row if word in kept or (self.others and self._maybe(seen[word]))]
-            for kept, (_, row, seen) in zip(self.in_sample, looks, strict=True)
+        before = self._samples(words)
+        in_sample = [
+            [word for word in row if self.present(seen[word])]
+            for row, seen in zip(objects, before, strict=True)
         ]
-        gone = [[item.object] if removal else [] for item in batch.items]
-        wanted = [list(dict.fromkeys([*denied, *row])) for denied, row in zip(gone, self.again, strict=True)]
+        again = [
+            [word for word in seen if word in kept or (both and self._maybe(seen[word]))]
+            for kept, seen in zip(in_sample, before, strict=True)
+        ]
+        removal = any(name in names for name in REMOVAL[self.kind])
+        gone = [[item.object] if removal else [] for item in items]
+        wanted = [list(dict.fromkeys([*denied, *row])) for denied, row in zip(gone, again, strict=True)]
         turned = self.kind == "ovd"  # the pipeline of transformers turns pictures, nothing else does
-        pictures = [i.upright if turned and i.upright is not None else i.edited for i in batch.items]
-        self.after = self._replies(pictures, wanted)
-        self.unedited = self._look_at_samples(gone if self.settings.before else [[] for _ in gone])
+        edits = [item.upright if turned and item.upright is not None else item.edited for item in items]
+        after = self._replies(edits, wanted)
+        unedited = self._samples(gone if self.settings.before else [[] for _ in gone])
+        return [*map(Look, items, objects, others, before, in_sample, again, after, unedited)]
 
-    def _named(self, protocol: Any) -> list[list[str]]:
-        items = self.batch.items
+    def _objects(self, protocol: Protocol) -> list[Any]:
         if f"retention_{self.kind}" not in self.batch.names:
-            return [[] for _ in items]
-        excluded = [item.object for item in items]
-        return caption_objects([item.caption for item in items], protocol=protocol, excluded=excluded)
+            return [[] for _ in self.batch.items]
+        excluded = [item.object for item in self.batch.items]
+        return caption_objects([i.caption for i in self.batch.items], protocol=protocol, excluded=excluded)
 
     def present(self, reply: Reply) -> bool | None:
         """Does the judge see it? None: it could not be asked, or said neither yes nor no."""
-        if isinstance(reply, NoReply):
+        if isinstance(reply, BaseException):
             return None
         if self.kind == "ovd":
             return bool(reply["score"] > self.settings.threshold)
-        return (paper_present if self.settings.protocol == "paper" else parse_yes_no)(reply["answer"])
+        return (paper_present if self.paper else parse_yes_no)(reply["answer"])
 
     def _maybe(self, reply: Reply) -> bool:
         """Whether any protocol takes the reply for a sighting."""
-        if isinstance(reply, NoReply) or self.kind == "ovd":
+        if isinstance(reply, BaseException) or self.kind == "ovd":
             return self.present(reply) is True
         return paper_present(reply["answer"]) or parse_yes_no(reply["answer"]) is True
 
-    def _question(self, word: str) -> str:
+    def question(self, word: str) -> str:
+        if self.kind == "ovd":
+            return f"label:{word}"
         return template(self.judge.template).ask_presence(word, self.settings.article)
+
+    def about_object(self, look: Look) -> tuple[Reply, dict[str, Any]]:
+        """The reply about the object that should be gone, and what is kept beside its score."""
+        name = look.item.object
+        detail: dict[str, Any] = {"object": name, "protocol": self.settings.protocol}
+        if look.unedited:
+            detail["before"] = {word: _plain(reply) for word, reply in look.unedited.items()}
+            detail["present_before"] = self.present(look.unedited[name])
+        return look.after[name], detail
 
     def _replies(self, pictures: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
         """One pass per picture."""
         indices = [i for i, row in enumerate(words) if row]
         answers = isolated(
-            lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]), indices, NoReply.of
+            lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]),
+            indices,
+            lambda error: error,
         )
         result: list[dict[str, Reply]] = [{} for _ in words]
-        for i, replies in zip(indices, answers, strict=True):
-            result[i] = dict.fromkeys(words[i], replies) if isinstance(replies, NoReply) else replies
+        for i, found in zip(indices, answers, strict=True):
+            result[i] = dict.fromkeys(words[i], found) if isinstance(found, BaseException) else found
         return result
 
     def _ask(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
         if self.kind == "vqa":
-            answers = self.judge.ask(pictures, [[self._question(word) for word in row] for row in words])
+            answers = self.judge.ask(pictures, [[self.question(word) for word in row] for row in words])
             replies = [[_reply(answer) for answer in row] for row in answers]
         else:
             found = self.judge.detect(pictures, words, self.settings.threshold)
@@ -148,122 +251,32 @@ class _Judged:
             ]
         return [dict(zip(wanted, row, strict=True)) for wanted, row in zip(words, replies, strict=True)]
 
-    def _look_at_samples(self, words: Texts) -> list[dict[str, Reply]]:
-        """From the store, or asked once and stored."""
+    def _samples(self, words: Texts) -> list[dict[str, Reply]]:
+        """Replies about unedited samples: from the store, or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
         seen = [item.seen(turned=self.kind == "ovd") for item in self.batch.items]
-        samples = dict(reversed(seen))
-        places = [(key, word) for (key, _), row in zip(seen, words, strict=True) for word in row]
-        wording = self._question if self.kind == "vqa" else "label:{}".format
-        keys = {
-            (sample, word): hashlib.sha256(f"{sample}\0{wording(word)}".encode()).hexdigest()
-            for sample, word in places
-        }
-        replies: dict[tuple[str, str], Reply] = {}
-        missing: dict[str, list[str]] = {}
-        for sample, word in keys:
-            record = store.get(space, keys[sample, word])
-            if record is not None:
-                replies[sample, word] = record
-            else:
-                missing.setdefault(sample, []).append(word)
-        found = self._replies([samples[key] for key in missing], list(missing.values()))
-        for sample, row_of_replies in zip(missing, found, strict=True):
-            for word, reply in row_of_replies.items():
-                replies[sample, word] = reply
-                if not isinstance(reply, NoReply):
-                    store.put(space, keys[sample, word], dict(reply))
-        rows = zip(seen, words, strict=True)
-        return [{word: replies[key, word] for word in row} for (key, _), row in rows]
-
-    def _about_object(self, i: int) -> tuple[Reply, dict[str, Any]]:
-        """The reply about the object that should be gone, and what is kept beside its score."""
-        name, unedited = self.batch.items[i].object, self.unedited[i]
-        detail: dict[str, Any] = {"object": name, "protocol": self.settings.protocol}
-        if unedited:
-            detail["before"] = {word: _plain(reply) for word, reply in unedited.items()}
-            detail["present_before"] = self.present(unedited[name])
-        return self.after[i][name], detail
-
-    def removal_by_answer(self, i: int) -> Score:
-        """1 where the judge says that the object is not in the edited picture."""
-        reply, detail = self._about_object(i)
-        if isinstance(reply, NoReply):
-            return reply.score(detail)
-        answer = reply["answer"]
-        detail |= {**reply, "question": self._question(detail["object"])}
-        paper = self.settings.protocol == "paper"
-        seen = not paper_removed(answer) if paper else parse_yes_no(answer)
-        if seen is None:
-            return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
-        return Score(float(not seen), f"the judge answered {answer!r}", detail)
-
-    def removal_by_score(self, i: int, graded: bool = False) -> Score:
-        """1 where the detector finds no object above the threshold; graded: less its best score."""
-        reply, detail = self._about_object(i)
-        if isinstance(reply, NoReply):
-            return reply.score(detail)
-        threshold = self.settings.threshold
-        detail |= {**reply, "threshold": threshold}
-        best = reply["score"] if reply["score"] > threshold else 0.0
-        why = f"best score {reply['score']:.3f} is {'above' if best else 'not above'} {threshold}"
-        return Score(1.0 - best if graded else float(not best), why, detail)
-
-    def retention(self, i: int) -> Score:
-        """The share of `in_sample` that is still seen."""
-        objects, before, after, in_sample = self.objects[i], self.before[i], self.after[i], self.in_sample[i]
-        detail: dict[str, Any] = {
-            "objects": list(objects),
-            "in_sample": list(in_sample),
-            "protocol": self.settings.protocol,
-            "before": {word: _plain(before[word]) for word in dict.fromkeys(objects)},
-            "after": {word: _plain(after[word]) for word in in_sample},
-        }
-        if self.kind == "ovd":
-            detail["threshold"] = self.settings.threshold
-        if self.others is not None:
-            both = {self.settings.protocol: objects}
-            detail |= {
-                "objects_of": {name: both.get(name, self.others[i]) for name in ("fixed", "paper")},
-                "before": {word: _plain(reply) for word, reply in before.items()},
-                "after": {word: _plain(after[word]) for word in self.again[i]},
-            }
-        for word, reply in [*((w, before[w]) for w in objects), *((w, after[w]) for w in in_sample)]:
-            if isinstance(reply, NoReply):
-                return reply.score(detail, f"{word}: ")
-        if not in_sample:
-            return Score(None, NOTHING_FOUND, detail)
-        verdicts = {word: self.present(after[word]) for word in in_sample}
-        for word, verdict in verdicts.items():
-            if verdict is None:
-                answer = _plain(after[word])
-                return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
-        still = sum(bool(verdicts[word]) for word in in_sample)
-        lost = [word for word, verdict in verdicts.items() if not verdict]
-        why = f"{still} of {len(in_sample)} objects are still there"
-        return Score(still / len(in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+        pictures = dict(reversed(seen))
+        replies: dict[str, dict[str, Reply]] = {key: {} for key, _ in seen}
+        missing: dict[str, dict[str, str]] = {}  # sample -> word -> its key in the store
+        for (sample, _), row in zip(seen, words, strict=True):
+            for word in row:
+                key = hashlib.sha256(f"{sample}\0{self.question(word)}".encode()).hexdigest()
+                if (record := store.get(space, key)) is not None:
+                    replies[sample][word] = record
+                else:
+                    missing.setdefault(sample, {})[word] = key
+        found = self._replies([pictures[key] for key in missing], [list(row) for row in missing.values()])
+        for (sample, keys), answers in zip(missing.items(), found, strict=True):
+            replies[sample] |= answers
+            for word, reply in answers.items():
+                if not isinstance(reply, BaseException):
+                    store.put(space, keys[word], dict(reply))
+        return [{word: replies[key][word] for word in row} for (key, _), row in zip(seen, words, strict=True)]
 
 
 def _reply(a: Any) -> dict[str, Any]:
     version = {"version": a.version} if getattr(a, "version", "") else {}
     return {"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no, **version}
-
-
-def _plain(reply: Reply) -> Any:
-    """The part of a reply worth keeping in a list of many."""
-    if isinstance(reply, NoReply):
-        return {"error": reply.reason}
-    # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
-    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
-
-
-METRICS = (
-    _metric("removal_vqa", "Removal (VQA)", "proportion", "vqa", _Judged.removal_by_answer),
-    _metric("retention_vqa", "Retention (VQA)", "bounded", "vqa", _Judged.retention),
-    _metric("removal_ovd", "Removal (OVD)", "proportion", "ovd", _Judged.removal_by_score),
-    _metric("auc_removal", "AUC-Removal", "bounded", "ovd", partial(_Judged.removal_by_score, graded=True)),
-    _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", _Judged.retention),
-)
 
 
 # --- what a caption names: what an edit should leave alone -----------------------------------------
@@ -293,9 +306,8 @@ def spacy_model() -> Any:
 
 
 def caption_objects(
-    captions: Sequence[str], *, protocol: Literal["paper", "fixed"] = "paper",
-    excluded: Sequence[str] | None = None,
-) -> list[list[str]]:  # fmt: skip
+    captions: Sequence[str], *, protocol: Protocol = "paper", excluded: Sequence[str] | None = None
+) -> list[list[str]]:
     """The objects of every caption, in the order of the text.
 
     protocol  "paper": the root of every noun chunk as written, pronouns and repetitions included ("A couple

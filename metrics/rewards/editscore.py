@@ -188,7 +188,9 @@ def load(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
     check(path_or_id)
-    options = {name: how.pop(name) for name in ("protocol", "passes", "temperature") if name in how}
+    options: dict[str, Any] = {
+        name: how.pop(name) for name in ("protocol", "passes", "temperature") if name in how
+    }
     folder = expanded(path_or_id)
     chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / "vie_prompts.py").is_file():
