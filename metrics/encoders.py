@@ -172,8 +172,7 @@ class ViTEncoder(PixelEncoder):
 def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **how: Any) -> ViTEncoder:
     from transformers import AutoImageProcessor, ViTModel
 
-    options = {"add_pooling_layer": False}
-    model, source = loading.load_model(ViTModel, path_or_id, "vit", options=options, **how)
+    model, source = loading.load_model(ViTModel, path_or_id, "vit", add_pooling_layer=False, **how)
     _, mean, std = _published_numbers(source.part(AutoImageProcessor), 224)
     size = int(model.config.image_size)
     preprocess = ResizeCrop(round(size * 256 / 224), size, mean, std) if kind == "dino" else CleanResize(size)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
-from nein.loading.errors import choose, first_line, message
+from nein.loading.errors import choose, first_line
 from nein.loading.references import parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.loading.weights import aligned, check_loaded, read_checkpoint
@@ -55,14 +53,6 @@ def state_dict(file: Path) -> dict[str, torch.Tensor]:
     if not isinstance(state, Mapping) or not state or not all(torch.is_tensor(v) for v in state.values()):
         raise MetricError(f"'{file}' holds no state dict of tensors.")
     return {str(key).removeprefix("module."): value for key, value in state.items()}
-
-
-def fill(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], file: Path) -> None:
-    """Load weights into a module, strictly. Raises MetricError."""
-    try:
-        module.load_state_dict(dict(tensors), strict=True)
-    except RuntimeError as error:
-        raise MetricError(f"The weights in '{file}' do not fit: {message(error)}") from None
 
 
 def check_folder(reference: str) -> tuple[str, str | None]:
@@ -106,45 +96,20 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         known = (*UNREADABLE, ArithmeticError, LookupError, ImportError, AttributeError, TypeError)
         if type(error) is not Exception and not isinstance(error, (*known, StrictDataclassError)):
             raise
-        name = getattr(cls, "__name__", str(cls))
         raise MetricError(
-            f"Cannot load {name} from '{path_or_id}': {_why(error, path_or_id, revision)}"
+            f"Cannot load {getattr(cls, '__name__', cls)} from '{path_or_id}': {_why(error, path_or_id)}"
         ) from error
 
 
-def _why(error: BaseException, path_or_id: str, revision: str | None) -> str:
+def _why(error: BaseException, path_or_id: str) -> str:
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists() and (file := absent(path_or_id, revision)):
+    if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists():
         return (
-            f"its file {file} is not in {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set; fetch it "
-            "beforehand (nein fetch)."
+            f"{first_line(error)} HF_HUB_OFFLINE is set: what is not in {constants.HF_HUB_CACHE} has to be "
+            "fetched beforehand (nein fetch)."
         )
     return first_line(error)
-
-
-def absent(repository: str, revision: str | None) -> str | None:
-    """The first file of transformers' layout that the hub's cache lacks, or None."""
-    from huggingface_hub import try_to_load_from_cache
-
-    def cached(name: str) -> Path | None:
-        path = try_to_load_from_cache(repository, name, revision=revision or "main")
-        return Path(path) if isinstance(path, str) else None
-
-    if cached("config.json") is None:
-        return "config.json"
-    if cached("model.safetensors") is None:
-        index = cached("model.safetensors.index.json")
-        if index is None:
-            return "model.safetensors"
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        if lost := [name for name in sorted(shards) if cached(name) is None]:
-            return lost[0]
-    either = (
-        ("preprocessor_config.json", "processor_config.json"),
-        ("tokenizer.json", "tokenizer_config.json"),
-    )
-    return next((names[0] for names in either if not any(map(cached, names))), None)
 
 
 def type_of(reference: str) -> str | None:
@@ -156,24 +121,22 @@ def type_of(reference: str) -> str | None:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
         raise MetricError(
-            f"Cannot read the configuration of '{path_or_id}': {_why(error, path_or_id, revision)}"
+            f"Cannot read the configuration of '{path_or_id}': {_why(error, path_or_id)}"
         ) from error
     return config.get("model_type")
 
 
 def load_model(
-    cls: Any, reference: str, model_type: str | None = None, *, device: str, dtype: str,
-    options: Mapping[str, Any] = MappingProxyType({}), device_map: str | None = None,
-) -> tuple[Any, Source]:  # fmt: skip
+    cls: Any, reference: str, model_type: str | None = None, *, device: str, dtype: str, **options: Any
+) -> tuple[Any, Source]:
     """A model from safetensors, in evaluation mode on `device`, and its source. model_type: of the
-    configuration; None for any. options: of `from_pretrained`. device_map: "auto" or "balanced" spreads the
+    configuration; None for any. options: of `from_pretrained`; device_map "auto" or "balanced" spreads the
     layers over all GPUs (accelerate). Raises MetricError, also for lost weights."""
     number_type = torch_dtype(dtype)
-    if device_map is not None:
-        choose("device_map", device_map, ("auto", "balanced"))
+    if isinstance(spread := options.get("device_map"), str):
+        choose("device_map", spread, ("auto", "balanced"))
         if device == "cpu":
-            raise MetricError(f"device_map is '{device_map}', which needs a GPU, but the device is 'cpu'.")
-        options = {**options, "device_map": device_map}
+            raise MetricError(f"device_map is '{spread}', which needs a GPU, but the device is 'cpu'.")
     path_or_id, revision = check_folder(reference)
     if model_type is not None and (actual := type_of(reference)) != model_type:
         raise MetricError(
@@ -181,10 +144,8 @@ def load_model(
         )
     # Weights missing from a file are drawn; nobody else's random numbers change before that is refused.
     with torch.random.fork_rng(devices=[]), no_bar(Path(path_or_id).is_dir()):
-        model, found = from_pretrained(
-            cls, path_or_id, revision=revision, use_safetensors=True, dtype=number_type,
-            output_loading_info=True, **options,
-        )  # fmt: skip
+        options |= {"revision": revision, "use_safetensors": True, "dtype": number_type}
+        model, found = from_pretrained(cls, path_or_id, output_loading_info=True, **options)
     check_loaded(type(model), found, path_or_id)
     if not {"quantization_config", "device_map"} & options.keys():
         model = model.to(device)

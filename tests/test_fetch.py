@@ -124,7 +124,7 @@ def test_what_was_fetched_loads_without_the_hub(hub, monkeypatch):
     loaded += [metrics.load_judge(kind, name) for kind, name in judges.items()]
     commits = [hub.models[name].commit("main") for name in (*encoders.values(), *judges.values())]
     assert [model.source.revision for model in loaded] == commits
-    with pytest.raises(metrics.MetricError, match=r"'own/blip': its file config.json is not in .*fetch it"):
+    with pytest.raises(metrics.MetricError, match=r"'own/blip': .*has to be fetched beforehand"):
         metrics.load_judge("itm", "own/blip")
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from nein.loading.digests import file_sha256
+from nein.loading.errors import message
 from nein.loading.references import located
 from nein.loading.weights import read_checkpoint
 from nein.metrics import loading
@@ -161,7 +162,10 @@ def _filled(tensors: Mapping[str, torch.Tensor], file: Path) -> Reader:
             head = Reader(len(tensors["conv1.weight"]), inputs, hidden, *tensors["columns_of"].shape)
     except (KeyError, IndexError, RuntimeError) as error:
         raise MetricError(f"'{file}' lacks weights of DCSM: {error}.") from None
-    loading.fill(head, tensors, file)
+    try:
+        head.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise MetricError(f"The weights in '{file}' do not fit: {message(error)}") from None
     return head
 
 

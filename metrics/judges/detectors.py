@@ -19,8 +19,11 @@ BACKENDS = ("torchvision", "pil")
 
 
 class _Detector(Described):
-    model: Any
-    source: loading.Source
+    """A detector; the processor of one that is shown a picture at a time also reads labels."""
+
+    def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
+        self.model, self.processor, self.source = model, processor, source
+        self._inputs = loading.SharedTokenizer(processor)
 
     def facts(self, preprocess: str) -> dict[str, Any]:
         shared = {"library": loading.library(), "preprocess": preprocess}
@@ -31,10 +34,6 @@ class _Detector(Described):
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
             raise MetricError(f"The label '{label}' is longer than the {limit} tokens {name} can read.")
-
-
-class _OneByOne(_Detector):
-    """A detector that is shown one picture at a time."""
 
     def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
         check_batch(images, labels, "labels")
@@ -56,13 +55,11 @@ class Owlv2Detector(_Detector):
     """
 
     def __init__(
-        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, *,
-        pad: str = "library", backend: str = "torchvision", batch_size: int = 8,
-    ) -> None:  # fmt: skip
-        self.model, self.image_processor, self.source = model, image_processor, source
-        self.tokenizer = loading.SharedTokenizer(tokenizer)
-        self.pad, self.backend = choose("pad", pad, PADS), choose("backend", backend, BACKENDS)
-        self.batch_size = batch_size
+        self, model: Any, image_processor: Any, tokenizer: Any, source: loading.Source, **how: Any
+    ) -> None:
+        super().__init__(model, image_processor, source)
+        self.image_processor, self.tokenizer = image_processor, loading.SharedTokenizer(tokenizer)
+        self.pad, self.backend, self.batch_size = how["pad"], how["backend"], how["batch_size"]
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -89,24 +86,20 @@ class Owlv2Detector(_Detector):
 
     def pixels(self, images: Images) -> torch.Tensor:
         """(N, 3, S, S) float32 of pictures, as the network sees them."""
+        how = {"return_tensors": "pt", "input_data_format": "channels_last"}
         if self.pad == "library":
-            return self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")[
-                "pixel_values"
-            ]
+            return self.image_processor(list(images), **how)["pixel_values"]
         squares = []
         for image in images:  # at the top left of a grey square, as the processor pads it
             height, width = image.shape[:2]
             square = np.full((max(height, width),) * 2 + (3,), 0.5, np.float32)
             square[:height, :width] = image.astype(np.float32) * np.float32(1 / 255)
             squares.append(square)
-        return self.image_processor(
-            squares, return_tensors="pt", do_rescale=False, input_data_format="channels_last"
-        )["pixel_values"]
+        return self.image_processor(squares, do_rescale=False, **how)["pixel_values"]
 
     def _look(self, images: Images) -> tuple[torch.Tensor, torch.Tensor]:
         """((N, P, D) features, (N, P, 4) corners relative to the padded square)."""
-        pixels = self.pixels(images)
-        pixels = pixels.to(self.model.device, self.model.dtype)
+        pixels = self.pixels(images).to(self.model.device, self.model.dtype)
         feature_map = self.model.image_embedder(pixel_values=pixels)[0]
         features = feature_map.flatten(1, 2)
         x, y, w, h = self.model.box_predictor(features, feature_map).float().unbind(-1)
@@ -130,30 +123,22 @@ class Owlv2Detector(_Detector):
         self, features: torch.Tensor, boxes: torch.Tensor, names: Texts, threshold: float
     ) -> list[dict[str, Detection]]:
         """Of N pictures' (N, P, D) features and (N, P, 4) boxes, by the labels of each, at least one."""
-        device = features.device
-        index = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
-        most = max(map(len, names))
-        columns = torch.tensor([[*map(index.__getitem__, row), *[0] * (most - len(row))] for row in names])
-        absent = torch.tensor([[k >= len(row) for k in range(most)] for row in names], device=device)
-        queries = [self._queries[name] for name in index]
+        columns = {name: column for column, name in enumerate(dict.fromkeys(itertools.chain(*names)))}
+        queries = [self._queries[name] for name in columns]
         embeddings = torch.stack([embedding for embedding, _ in queries]).expand(len(names), -1, -1)
-        valid = torch.tensor([[counts for _, counts in queries]], device=device).expand(len(names), -1)
-        logits, _ = self.model.class_predictor(features, embeddings, valid)
-        # Every picture's own labels in its own order: the first of equal ones has a box.
-        logits = logits.take_along_dim(columns.to(device)[:, None], 2)
-        scores = torch.sigmoid(logits).float()
-        best = scores.max(1)
-        corners = boxes.take_along_dim(best.indices[..., None], 1).tolist()
-        above = (scores > threshold).sum(1).tolist()
-        values = best.values.tolist()
-        named = named_scores(logits.masked_fill(absent[:, None], float("-inf"))).tolist()
-        return [
-            {
-                name: Detection(values[n][k], above[n][k], tuple(corners[n][k]), named[n][k])
-                for k, name in enumerate(row)
-            }
-            for n, row in enumerate(names)
-        ]
+        valid = torch.tensor([[counts for _, counts in queries]], device=features.device)
+        logits, _ = self.model.class_predictor(features, embeddings, valid.expand(len(names), -1))
+        result = []
+        for row, all_logits, corners in zip(names, logits, boxes, strict=True):
+            own = all_logits[:, [columns[name] for name in row]]  # P L, in the picture's own order
+            scores = torch.sigmoid(own).float()
+            best = scores.max(0)  # the first of equal ones has a box
+            numbers = (best.values, (scores > threshold).sum(0), corners[best.indices], named_scores(own))
+            found = zip(row, *(number.tolist() for number in numbers), strict=True)
+            result.append(
+                {name: Detection(score, n, tuple(box), named) for name, score, n, box, named in found}
+            )
+        return result
 
 
 def named_scores(logits: torch.Tensor) -> torch.Tensor:
@@ -169,13 +154,14 @@ def load_owlv2(
 ) -> Owlv2Detector:
     from transformers import AutoImageProcessor, AutoTokenizer, Owlv2ForObjectDetection
 
+    choose("pad", pad, PADS)
     choose("backend", backend, BACKENDS)
     model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **how)
     parts = source.part(AutoImageProcessor, backend=backend), source.part(AutoTokenizer), source
     return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
 
 
-class Sam3Detector(_OneByOne):
+class Sam3Detector(_Detector):
     """A `Sam3Model` (Carion et al., arXiv:2511.16719); bare object names are the prompts, each by itself.
 
     The score of a label is the model's own for "it is somewhere in this picture", the sigmoid of its presence
@@ -183,8 +169,7 @@ class Sam3Detector(_OneByOne):
     """
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
-        self.model, self.processor, self.source = model, processor, source
-        self._inputs = loading.SharedTokenizer(processor)
+        super().__init__(model, processor, source)
         self._texts: dict[str, tuple[Any, torch.Tensor]] = {}  # label -> its features, and their mask
 
     def describe(self) -> dict[str, Any]:
@@ -231,15 +216,14 @@ def load_sam3(path_or_id: str, **how: Any) -> Sam3Detector:
 GROUNDED = ("grounding-dino", "mm-grounding-dino")
 
 
-class ZeroShotDetector(_OneByOne):
+class ZeroShotDetector(_Detector):
     """An `AutoModelForZeroShotObjectDetection`; the score of a label is the highest sigmoid over boxes (and,
     for Grounding DINO, over its tokens), as the library has it. One forward pass per picture and label:
     models that mix text and picture score labels by their company."""
 
     def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
-        self.model, self.processor, self.source = model, processor, source
+        super().__init__(model, processor, source)
         self.grounded = model.config.model_type in GROUNDED
-        self._inputs = loading.SharedTokenizer(processor)
 
     def describe(self) -> dict[str, Any]:
         query = "lower case with a full stop" if self.grounded else "bare name"

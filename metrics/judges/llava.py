@@ -20,7 +20,7 @@ from nein.loading.errors import choose
 from nein.metrics.base import Described, Images, MetricError, Texts, alike, chunks
 from nein.metrics.chat.local import LocalChat, yes_no_tokens
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
-from nein.metrics.loading import Source, exact, load_model
+from nein.metrics.loading import exact, load_model
 
 #: Questions asked together, per picture of a batch.
 _QUESTIONS = 2
@@ -49,22 +49,19 @@ class LlavaNextJudge(LocalChat, Described):
     batch_size  Pictures whose beginnings are run together; twice as many questions are.
     """
 
-    def __init__(
-        self, model: Any, processor: Any, source: Source, *, template: str = "llava-mistral",
-        quantization: str = "none", max_new_tokens: int = 10, batch_size: int = 8,
-    ) -> None:  # fmt: skip
-        super().__init__(model, processor, source)
-        self.max_new_tokens = max_new_tokens
-        self.template = choose("prompt template", template, TEMPLATES)
-        self.quantization, self.batch_size = quantization, batch_size
+    max_new_tokens = 10
+
+    def __init__(self, *parts: Any, template: str, quantization: str, batch_size: int) -> None:
+        super().__init__(*parts)
+        self.template, self.quantization, self.batch_size = template, quantization, batch_size
         self._ids = functools.lru_cache(maxsize=4096)(self._encoded)
         self._token_counts: dict[tuple[int, ...], int] = {}
         # Newer versions of transformers call it "cache".
-        named = inspect.signature(type(model).forward).parameters
+        named = inspect.signature(type(self.model).forward).parameters
         self._cache = "cache" if "cache" in named else "past_key_values"
-        self._image_id = int(model.config.image_token_id)
-        self._image_word = processor.tokenizer.convert_ids_to_tokens(self._image_id)
-        self._yes, self._no = yes_no_tokens(processor.tokenizer).values()
+        self._image_id = int(self.model.config.image_token_id)
+        self._image_word = self._tokenizer.convert_ids_to_tokens(self._image_id)
+        self._yes, self._no = yes_no_tokens(self._tokenizer).values()
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -181,29 +178,29 @@ def _after(row: Sequence[int], token: int) -> int:
 
 
 def load(
-    path_or_id: str, *, device: str, dtype: str, template: str = "llava-mistral", quantization: str = "none",
-    batch_size: int = 8, **how: Any,
-) -> LlavaNextJudge:  # fmt: skip
+    path_or_id: str,
+    *,
+    quantization: str = "none",
+    template: str = "llava-mistral",
+    batch_size: int = 8,
+    **how: Any,
+) -> LlavaNextJudge:
     """quantization: "bnb-fp4", the paper's: 4-bit weights, arithmetic in `dtype` (the paper: float16)."""
     from transformers import AutoProcessor, BitsAndBytesConfig, LlavaNextForConditionalGeneration
 
     choose("quantization", quantization, ("none", "bnb-fp4"))
     choose("prompt template", template, TEMPLATES)
-    options: dict[str, Any] = {}
     if quantization == "bnb-fp4":
         if importlib.util.find_spec("bitsandbytes") is None:
             raise MetricError(
                 "Quantization 'bnb-fp4' needs bitsandbytes: pip install 'nein[quantized]', or choose 'none'."
             )
         four_bit = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch_dtype(dtype)
+            load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch_dtype(how["dtype"])
         )
-        options = {"quantization_config": four_bit, "device_map": {"": device}}
-    model, source = load_model(
-        LlavaNextForConditionalGeneration, path_or_id, "llava_next", device=device, dtype=dtype,
-        options=options, **how,
-    )  # fmt: skip
+        how |= {"quantization_config": four_bit, "device_map": {"": how["device"]}}
+    model, source = load_model(LlavaNextForConditionalGeneration, path_or_id, "llava_next", **how)
     if quantization == "none" and getattr(model.config, "quantization_config", None):
         quantization = "checkpoint"
-    options = {"template": template, "quantization": quantization, "batch_size": batch_size}
-    return LlavaNextJudge(model, source.part(AutoProcessor), source, **options)
+    parts = model, source.part(AutoProcessor), source
+    return LlavaNextJudge(*parts, template=template, quantization=quantization, batch_size=batch_size)
