@@ -22,7 +22,7 @@ _WHERE = {
     "models": (
         "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference", "check_reward",
         "dual_prefix", "load_choices", "load_dual", "load_encoder", "load_judge", "load_reward",
-        "origins", "split_reward",
+        "origins",
     ),
     "table": ("METRICS",),
 }  # fmt: skip

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nein.loading.digests import DTYPES, file_sha256, folder_digest, torch_dtype
+from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose, first_line
 from nein.loading.references import Need
 from nein.metrics import loading
@@ -38,7 +37,7 @@ class TwoTowers(Described):
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
-        return in_batches(self.text_features, texts, self.batch_size, self.width)
+        return joined(map(self.text_features, chunks(texts, self.batch_size)), self.width)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of sentences in one pass, on the device and in the model's dtype."""
@@ -56,10 +55,8 @@ class PixelEncoder(Described):
     def encode(self, images: Images) -> np.ndarray:
         """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
         device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
-        return in_batches(
-            lambda some: self.features(torch.from_numpy(np.stack(some)).to(device)),  # N S S 3 => N D
-            crops, self.batch_size, self.width,
-        )  # fmt: skip
+        parts = (torch.from_numpy(np.stack(part)).to(device) for part in chunks(crops, self.batch_size))
+        return joined(map(self.features, parts), self.width)  # N S S 3 => N D
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, S, S, 3), 0 to 255 -> (N, width)."""
@@ -74,11 +71,15 @@ class ClipEncoder(PixelEncoder, TwoTowers):
 
     preprocess: ResizeCrop
 
-    def __init__(
-        self, model: Any, tokenizer: Any, preprocess: ResizeCrop, source: loading.Source, batch_size: int = 32
-    ) -> None:
-        self.model, self.preprocess, self.source, self.batch_size = model, preprocess, source, batch_size
-        self.tokenizer = loading.SharedTokenizer(tokenizer)
+    def __init__(self, model: Any, source: loading.Source, batch_size: int) -> None:
+        from transformers import AutoImageProcessor, AutoTokenizer
+
+        self.model, self.source, self.batch_size = model, source, batch_size
+        size, *numbers = _published_numbers(
+            source.part(AutoImageProcessor), model.config.vision_config.image_size
+        )
+        self.preprocess = ResizeCrop(size, size, *numbers)
+        self.tokenizer = loading.SharedTokenizer(source.part(AutoTokenizer))
         self._text_limit = int(model.config.text_config.max_position_embeddings)
         self.measure()
 
@@ -114,10 +115,10 @@ def pooled(features: Any) -> torch.Tensor:
     return features if isinstance(features, torch.Tensor) else features.pooler_output
 
 
-def in_batches(run: Callable[[Any], torch.Tensor], items: Sequence[Any], size: int, width: int) -> np.ndarray:
-    """What `run` gives for `size` items at a time as one (N, width) float32 on the CPU."""
+def joined(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
+    """Parts of (n, width), worked out here, as one (N, width) float32 on the CPU."""
     with loading.exact():
-        parts = [run(part) for part in chunks(items, size)]
+        parts = list(features)
     if not parts:
         return np.zeros((0, width), dtype=np.float32)
     return torch.cat(parts).to("cpu", torch.float32).numpy()
@@ -132,13 +133,9 @@ def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
 
 def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncoder:
     """how: `device` and `dtype`, as of `loading.load_model`; of all loaders."""
-    from transformers import AutoImageProcessor, AutoTokenizer, CLIPModel
+    from transformers import CLIPModel
 
-    model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
-    processor = source.part(AutoImageProcessor)
-    size, mean, std = _published_numbers(processor, model.config.vision_config.image_size)
-    preprocess = ResizeCrop(size, size, mean, std)
-    return ClipEncoder(model, source.part(AutoTokenizer), preprocess, source, batch_size)
+    return ClipEncoder(*loading.load_model(CLIPModel, path_or_id, "clip", **how), batch_size)
 
 
 class ViTEncoder(PixelEncoder):
@@ -148,13 +145,14 @@ class ViTEncoder(PixelEncoder):
           crop 224, or their ratio. "fid": behind clean-fid's resize; not comparable with published FID.
     """
 
-    def __init__(
-        self, kind: str, model: Any, preprocess: ResizeCrop | CleanResize, mean: Sequence[float],
-        std: Sequence[float], source: loading.Source, batch_size: int = 32,
-    ) -> None:  # fmt: skip
-        self.kind, self.model, self.preprocess, self.source = kind, model, preprocess, source
-        self.mean, self.std, self.batch_size = tuple(mean), tuple(std), batch_size
-        self.width = model.config.hidden_size
+    def __init__(self, kind: str, model: Any, source: loading.Source, batch_size: int) -> None:
+        from transformers import AutoImageProcessor
+
+        self.kind, self.model, self.source, self.batch_size = kind, model, source, batch_size
+        self.width, size = model.config.hidden_size, int(model.config.image_size)
+        _, self.mean, self.std = _published_numbers(source.part(AutoImageProcessor), 224)
+        crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
+        self.preprocess = crop if kind == "dino" else CleanResize(size)
 
     def describe(self) -> dict[str, Any]:
         name = self.preprocess.name
@@ -170,13 +168,10 @@ class ViTEncoder(PixelEncoder):
 
 
 def load_vit(path_or_id: str, *, batch_size: int = 32, kind: str = "dino", **how: Any) -> ViTEncoder:
-    from transformers import AutoImageProcessor, ViTModel
+    from transformers import ViTModel
 
     model, source = loading.load_model(ViTModel, path_or_id, "vit", add_pooling_layer=False, **how)
-    _, mean, std = _published_numbers(source.part(AutoImageProcessor), 224)
-    size = int(model.config.image_size)
-    preprocess = ResizeCrop(round(size * 256 / 224), size, mean, std) if kind == "dino" else CleanResize(size)
-    return ViTEncoder(kind, model, preprocess, mean, std, source, batch_size)
+    return ViTEncoder(kind, model, source, batch_size)
 
 
 INCEPTION_FILE = "inception-2015-12-05.pt"
@@ -337,10 +332,7 @@ def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16
                 f"The weights of LPIPS '{path_or_id}' could not be fetched ({error}); "
                 "give a local folder or leave out the metric 'lpips'."
             ) from error
-        digest = hashlib.sha256()
-        for name, tensor in sorted(module.state_dict().items()):
-            digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-        source = loading.Source(path_or_id, "0.1", digest.hexdigest())
+        source = loading.Source(path_or_id, "0.1", tensor_digest(module.state_dict()))
     else:
         loading.check_folder(path_or_id)
         folder = Path(path_or_id)

@@ -63,6 +63,7 @@ ORIGINS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:origins",
 }
 
+
 #: Kind of a judge's reference -> loader; any other is that of a folder or hub id.
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.judges:load_plugin",
@@ -81,9 +82,8 @@ def check_reference(path_or_id: str) -> None:
 
 
 def load_encoder(
-    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
-    **options: Any,
-) -> Any:  # fmt: skip
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
+) -> Any:
     """Load the network behind an image metric: something with `encode(images) -> (N, D) float32` ("lpips":
     `distances`), `fingerprint` and `describe()`. Raises MetricError for an unusable checkpoint.
 
@@ -98,9 +98,8 @@ def load_encoder(
 
 
 def load_judge(
-    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
-    **options: Any,
-) -> Any:  # fmt: skip
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
+) -> Any:
     """Load a model that answers about a picture. Raises MetricError.
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
@@ -113,30 +112,25 @@ def load_judge(
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
-    form = parse_reference(path_or_id).kind
-    if form == "served" and kind != "vqa":
-        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-    if form in REFERENCES:
-        load = pkgutil.resolve_name(REFERENCES[form])
+    options |= {"device": device, "dtype": dtype}
+    given = parse_reference(path_or_id)
+    if given.is_code:
+        return judges.load_plugin(path_or_id, kind=kind, **options)
+    if given.kind == "served":
+        if kind != "vqa":
+            raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
+        load = pkgutil.resolve_name(REFERENCES["served"])
     else:
         from nein.metrics.loading import type_of
 
-        by_type = JUDGES[kind]
-        load = pkgutil.resolve_name(by_type.get(type_of(path_or_id) or "", by_type[""]))
-    if form not in ("plugin", "attribute"):
-        known = inspect.signature(load).parameters
-        if "quantization" not in known and options.get("quantization", "none") != "none":
-            raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
-        options = {name: value for name, value in options.items() if name in known or name not in _OF_ONE}
-    else:
-        options = {**options, "kind": kind}
-    return load(path_or_id, device=device, dtype=dtype, **options)
+        load = pkgutil.resolve_name(JUDGES[kind].get(type_of(path_or_id) or "", JUDGES[kind][""]))
+    known = inspect.signature(load).parameters
+    if "quantization" not in known and options.get("quantization", "none") != "none":
+        raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
+    return load(path_or_id, **{k: v for k, v in options.items() if k in known or k not in _OF_ONE})
 
 
-def load_choices(
-    path_or_id: str, *, device: str = "cpu", dtype: str = "float32",
-    **options: Any,
-) -> Any:  # fmt: skip
+def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any) -> Any:
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
@@ -144,9 +138,8 @@ def load_choices(
     options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.chat.endpoint.Endpoint`.
     """
-    path_or_id = located(path_or_id)
     load = pkgutil.resolve_name("nein.metrics.choices:ChatChoices.load")
-    return load(path_or_id, device=device, dtype=dtype, **options)
+    return load(located(path_or_id), device=device, dtype=dtype, **options)
 
 
 def split_reward(reference: str) -> tuple[str, str]:
@@ -188,10 +181,7 @@ def load_reward(
     return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
 
 
-def load_dual(
-    reference: str, *, device: str = "cpu", dtype: str = "float32",
-    batch_size: int = 32,
-) -> Any:  # fmt: skip
+def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", batch_size: int = 32) -> Any:
     """Load a model with an encoder for pictures and one for sentences. Raises MetricError.
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
@@ -220,10 +210,9 @@ def origins(kind: str, reference: str) -> list[Need]:
     if parse_reference(reference).kind in REFERENCES:
         return []
     if is_local(reference):
-        if kind != "itm":
-            return []
         try:  # a converted DCSM stands on a CLIP
-            base = json.loads(Path(reference, "config.json").read_text(encoding="utf-8")).get("base")
+            config = Path(reference, "config.json").read_text(encoding="utf-8") if kind == "itm" else "{}"
+            base = json.loads(config).get("base")
         except (OSError, ValueError, AttributeError):
             return []  # the loader says why
         return origins("clip", base) if isinstance(base, str) else []

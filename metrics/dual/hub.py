@@ -15,8 +15,8 @@ from nein.loading.errors import first_line
 from nein.loading.references import parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, check_image
-from nein.metrics.encoders import TwoTowers, in_batches, load_clip, pooled
+from nein.metrics.base import Described, Images, MetricError, check_image, chunks
+from nein.metrics.encoders import TwoTowers, joined, load_clip, pooled
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
 #: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
@@ -46,16 +46,12 @@ class HubDual(TwoTowers):
         }
 
     def encode(self, images: Images) -> np.ndarray:
-        for image in images:
-            check_image(image)
+        checked = [check_image(image) for image in images]
+        return joined(map(self._features, chunks(checked, self.batch_size)), self.width)
 
-        def run(batch: Images) -> torch.Tensor:
-            inputs = self.processor(
-                images=list(batch), return_tensors="pt", input_data_format="channels_last"
-            )
-            return pooled(self.model.get_image_features(**loading.on_device(self.model, inputs)))
-
-        return in_batches(run, images, self.batch_size, self.width)
+    def _features(self, images: list[np.ndarray]) -> torch.Tensor:
+        inputs = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
+        return pooled(self.model.get_image_features(**loading.on_device(self.model, inputs)))
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
         return loading.overlong(self.tokenizer, texts, self._limit)

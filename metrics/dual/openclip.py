@@ -27,8 +27,8 @@ from nein.loading.errors import choose, first_line, message
 from nein.loading.references import TEXTS, Need, expanded
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
-from nein.metrics.base import MetricError, check_image
-from nein.metrics.encoders import TwoTowers, in_batches
+from nein.metrics.base import MetricError, check_image, chunks
+from nein.metrics.encoders import TwoTowers, joined
 from nein.metrics.preprocess import map_images
 
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
@@ -80,15 +80,10 @@ class OpenClipDual(TwoTowers):
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
         from PIL import Image
 
-        for image in images:
-            check_image(image)
-        inputs = map_images(lambda image: self.transform(Image.fromarray(image)), images)
-
-        def run(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-            pixels = torch.stack(list(inputs)).to(self.device, self.dtype)
-            return self.model.encode_image(pixels, **self.PICTURE)
-
-        return in_batches(run, inputs, self.batch_size, self.width)
+        checked = [check_image(image) for image in images]
+        inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)
+        parts = (torch.stack(part).to(self.device, self.dtype) for part in chunks(inputs, self.batch_size))
+        return joined((self.model.encode_image(part, **self.PICTURE) for part in parts), self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
         """Of which sentences the model reads only the beginning: one place more would not be padding."""
