@@ -135,7 +135,8 @@ def load_clip(path_or_id: str, *, batch_size: int = 32, **how: Any) -> ClipEncod
     """how: `device` and `dtype`, as of `loading.load_model`; of all loaders."""
     from transformers import CLIPModel
 
-    return ClipEncoder(*loading.load_model(CLIPModel, path_or_id, "clip", **how), batch_size)
+    model, source = loading.load_model(CLIPModel, path_or_id, "clip", **how)
+    return ClipEncoder(model, source, batch_size)
 
 
 class ViTEncoder(PixelEncoder):

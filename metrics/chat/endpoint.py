@@ -19,7 +19,7 @@ import numpy as np
 
 from nein.loading import credentials, spending
 from nein.loading.errors import UnavailableError, choose
-from nein.loading.references import is_served, parse_reference
+from nein.loading.references import expanded, is_served, parse_reference
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
@@ -313,7 +313,7 @@ def check(reference: str) -> None:
     else:
         from nein.metrics.loading import check_folder
 
-        check_folder(reference)
+        check_folder(str(expanded(reference)))
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -67,7 +66,7 @@ class EditorChoice:
 
     @property
     def place(self) -> str:
-        """Where it works: see `nein.engine.stages.Model.place`."""
+        """See `nein.engine.stages.Model`."""
         return "device" if self.requests is None else "remote"
 
     @property
@@ -86,20 +85,17 @@ class EditorChoice:
 
     def load(
         self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None
-    ) -> editors.Editor:  # fmt: skip
+    ) -> editors.Editor:
         """The editor, without its remedy, with its weights in memory. Raises EditorError. services: how one
         behind an address is asked."""
         if self.made is not None:
             return self.made
-        where: dict[str, Any] = {}
+        how: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         if services is not None and is_served(self.row):
-            where = dict(services().options)
+            how |= services().options
         if self.checkpoint is not None:
-            where = {"checkpoint": resolve(self.checkpoint), "revision": self.revision}
-        return editors.get_editor(
-            self.row, device=device, dtype=dtype, batch_size=batch_size,
-            **{**where, **self.options, **self._further()},
-        )  # fmt: skip
+            how |= {"checkpoint": resolve(self.checkpoint), "revision": self.revision}
+        return editors.get_editor(self.row, **{**how, **self.options, **self._further()})
 
     def check_references(self) -> None:
         """Raises UserError or EditorError where an embedded model or a local file is not there."""
@@ -129,6 +125,7 @@ class EditorChoice:
     def identity(self) -> dict[str, Any]:
         """What the user chose, before any file is read."""
         facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
+        facts |= {"mend": self.remedy} if self.remedy else {}
         if self.external is not None:
             facts |= {"made": "elsewhere", CONTENTS: {"images": self.external.sizes}}
             facts |= {"decoding": "plain"} if self.external.plain else {}
@@ -139,7 +136,7 @@ class EditorChoice:
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
             facts |= references.contents(self._references())
-        return {**facts, **({"mend": self.remedy} if self.remedy else {})}
+        return facts
 
 
 def resolve_editors(
@@ -163,10 +160,8 @@ def resolve_editors(
             EditorChoice(f"{one.name}/{one.track}", _as_folder(one.name), one.name, made=one)
             for one in find(expanded(edited), as_released)
         ]
-    wanted: list[str] = []
-    for name in names:
-        wanted += every_editor(preset) if name == "all" else [name]
-    wanted = list(dict.fromkeys(wanted))
+    parts = [every_editor(preset) if name == "all" else [name] for name in names]
+    wanted = list(dict.fromkeys(name for part in parts for name in part))
     for option in overrides:
         # An editor in memory got the options that it takes when it was made.
         if not any(
@@ -183,9 +178,9 @@ def resolve_editors(
 
             remedies.check(remedy, plain.row)
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
+            count, judge = remedies.parse_best_of(remedy) if remedy.startswith(remedies.BEST_OF) else (1, "")
             mended = replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain)
-            edits, asks = remedies.edits_of(remedy), remedies.asks_the_run(remedy)
-            choices.append(replace(mended, edits=edits, asks_the_run=asks))
+            choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.rewards.REMOVAL))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
             raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")
@@ -236,8 +231,6 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
     if (editor := references.offered(asked)) is not None:
         return EditorChoice(asked, asked, asked, made=editor)
     given, name, checkpoint = split_editor(asked)
-    if given is not None:
-        references.check_name(given, editors.available())
     form, row = parse_reference(name), editors.row_of(name)
     options = {key: value for key, value in overrides.items() if row is None or key in row.values}
     if form.kind in ("attribute", "served"):
@@ -313,21 +306,20 @@ class ExternalEdits:
     def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
         if (path := self.files.get(sample_id)) is None:
-            why = f"there is no edited picture of {sample_id} in '{self.name}'"
-            return EditResult(sample_id, None, why), 1
+            return EditResult(
+                sample_id, None, f"there is no edited picture of {sample_id} in '{self.name}'"
+            ), 1
         try:
             image = images.decode(path, plain=self.plain)
-            return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
         except images.ImageError as error:
             return EditResult(sample_id, None, str(error).replace(str(self.folder), self.name)), 1
+        return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
     """Every method and track below `folder`, by name. Raises UserError when there is no picture at all."""
     if not folder.is_dir():
-        raise UserError(
-            f"--edited is '{folder}'; it must be a folder of edited pictures, one folder per method."
-        )
+        raise UserError(f"--edited is '{folder}'; it must be a folder of edited pictures, one per method.")
     if _holds_pictures(folder):
         return [ExternalEdits(folder.resolve().name, "negative", folder, plain)]
     found: dict[tuple[str, str], Path] = {}
@@ -336,10 +328,7 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
             if not _holds_pictures(where):
                 continue
             if (method.name, track) in found:
-                raise UserError(
-                    f"'{folder}' holds {method.name}/{track} twice: as pictures, and as a folder of that "
-                    "name."
-                )
+                raise UserError(f"'{folder}' holds {method.name}/{track} twice: as images and as a folder.")
             found[method.name, track] = where
     if not found:
         raise UserError(
@@ -350,10 +339,6 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
 
 
 def _holds_pictures(folder: Path) -> bool:
-    """Whether pictures are in the folder, or in its first of a thousand. Of many files the first tells."""
-    for path in (folder, folder / "000"):
-        if path.is_dir():
-            with os.scandir(path) as entries:
-                if any(Path(entry.name).suffix.lower() in IMAGE_SUFFIXES for entry in entries):
-                    return True
-    return False
+    """Whether images are in the folder, or in its first of a thousand."""
+    parts = [path for path in (folder, folder / "000") if path.is_dir()]
+    return any(path.suffix.lower() in IMAGE_SUFFIXES for part in parts for path in part.iterdir())

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
+from nein.loading.errors import isolated
 from nein.loading.references import is_served
-from nein.metrics.base import paper_present, paper_removed, parse_yes_no
+from nein.metrics.base import Images, paper_present, paper_removed, parse_yes_no
+from nein.metrics.judges.base import template
 from nein.models.cached import Services
 from nein.models.references import resolve
 
@@ -32,6 +32,11 @@ class Word:
     wording: str = ""
 
 
+Words = Sequence[Sequence[Word]]
+#: `VERDICTS`, "score" and "reply".
+Verdict = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class JudgeOptions:
     article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
@@ -49,26 +54,19 @@ def check(reference: str) -> None:
     metrics.check_reference(resolve(reference))
 
 
-def load(
-    kind: str, reference: str, *, services: Services | None, device: str, dtype: str, **options: Any
-) -> Any:  # fmt: skip
+def load(kind: str, reference: str, *, services: Services | None, **options: Any) -> Any:
     """A judge of `metrics.JUDGES`; services: of an endpoint. Raises UserError or MetricError."""
     from nein import metrics
 
     where = resolve(reference)
     if services is None or not is_served(where):
-        return metrics.load_judge(kind, where, device=device, dtype=dtype, **options)
-    options = {**services.options, **options}
-    return services.keep(metrics.load_judge(kind, where, device=device, dtype=dtype, **options))
+        return metrics.load_judge(kind, where, **options)
+    return services.keep(metrics.load_judge(kind, where, **{**services.options, **options}))
 
 
-def ask(
-    kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[Word]], how: JudgeOptions
-) -> list[list[dict[str, Any]]]:
+def ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
     """Per picture, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
     for "it is there", and the `reply`, which has an "error" where the judge failed on this picture."""
-    from nein.loading.errors import isolated
-
     replies = isolated(
         lambda rows: _ask(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], how),
         range(len(pictures)),
@@ -79,14 +77,12 @@ def ask(
     ]
 
 
-def unanswered(reason: str) -> dict[str, Any]:
+def unanswered(reason: str) -> Verdict:
     """What stands in place of an answer."""
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 
-def _ask(
-    kind: str, judge: Any, pictures: Sequence[np.ndarray], words: Sequence[Sequence[Word]], how: JudgeOptions
-) -> list[list[dict[str, Any]]]:
+def _ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
     if kind == "ovd":
         names = [[word.word for word in row] for row in words]
         found = judge.detect(pictures, names, how.threshold)
@@ -95,8 +91,6 @@ def _ask(
             [{**dict.fromkeys(VERDICTS, s > how.threshold), "score": s, "reply": {"score": s}} for s in row]
             for row in scores
         ]
-    from nein.metrics.judges.base import template
-
     form = template(judge.template)
 
     def prompt(word: Word) -> str:
@@ -109,7 +103,7 @@ def _ask(
     return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, prompts)]
 
 
-def _verdicts(answer: Any) -> dict[str, Any]:
+def _verdicts(answer: Any) -> Verdict:
     """Is it there, by each protocol's rule for Removal (None: no verdict), and the soft score for "it is"."""
     yes, no = answer.p_yes, answer.p_no
     total = (yes or 0) + (no or 0)

@@ -7,12 +7,10 @@ known models has the NAME, it stands for that row with other weights: `magicbrus
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
-import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,6 @@ from nein.engine.folder import CONTENTS
 from nein.loading.digests import quick_digest
 from nein.loading.references import cached_commit, expanded, is_local, is_served, parse_reference
 from nein.metrics.judges import GROUP as JUDGE_PLUGINS
-
-log = logging.getLogger(__name__)
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -54,15 +50,6 @@ def named(asked: str) -> tuple[str | None, str]:
     if equals and reference and _NAME.fullmatch(name) and not is_local(asked):
         return name, reference
     return None, asked
-
-
-def check_name(name: str, names: Iterable[str]) -> None:
-    """Warns of a name of the user's that is nearly one of the known models', whose row it does not get."""
-    near = difflib.get_close_matches(name.lower(), table := list(names), n=1, cutoff=0.8)
-    if near and name not in table:
-        log.warning(
-            "'%s' is taken for a name of yours; if '%s' is meant, write %s=...", name, near[0], near[0]
-        )
 
 
 def slug(reference: str) -> str:

@@ -6,16 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from nein import metrics
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
-from nein.loading.errors import isolated
-from nein.metrics.base import Score, parse_yes_no
-from nein.metrics.judges.base import Answer, template
+from nein.metrics.base import Images, Score
 from nein.metrics.rewards import RewardJudge as RewardJudge
 from nein.metrics.rewards import check_edits
+from nein.models import judges
 from nein.models.cached import Services
 from nein.wording import denials
 
@@ -38,37 +35,27 @@ class RemovalReward(RewardJudge):
     def describe(self) -> dict[str, Any]:
         return {**self.model.describe(), "kind": REMOVAL, "judge": self.model.fingerprint}
 
-    def score(
-        self, sources: Sequence[np.ndarray], edits: Sequence[np.ndarray], instructions: Sequence[str]
-    ) -> list[Score]:
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.RewardJudge`; `detail` has the answer to each object."""
         check_edits([sources, edits], instructions)
         named = to_be_gone(instructions)
-        ask = template(self.model.template).ask_presence
-        indices = [k for k, words in enumerate(named) if words]
-        answers = isolated(
-            lambda rows: self.model.ask(
-                [edits[k] for k in rows], [[ask(word, self.article) for word in named[k]] for k in rows]
-            ),
-            indices,
-        )
-        scores = [Score(None, NAMES_NOTHING)] * len(named)
-        for k, replies in zip(indices, answers, strict=True):
-            scores[k] = Score(None, replies) if isinstance(replies, str) else _least(named[k], replies)
-        return scores
+        words = [[judges.Word(name, None, judges.OBJECT) for name in row] for row in named]
+        answers = judges.ask("vqa", self.model, edits, words, judges.JudgeOptions(self.article))
+        return [_least(names, replies) for names, replies in zip(named, answers, strict=True)]
 
 
-def _least(names: Sequence[str], answers: Sequence[Answer]) -> Score:
-    detail = {"answers": {name: answer.text for name, answer in zip(names, answers, strict=True)}}
+def _least(names: Sequence[str], answers: Sequence[judges.Verdict]) -> Score:
+    if not names:
+        return Score(None, NAMES_NOTHING)
     shares = {}
+    detail = {"answers": {k: a["reply"].get("answer") for k, a in zip(names, answers, strict=True)}}
     for name, answer in zip(names, answers, strict=True):
-        yes, no, present = answer.p_yes, answer.p_no, parse_yes_no(answer.text)
-        if yes is not None and no is not None and yes + no > 0:
-            shares[name] = no / (yes + no)
-        elif present is None:
-            return Score(None, f"the answer {answer.text!r} is neither yes nor no", detail)
-        else:
-            shares[name] = float(not present)
+        if "error" in answer["reply"]:
+            return Score(None, answer["reply"]["error"])
+        if answer["score"] is None and answer["verdict_fixed"] is None:
+            why = f"the answer {detail['answers'][name]!r} is neither yes nor no"
+            return Score(None, why, detail)
+        shares[name] = float(not answer["verdict_fixed"]) if answer["score"] is None else 1 - answer["score"]
     return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
 
 
@@ -92,15 +79,12 @@ def check(reference: str) -> None:
 
 
 def load(
-    reference: str, *, services: Services, device: str, dtype: str, removal: Callable[[], RewardJudge]
+    reference: str, *, services: Services, removal: Callable[[], RewardJudge], **how: Any
 ) -> RewardJudge:
-    """The judge of that reference, loaded.
-
-    services  Of a judge behind an endpoint.
-    removal   Makes `RemovalReward` of the run's judge.
-    """
+    """The judge of that reference, loaded. services: of a judge behind an endpoint; removal: makes
+    `RemovalReward` of the run's judge; how: device and dtype."""
     if reference == REMOVAL:
         return removal()
-    judge = metrics.load_reward(reference, device=device, dtype=dtype, sending=services.options)
+    judge = metrics.load_reward(reference, sending=services.options, **how)
     services.keep(judge.model)  # pairwise comparison by a model of multiple choice
     return services.keep(judge)

@@ -159,7 +159,7 @@ def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(choices, tmp_
         (["--negator", "llm"], "--negator llm asks a language model"),
         (["--llm.model", "openai:http://127.0.0.1:9/v1#x"], "add --negator llm"),
         (["--negator", "llm", "--llm.model", "openai:http://127.0.0.1:9/v1#x"], "Nobody answers"),
-        (["--negator", "llm", "--llm.model", "nowhere"], "no language model 'nowhere'"),
+        (["--negator", "llm", "--llm.model", "nowhere"], "no model folder 'nowhere'"),
         (["--columns.question", "prompt"], "--columns.question"),
     ],
 )

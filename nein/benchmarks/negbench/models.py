@@ -157,8 +157,6 @@ def choose(asked: str, kind: str = "dual") -> Choice:
         return _of_reference(asked, kind)
     row = MODELS.get(given) if kind == "dual" else None
     if row is None:
-        if kind == "dual":
-            references.check_name(given, MODELS)
         return replace(choose(reference, kind), asked=asked, name=given, slug=given)
     where = _resolve(reference, kind)
     return Choice(asked, given, f"{given}-{references.slug(reference)}", where, kind, row)

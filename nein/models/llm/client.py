@@ -19,9 +19,9 @@ from nein.engine.blocks import sample_seed
 from nein.loading.errors import reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
-from nein.metrics.base import MetricError, without_thoughts
-from nein.metrics.chat import Chat, Completion, Message, Sampling
-from nein.metrics.chat.endpoint import connect, split_endpoint
+from nein.metrics.base import without_thoughts
+from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
+from nein.metrics.chat.endpoint import check as check
 from nein.models.cached import CachedChat, Services
 from nein.models.llm import LlmOptions
 
@@ -58,7 +58,7 @@ class Client:
 
     def __init__(
         self, chat: Chat, *, temperature: float = 0.0, max_tokens: int = 512, attempts: int = 1
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.chat = chat
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
         self.usage, self.stop = chat.usage, chat.stop
@@ -123,7 +123,7 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
     check(reference)
     chat: Chat
     if is_served(reference):
-        chat = connect(reference, **options.thinking, **(services.options if services else {}))
+        chat = endpoint.connect(reference, **options.thinking, **(services.options if services else {}))
     else:
         from nein.metrics.chat import local
 
@@ -132,18 +132,6 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
         chat = CachedChat(chat, services.cache)
     how = {name: getattr(options, name) for name in ("temperature", "max_tokens", "attempts")}
     return Client(chat, **how)
-
-
-def check(reference: str) -> None:
-    """Says what is wrong with a name before anything is loaded. Raises MetricError."""
-    if is_served(reference):
-        split_endpoint(reference)
-    elif reference.count("/") != 1 or reference.startswith((".", "/", "~")):
-        if not reference or not expanded(reference).exists():
-            raise MetricError(
-                f"There is no language model '{reference}'; give openai:URL#MODEL, a hub id owner/name, or "
-                "an existing folder."
-            )
 
 
 # --- answers: what is not plainly there is a failure -----------------------------------------------

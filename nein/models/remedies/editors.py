@@ -233,16 +233,6 @@ def parse_best_of(arm: str) -> tuple[int, str]:
     return int(count), judge
 
 
-def asks_the_run(arm: str) -> bool:
-    """Whether the judge that chooses is the run's own judge of Removal."""
-    return arm.startswith(BEST_OF) and parse_best_of(arm)[1] == rewards.REMOVAL
-
-
-def edits_of(arm: str) -> int:
-    """How many edits a sample takes."""
-    return parse_best_of(arm)[0] if arm.startswith(BEST_OF) else 1
-
-
 class Best(_Around):
     """It edits every request `count` times, and a judge chooses one of the edits.
 
