@@ -100,7 +100,7 @@ class Stage:
         raised here ends the command."""
         raise NotImplementedError
 
-    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """Whether a block that is there still counts. Where not (images have vanished, failed records are
         worth another try) it is made again as a whole."""
         return True

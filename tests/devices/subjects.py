@@ -118,9 +118,9 @@ def _negvqa(device, dtype):
         words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder, "--formats", "md")
         assert run(*words, "--device", device, "--dtype", dtype) == 0
         [file] = Path(folder).glob("*/scores.csv")
-        rows = {f"{row['id']} {row['variant']}": row for row in answers(file.parent)}
-    numbers = {key: np.exp(np.array(row["logprobs"], float)) for key, row in rows.items()}
-    return Outcome(numbers, {key: str(row["text"]) for key, row in rows.items()})
+        rows = {f"{row.id} {row.variant}": row for row in answers(file.parent)}
+    numbers = {key: np.exp(np.array(row.logprobs, float)) for key, row in rows.items()}
+    return Outcome(numbers, {key: str(row.text) for key, row in rows.items()})
 
 
 SUBJECTS = {

@@ -71,7 +71,7 @@ def test_what_was_answered_before_the_server_went_away_is_never_asked_again(serv
     server.rule = lambda body, count: (200, answer(body), {})
     assert ask(server, questions, out) == 0
     assert len(server.requests) == 24 - 7
-    assert Counter(row["text"] for row in answers(out)) == {"A": 12, "B": 12}
+    assert Counter(row.text for row in answers(out)) == {"A": 12, "B": 12}
     server.requests.clear()
     assert ask(server, questions, out) == 0
     assert server.requests == []
@@ -91,7 +91,7 @@ def test_a_question_that_failed_is_unscored_counted_aloud_and_asked_again_by_the
         what = {"task": "accuracy", "category": "Average", "scoring": "generated", "protocol": protocol}
         average = figure(folder_of(out).path, **what)
         assert (average["n"], average["unscored"]) == (11, 1)
-    assert {row["id"] for row in answers(out) if row["error"]} == {"15"}
+    assert {row.id for row in answers(out) if row.error} == {"15"}
     assert ask(server, questions, out, "--fail-on-unscored") == 3
     assert "Negation gap" in capsys.readouterr().out  # nothing is lost by it
     assert folder_of(out).manifest()["status"] == "complete"
@@ -100,4 +100,4 @@ def test_a_question_that_failed_is_unscored_counted_aloud_and_asked_again_by_the
     assert ask(server, questions, out, "--fail-on-unscored") == 0
     assert "no score" not in capsys.readouterr().err
     assert len(server.requests) == 2
-    assert not any(row["error"] for row in answers(out))
+    assert not any(row.error for row in answers(out))

@@ -1,25 +1,22 @@
 import math
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa import report as own
+from nein.benchmarks.negvqa.stages import Answer
 from nein.datasets.negvqa.questions import AVERAGE
 from nein.reporting import figures as frames
 from nein.reporting import plots
 from nein.statistics import Estimate
 
-OPTIONS = ["cat", "dog"]
-
 
 def answer(number, variant, text, right, **more):
-    return {
-        "id": str(number), "variant": variant, "subset": "VQAv2", "category": "General",
-        "source": f"p{number // 2}", "question": f"{variant} {number}?", "options": OPTIONS, "answer": right,
-        "text": text, "logprobs": None, "error": "", **more,
-    }  # fmt: skip
+    facts = ("VQAv2", "General", f"p{number // 2}", f"{variant} {number}?", ("cat", "dog"), right, text)
+    return Answer(str(number), variant, *facts, **more)
 
 
 def made(outcomes, **more):
@@ -127,7 +124,7 @@ def test_the_protocols_differ_where_a_letter_cannot_be_read():
 
 def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixed():
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
-    rows += [{**row, "id": "x", "subset": "VizWiz", "source": "q"} for row in made([("B", "A")])]
+    rows += [replace(row, id="x", subset="VizWiz", source="q") for row in made([("B", "A")])]
     scored = scores.table(scores.score(rows, ["generated"])).where(variant="original")
     fixed = scores.accuracy(scored.where(protocol="fixed"), "General", "fixed")
     paper_rows = scored.where(protocol="paper")
@@ -139,8 +136,7 @@ def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixe
 
 def test_probabilities_give_a_letter_of_their_own():
     rows = made([("A", "A")])
-    rows[0] |= {"logprobs": [-2.0, -0.1]}
-    rows[1] |= {"logprobs": [-0.2, None]}
+    rows = [replace(rows[0], logprobs=(-2.0, -0.1)), replace(rows[1], logprobs=(-0.2, None))]
     scored = [r for r in scores.score(rows, ["generated", "logprob"]) if r["protocol"] == "fixed"]
     letters = {(r["scoring"], r["variant"]): r["letter"] for r in scored}
     assert letters == {
@@ -158,7 +154,7 @@ def test_probabilities_give_a_letter_of_their_own():
 
 BOTH = ["generated", "logprob"]
 PERFECT, FLAT, MUTE = (
-    made([letters] * 9, logprobs=[-0.1, None]) for letters in (("A", "B"), ("A", "A"), ("A", "?"))
+    made([letters] * 9, logprobs=(-0.1, None)) for letters in (("A", "B"), ("A", "A"), ("A", "?"))
 )
 
 
@@ -177,7 +173,7 @@ def test_the_page_shows_pairs_by_outcome():
         name: (partial(iter, rows), BOTH)
         for name, rows in {"good": PERFECT, "flat": FLAT, "mute": MUTE}.items()
     }
-    shown = [*own.questions(asked, None, 100, {})]
+    shown = [*own.questions(asked, (), 100, {})]
     assert len(shown) == 9
     first = shown[0]
     assert first.facets["Pair"] == ["both right", "only original", "unscored"]
@@ -185,9 +181,9 @@ def test_the_page_shows_pairs_by_outcome():
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
     assert first.values == [[1.0, 1.0], [1.0, 0.0], [1.0, None]]
-    chosen = next(own.questions(asked, None, 100, {"flat": "logprob", "mute": "logprob"}))
+    chosen = next(own.questions(asked, (), 100, {"flat": "logprob", "mute": "logprob"}))
     assert chosen.facets["Pair"] == ["both right", "only original"]
-    some = [card.id for card in own.questions(asked, None, 4, {})]
+    some = [card.id for card in own.questions(asked, (), 4, {})]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
 
@@ -246,7 +242,7 @@ def test_the_best_model_and_the_mean_drop_over_models_are_figures():
 
 
 def test_plots_are_drawn_also_where_nothing_could_be_read():
-    found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=[-0.1, None])})
+    found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=(-0.1, None))})
     found = frames.concat([found, paper_numbers.by_size()])
     drawings = plots.drawings((sections.BARS, sections.OUTCOMES_OF_PAIRS, sections.SCALING), found)
     assert [files["png"][:4] for _, files in drawings] == [b"\x89PNG"] * 3

@@ -1,10 +1,11 @@
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nein.benchmarks.negvqa import matching
+from nein.benchmarks.negvqa import stages
 from nein.models.llm.client import Outcome, Request
 from tests.loopback import say
 from tests.negvqa.tiny import figure, run, write_questions
@@ -25,36 +26,39 @@ class Scripted:
         return [Outcome(schema.read(self.replies.pop(0))) for _ in requests]
 
 
+def answered(text, question="What is it?", options=("a", "b"), number=7):
+    facts = ("VQAv2", "General", "p.png", question, tuple(options), "A", text)
+    return stages.Answer(str(number), "negated", *facts)
+
+
 def test_the_matcher_asks_and_reads_as_the_toolkit_does():
     rows = [json.loads(line) for line in MATCHED_BY_THE_TOOLKIT.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 150
     for row in rows:
         client = Scripted(row["replies"])
-        asked = {"question": row["question"], "options": row["options"]}
-        answer = {"id": "7", "variant": "negated", "text": row["answer"], "error": "", **asked}
-        [found] = matching.matched(client, [answer])
+        options = [option or "NA" for option in row["options"]]
+        answer = answered(row["answer"], row["question"], options)
+        [found] = stages.matched(client, [answer])
         assert client.replies == []
         prompts = {hashlib.sha256(one.prompt.encode()).hexdigest()[:16] for one in client.asked}
         assert prompts == {row["prompt"]}
         if row["option"] == "drawn":
-            assert found["reason"] == matching.DRAWN
-            assert found["letter"] == matching.draw(("7", "negated"), row["options"])
+            assert found.reason == stages.DRAWN
+            assert found.letter == stages.draw(answer)
         else:
-            assert (found["letter"] or "Z") == row["option"]
+            assert (found.letter or "Z") == row["option"]
 
 
 def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter():
-    drawn = [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
+    drawn = [stages.draw(answered("", number=number)) for number in range(600)]
     assert [drawn.count(letter) for letter in ("A", "B", None)] == pytest.approx([200] * 3, abs=50)
-    assert drawn == [matching.draw((str(number), "negated"), ["a", "b"]) for number in range(600)]
+    assert drawn == [stages.draw(answered("", number=number)) for number in range(600)]
 
 
 def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
-    asked = {"question": "What is it?", "options": ["cat", "dog"]}
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
-        answer = {"id": "7", "variant": "original", "text": text, "error": error, **asked}
-        assert matching.matched(client, [answer]) == []
+        assert stages.matched(client, [replace(answered(text), error=error)]) == []
 
 
 def ask(server, questions, out, *more):
@@ -98,6 +102,6 @@ def test_a_run_with_a_matcher_scores_what_it_finds_and_asks_again_where_it_faile
     assert len(server.requests) == 1
     assert figure(folder, protocol="paper", **what)["value"] == pytest.approx(0.5)
     row = next(row for row in scores_of(folder) if row["protocol"] == "paper")
-    assert (row["letter"], row["reason"]) == ("B", matching.READ)
-    counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=matching.READ)
+    assert (row["letter"], row["reason"]) == ("B", stages.READ)
+    counted = figure(folder, task="unread", protocol="paper", variant="negated", reason=stages.READ)
     assert counted["value"] == 12

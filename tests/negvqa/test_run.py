@@ -8,13 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nein.benchmarks.negvqa.run import Asking
 from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.negvqa.scores import read as score_of
+from nein.benchmarks.negvqa.stages import Asking
 from nein.datasets.negvqa import questions as data
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
+from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
@@ -43,12 +44,12 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
     assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
     folder = folder_of(out)
     answers, read = answers_of(folder.path), scores(folder.path)
-    assert [(row["id"], row["variant"]) for row in answers] == [
+    assert [(row.id, row.variant) for row in answers] == [
         (str(10 + n), variant) for n in range(12) for variant in ("original", "negated")
     ]
     read = [row for row in read if row["metric"] == "accuracy"]
     assert len(read) == 24 * 2 * 2
-    assert all(len(row["logprobs"]) == 2 and not row["error"] for row in answers)
+    assert all(len(row.logprobs) == 2 and not row.error for row in answers)
     # The headline figure again, from the canonical file alone.
     own = [
         float(row["value"]) for row in read
@@ -96,10 +97,8 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions
     out = tmp_path / "out"
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
     answers = answers_of(folder_of(out).path)
-    assert [row["id"] for row in answers if row["error"]] == [
-        str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)
-    ]
-    assert all(row["error"].startswith("no picture") for row in answers if row["error"])
+    assert [row.id for row in answers if row.error] == [str(n) for n in (12, 12, 13, 13, 14, 14, 15, 15)]
+    assert all(row.error.startswith("no picture") for row in answers if row.error)
     entry = figure(folder_of(out).path, task="accuracy", category="Average", protocol="fixed")
     assert (entry["n"], entry["unscored"]) == (8, 4)
     # Once the pictures are there, the same command asks for them only.
@@ -107,7 +106,7 @@ def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions
     for name in ("p1.png", "p2.png"):
         shutil.copy(fresh.parent / name, questions.parent / name)
     assert ask(vlms, questions, out, "--scoring", "logprob") == 0
-    assert not any(row["error"] for row in answers_of(folder_of(out).path))
+    assert not any(row.error for row in answers_of(folder_of(out).path))
 
 
 class Seer:
@@ -138,9 +137,9 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions
         for word in ("cat", "dog")
     ]
     answers = answers_of(out / "judge")
-    assert answers[0]["each"] == ["Yes", "Yes"]
-    assert answers[0]["text"] == "A: Yes, B: Yes"
-    assert answers[0]["logprobs"] == pytest.approx([np.log(0.9), np.log(0.6)])
+    assert answers[0].each == ("Yes", "Yes")
+    assert answers[0].text == "A: Yes, B: Yes"
+    assert answers[0].logprobs == pytest.approx((np.log(0.9), np.log(0.6)))
     rows = [row for row in scores(out / "judge") if row["id"] == "10"]
     first = {(row["scoring"], row["protocol"], row["variant"]): row for row in rows}
     # Yes to both options of the original question: no letter in what is said, but one yes is likelier.
@@ -235,7 +234,7 @@ def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path)
     shown, hidden = (Asking("original").question(item, "paper", hides).prompt.text for hides in (False, True))
     assert "Options: A. None B. dog 0\n" in shown
     assert "Options: B. dog 0\n" in hidden
-    row = {"text": "A", "options": list(item.options), "answer": "A", "error": ""}
+    [row] = Asking("original").rows(item, Reply("A"))
     read = {p: score_of(row, "generated", p)["value"] for p in ("paper", "fixed")}
     assert read == {"paper": 0.0, "fixed": 1.0}
     asked = ("--data", tmp_path / "questions.jsonl", "--model", "judge", "--judge", "tests.rehearsal:b",

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from nein import editors, metrics
-from nein.benchmarks.negvqa.matching import matched
+from nein.benchmarks.negvqa.stages import Answer, matched
 from nein.editors.basic import Identity
 from nein.generate.negvqa.sources import Choice
 from nein.generate.negvqa.stages import by_model
@@ -67,8 +67,8 @@ def rewrite(where):
 
 def match(where):
     client = llm.load(LlmOptions(model=where, max_tokens=2048), services=None)
-    row = {"id": "1", "variant": "plain", "question": "What is it?", "options": ["cat", "dog"], "each": None}
-    matched(client, [{**row, "text": "Hard to say.", "error": ""}])
+    asked = ("VQAv2", "General", "p.png", "What is it?", ("cat", "dog"), "A")
+    matched(client, [Answer("1", "plain", *asked, "Hard to say.")])
 
 
 def edit(where, **options):

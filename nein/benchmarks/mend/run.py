@@ -74,9 +74,9 @@ def able(config: MendConfig) -> list[str]:
         return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
-    from nein.benchmarks.negvqa.run import scorings
+    from nein.benchmarks.negvqa.run import answerer
 
-    by_probability = "logprob" in scorings(name, command(config, []))
+    by_probability = "logprob" in answerer(name, command(config, [])).scorings
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,25 +10,24 @@ import pandas as pd
 
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.scores import ANSWERS
+from nein.benchmarks.negvqa.stages import ANSWERS, Answer
 from nein.benchmarks.runner import Finished, selected
 from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.format import widest
-from nein.reporting.page import Page
+from nein.reporting.page import Page, Part
 
 SIDE = 256
-_TITLES = sections.OUTCOME_TITLES.items()
-OUTCOMES: dict[tuple[float | None, ...], str] = {scores.OUTCOMES[name]: title for name, title in _TITLES}
+OUTCOMES: dict[tuple[float | None, ...], str] = {
+    values: sections.OUTCOME_TITLES[name] for name, values in scores.OUTCOMES.items()
+}
 MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
 MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
 COLUMNS = ("question", "answer", "read as", "log p")
-Line = Mapping[str, Any]
 
 
 def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
@@ -41,12 +38,36 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
             raise UserError(
                 f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
             )
-    figures = frames.concat(run.figures for run in finished)
     finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
+    manifests = {run.name: run.manifest for run in finished}
+    comparable = {
+        run.name: (run.figures, run.manifest["reference"])
+        for run in finished
+        if paper_numbers.is_negvqa(run.manifest["data"])
+    }
+    figures = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
+    if comparable:
+        figures.append(paper_numbers.by_size())
+    figures.append(paper_numbers.table_1(comparable))
+    figures.append(paper_numbers.over_models({run.name: run.figures for run in finished}))
+    as_published = {manifest["protocol"] for manifest in manifests.values()} == {"paper"}
+    return Page(
+        "NegVQA",
+        _subtitle(manifests),
+        _notes(manifests),
+        [finding] if finding else [],
+        [_browser(finished, options)] if options.shown else [],
+        figures=figures,
+        sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
+        headline=[*([sections.accuracy("paper", "clustered")] if as_published else []), sections.OVER_ALL],
+    )
+
+
+def _browser(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Part:
+    """The answers, question by question."""
+    figures = frames.concat(run.figures for run in finished)
     chief = frames.select(figures, headline="yes").drop_duplicates("model")
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-    items = _items(first, options) if options.shown else None
-
     answers = {
         run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
         for run in finished
@@ -60,26 +81,8 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
         heads=VARIANTS,
         columns=COLUMNS,
     )
-    read = functools.partial(questions, answers, items, options.shown, headlines)
-    comparable = {
-        run.name: (run.figures, run.manifest["reference"])
-        for run in finished
-        if paper_numbers.is_negvqa(run.manifest["data"])
-    }
-    beside = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
-    manifests = {run.name: run.manifest for run in finished}
-    protocols = {manifest["protocol"] for manifest in manifests.values()}
-    as_published = [sections.accuracy("paper", "clustered")] if protocols == {"paper"} else []
-    return Page(
-        "NegVQA", _subtitle(manifests), _notes(manifests), [finding] if finding else [],
-        [cards.browser(samples, read, title="Answers")] if options.shown else [],
-        figures=[
-            *beside, *([paper_numbers.by_size()] if comparable else []), paper_numbers.table_1(comparable),
-            paper_numbers.over_models({run.name: run.figures for run in finished}),
-        ],
-        sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
-        headline=[*as_published, sections.OVER_ALL],
-    )  # fmt: skip
+    read = functools.partial(questions, answers, _items(finished[0], options), options.shown, headlines)
+    return cards.browser(samples, read, title="Answers")
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -132,27 +135,30 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item] | None:
-    """The questions that runs were asked, where they can be found; None otherwise."""
+def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item]:
+    """The questions that runs were asked, where they can be found."""
     from nein.datasets.negvqa import questions
 
     origin = run.manifest["data"]
     if "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if options.data is None:
-        return None
+        return ()
     found = questions.load(
-        options.data, negated=options.negated, pictures=options.images, columns=origin.get("columns"),
+        options.data,
+        negated=options.negated,
+        pictures=options.images,
+        columns=origin.get("columns"),
         split=origin.get("split", "test"),
-    )  # fmt: skip
+    )
     if found.sha256 != origin["sha256"]:
         raise UserError(f"'{options.data}' does not hold the questions that '{run.folder.path}' was asked.")
     return found.items
 
 
 def questions(
-    answers: Mapping[str, tuple[Callable[[], Iterable[Line]], Sequence[str]]],
-    items: Sequence[Item] | None,
+    answers: Mapping[str, tuple[Callable[[], Iterable[Answer]], Sequence[str]]],
+    items: Sequence[Item],
     limit: int,
     headlines: Mapping[str, str],
 ) -> Iterator[cards.Card]:
@@ -160,48 +166,41 @@ def questions(
     one without its other half.
 
     answers    Model -> (reads the rows of its answers, how they are scored).
-    items      The questions with their pictures, or None: no pictures.
+    items      The questions with their images, where they can be found.
     headlines  Model -> the scoring that makes an answer right or wrong, where it has that.
     """
-    first = next(iter(answers))
-
-    def pairs() -> Iterator[tuple[int, str, list[Line]]]:
-        groups = itertools.groupby(answers[first][0](), lambda row: row["id"])
-        for number, (name, lines) in enumerate(groups):
-            both = list(lines)
-            if [line["variant"] for line in both] != [*VARIANTS]:
-                raise UserError(
-                    f"The answers of '{first}' lack a half of question '{name}'; give its command again."
-                )
-            yield number, name, both
-
-    drawn = sorted(heapq.nsmallest(limit, pairs(), key=lambda pair: sample_seed(0, pair[1])))
-    chosen = {name: both for _, name, both in drawn}
+    first, (read, _) = next(iter(answers.items()))
+    rows: dict[str, dict[str, Answer]] = {}
+    for row in read():
+        rows.setdefault(row.id, {})[row.variant] = row
+    if half := next((name for name, both in rows.items() if [*both] != [*VARIANTS]), None):
+        raise UserError(f"The answers of '{first}' lack a half of question '{half}'; give its command again.")
+    rows = {name: rows[name] for name in cards.drawn([*rows], limit)}
     replies: dict[tuple[str, str, str], Reply] = {}
     for model, (read, scorings) in answers.items():
         order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
-        rows = itertools.chain.from_iterable(chosen.values()) if model == first else read()
-        for row in (row for row in rows if row["id"] in chosen):
-            replies[model, row["id"], row["variant"]] = _reply(row, order)
-    pictures = {item.id: item.picture for item in items or () if item.id in chosen}
-
-    for name, lines in chosen.items():
-        both = [[replies.get((model, name, variant), Reply()) for variant in VARIANTS] for model in answers]
-        options = zip(LETTERS, lines[0]["options"], strict=False)
-        texts = [f"{line['variant'].capitalize()}: {line['question']} ({line['answer']})" for line in lines]
-        outcomes = {OUTCOMES.get(tuple(half.value for half in pair), "unscored") for pair in both}
+        for row in read():
+            if row.id in rows:
+                replies[model, row.id, row.variant] = _reply(row, order)
+    pictures = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
+    for name, both in rows.items():
+        said = [[replies.get((model, name, variant), Reply()) for variant in VARIANTS] for model in answers]
+        values = [[half.value for half in pair] for pair in said]
+        one = both[VARIANTS[0]]
+        options = (f"{letter}: {text}" for letter, text in zip(LETTERS, one.options, strict=False))
+        outcomes = {OUTCOMES.get(tuple(pair), "unscored") for pair in values}
         yield cards.Card(
             name,
-            lines[0]["question"],
-            lines[0]["subset"],
-            {"Subset": [lines[0]["subset"]], "Pair": sorted(outcomes)},
-            [[half.value for half in pair] for pair in both],
-            [("", cards.of_file(pictures[name], SIDE))] if name in pictures else [],
-            [*texts, " · ".join(f"{letter}: {text}" for letter, text in options)],
+            one.question,
+            one.subset,
+            {"Subset": [one.subset], "Pair": sorted(outcomes)},
+            values,
+            [("", pictures[name])] if name in pictures else [],
             [
-                cards.CardReply(cells=[h.cell for h in pair], rows=[h.row for h in pair if h.row])
-                for pair in both
+                *(f"{v.capitalize()}: {both[v].question} ({both[v].answer})" for v in both),
+                " · ".join(options),
             ],
+            [cards.CardReply(cells=[h.cell for h in p], rows=[h.row for h in p if h.row]) for p in said],
         )
 
 
@@ -213,11 +212,10 @@ class Reply(NamedTuple):
     row: tuple[str, ...] = ()
 
 
-def _reply(row: Line, scorings: Sequence[str]) -> Reply:
+def _reply(row: Answer, scorings: Sequence[str]) -> Reply:
     """Read under the protocol "fixed"; by the first scoring it is right or wrong."""
     verdicts = [scores.read(row, scoring, "fixed") for scoring in scorings]
-    letters = [verdict["letter"] or verdict["reason"] for verdict in verdicts]
-    read = ", ".join(map(" ".join, zip(scorings, letters, strict=True)))
-    text, value = row["error"] or row["text"] or "", verdicts[0]["value"]
-    logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row["logprobs"] or ())
-    return Reply(value, Cell(text, read, MARKS[value]), (row["question"], text, read, logs))
+    read = ", ".join(f"{s} {v['letter'] or v['reason']}" for s, v in zip(scorings, verdicts, strict=True))
+    text, value = row.error or row.text or "", verdicts[0]["value"]
+    logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row.logprobs or ())
+    return Reply(value, Cell(text, read, MARKS[value]), (row.question, text, read, logs))

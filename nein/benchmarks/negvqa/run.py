@@ -1,4 +1,4 @@
-"""NegVQA: which model is asked what, in which stages; its answers are scored in `scores`."""
+"""The runs of `nein negvqa`: which model is asked what. Everything is checked and nothing is loaded."""
 
 from __future__ import annotations
 
@@ -13,65 +13,34 @@ import pandas as pd
 
 from nein import metrics
 from nein.benchmarks import runner
-from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, spread
 from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.scores import ANSWERS, BLIND, MATCHES, AnswersDir
+from nein.benchmarks.negvqa.scores import AnswersDir
+from nein.benchmarks.negvqa.stages import ANSWERS, BLIND, MATCHES, Asking, FileAnswers, Matching, Questioning
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.negvqa import questions
-from nein.datasets.negvqa.questions import VARIANTS, Item, Questions
-from nein.engine import atomic, images
+from nein.datasets.negvqa.questions import VARIANTS, Questions
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
-from nein.engine.stages import Functions, Model, Stage, shared
+from nein.engine.stages import Model, Stage, shared, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.metrics import choices
+from nein.metrics.base import fingerprint
 from nein.metrics.chat.endpoint import check_options
-from nein.metrics.choices import ChoiceQuestion, Reply
-from nein.metrics.letters import MISSING, SCORINGS, without_missing
+from nein.metrics.letters import MISSING, SCORINGS
 from nein.models import references
 from nein.models.cached import Services
+from nein.models.llm import LlmOptions
+from nein.models.llm import client as llm
 from nein.models.remedies import answers as remedies
 from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
-NO_PICTURE = "no picture: "
+MATCHER_TOKENS = 2048  # of the toolkit's client
 _questions = functools.lru_cache(maxsize=2)(questions.load)  # names of runs are looked up before they begin
-
-
-def runs(config: NegvqaConfig, device: str) -> list[Run]:
-    """One run per model and remedy, and per file of answers: everything is checked and nothing loaded."""
-    data = _questions(
-        config.data, negated=config.negated, pictures=config.images, split=config.split,
-        columns=tuple(sorted(config.columns.items())), questions=config.questions,
-    )  # fmt: skip
-    absent = [item.picture for item in data.items if not item.picture.is_file()]
-    if len(absent) == len(data.items):
-        raise UserError(f"None of the pictures is there, for example '{absent[0]}'; say where with --images.")
-    if config.matching:
-        from nein.models.llm import client
-
-        client.check(config.matching)
-    files = {file: _answered(file, config, data, device) for file in config.answers_from}
-    models = {model: answerer(references.named(model)[1], config) for model in config.model}
-    names = {**{file: run.name for file, run in files.items()}, **{m: run_name(m, config) for m in models}}
-    by_name: dict[str, str] = {}
-    for given, name in names.items():
-        if (twin := by_name.setdefault(name, given)) != given:
-            reference = references.named(given)[1]
-            raise UserError(
-                f"'{twin}' and '{given}' have one name; give one of them another: NAME={reference}."
-            )
-    of_models = []
-    for model, subject in models.items():
-        load = shared(functools.partial(load_model, subject, config, device))
-        for remedy in ("", *config.mend):
-            remedies.possible(remedy, subject.scorings, model)
-            of_models.append(_run(names[model], subject, config, data, device, load, remedy))
-    return [*of_models, *files.values()]
 
 
 @dataclass(frozen=True)
@@ -91,36 +60,6 @@ class Answerer:
     format: choices.PromptFormat
 
 
-def answerer(reference: str, config: NegvqaConfig) -> Answerer:
-    """Raises UserError or MetricError for a model that cannot be asked."""
-    source = config.judge if reference == JUDGE else reference
-    where = source
-    if references.offered(reference) is None:
-        where = references.resolve(source)
-        metrics.check_reference(where)
-        check_options(where, config.model_options)
-    toolkit = choices.prompt_format(source)
-    wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
-    form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
-    return Answerer(reference, source, where, scorings(reference, config), form)
-
-
-def scorings(reference: str, config: NegvqaConfig) -> list[str]:
-    """Those of --scoring that the model can be read by. Raises UserError where there is none."""
-    model = references.offered(reference)
-    of_reference = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
-    possible = of_reference if model is None else model.scorings
-    usable = sorted(set(config.scoring) & {*possible})
-    if not usable and model is not None:
-        raise UserError(f"'{reference}' can be read by {' or '.join(possible)} only; add it to scoring.")
-    if not usable:
-        raise UserError(
-            f"A judge asked for letters gives no probabilities; add {' or '.join(possible)} to --scoring, or "
-            "--judge-asking options."
-        )
-    return usable
-
-
 def run_name(model: str, config: NegvqaConfig) -> str:
     """Of a run's folder: the name that the user gave. A model behind an endpoint is known by its own name:
     servers move."""
@@ -130,6 +69,36 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
+
+
+def file_name(given: str) -> str:
+    own, file = references.named(given)
+    return own or re.sub(r"[^A-Za-z0-9._-]+", "-", expanded(file).stem).lstrip("-.") or "answers"
+
+
+def answerer(reference: str, config: NegvqaConfig) -> Answerer:
+    """Raises UserError or MetricError for a model that cannot be asked."""
+    where = source = config.judge if reference == JUDGE else reference
+    model, possible = references.offered(reference), SCORINGS
+    if model is None:
+        where = references.resolve(source)
+        metrics.check_reference(where)
+        check_options(where, config.model_options)
+        possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
+    else:
+        possible = model.scorings
+    scorings, words = sorted(set(config.scoring) & {*possible}), " or ".join(possible)
+    if not scorings and model is not None:
+        raise UserError(f"'{reference}' can be read by {words} only; add it to scoring.")
+    if not scorings:
+        raise UserError(
+            f"A judge asked for letters gives no probabilities; add {words} to --scoring, or "
+            "--judge-asking options."
+        )
+    toolkit = choices.prompt_format(source)
+    wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
+    form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
+    return Answerer(reference, source, where, scorings, form)
 
 
 def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
@@ -153,204 +122,112 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
     return services.keep(metrics.load_choices(asked.where, **options))
 
 
-def _run(
-    name: str, asked: Answerer, config: NegvqaConfig, data: Questions, device: str,
-    load: Callable[[], Any], remedy: str,
-) -> Run:  # fmt: skip
-    """remedy: the arm of `--mend`; "" for the model as it is."""
-    hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in data.items)
-    identity = {
-        "model": references.identity(asked.source),
-        "role": JUDGE if asked.reference == JUDGE else "model",
-        "data": data.sha256,
-        "prompt": asked.format.prompt,
-        "scoring": asked.scorings,
-        "max_new_tokens": asked.format.max_new_tokens,
-        **runner.machine_identity(config, device),
-        **references.contents({"model": asked.source}),
-    }
-    if hides:
-        identity["missing"] = "not shown"
-    if config.model_options:
-        identity["options"] = config.model_options
-    if asked.reference == JUDGE:
-        identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-    where, prompt = references.place(asked.source), asked.format.prompt
-    model = Model.one(asked.reference, load, where)
-    if remedy:
-        name, identity["mend"] = f"{name}+{remedy}", remedy
-        model = Model.one(
-            f"{asked.reference}+{remedy}", lambda: remedies.WithRemedy(load(), remedy, prompt), where
+def load_mended(load: Callable[[], Any], remedy: str, wording: str) -> Any:
+    return remedies.WithRemedy(load(), remedy, wording)
+
+
+def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
+    options = LlmOptions(model=config.matching, max_tokens=MATCHER_TOKENS, dtype=config.dtype)
+    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite")
+    return llm.load(options, services=services, device=device)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the runs of a command on its data."""
+
+    config: NegvqaConfig
+    data: Questions
+    device: str
+
+    def of_model(self, name: str, asked: Answerer, load: Callable[[], Any], remedy: str) -> Run:
+        """remedy: the arm of `--mend`; "" for the model as it is."""
+        config, items, prompt = self.config, self.data.items, asked.format.prompt
+        hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
+        identity: dict[str, Any] = {
+            "model": references.identity(asked.source),
+            "role": JUDGE if asked.reference == JUDGE else "model",
+            "prompt": prompt,
+            "scoring": asked.scorings,
+            "max_new_tokens": asked.format.max_new_tokens,
+            **references.contents({"model": asked.source}),
+        }
+        if hides:
+            identity["missing"] = "not shown"
+        if config.model_options:
+            identity["options"] = config.model_options
+        if asked.reference == JUDGE:
+            identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
+        called = asked.reference
+        if remedy:
+            name, called, identity["mend"] = f"{name}+{remedy}", f"{called}+{remedy}", remedy
+            load = functools.partial(load_mended, load, remedy, prompt)
+        ask = functools.partial(
+            Questioning,
+            model=Model.one(called, load, references.place(asked.source)),
+            items=items,
+            wording=prompt,
+            scorings=asked.scorings,
+            where=asked.where,
+            hides=hides,
         )
+        blocks = Blocks.first(len(items), config.batch_size, config.limit)
+        plain = [Asking(variant) for variant in VARIANTS]
+        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, askings=plain, invalidates=(MATCHES,))]
+        if config.blind:
+            unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
+            if remedy not in remedies.IN_PAIRS:  # which have nothing to ask without both questions
+                unseen.append(Asking("", PICTURE_ONLY))
+            stages.append(ask(name=BLIND, blocks=spread(blocks, config.blind), askings=unseen))
+        # A judge's answers about one option at a time are no texts to match.
+        texts = asked.reference != JUDGE or config.judge_asking == "letters"
+        return self._run(name, asked.reference, identity, stages, texts)
 
-    def stage(output: str, blocks: Blocks, askings: Sequence[Asking], *invalidates: str) -> Stage:
-        return Questioning(output, data.items, blocks, askings, asked, hides).stage(model, invalidates)
+    def of_file(self, name: str, file: str) -> Run:
+        """A run of the questions that a file has answers to."""
+        path = expanded(file)
+        answers = questions.answers(path, self.data.items)
+        items = [item for item in self.data.items if item.id in answers]
+        blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)
+        identity: dict[str, Any] = {"model": f"answers {json_digest(answers)}", "role": "answers"}
+        identity |= {"prompt": "not asked here", "scoring": ["generated"]}
+        return self._run(name, path.name, identity, [FileAnswers(blocks, items, answers)])
 
-    blocks = Blocks.first(len(data.items), config.batch_size, config.limit)
-    stages = [stage(ANSWERS, blocks, [Asking(variant) for variant in VARIANTS], MATCHES)]
-    if config.blind:
-        # A remedy that takes a question and its negation together has nothing to ask without both.
-        without = [] if remedy in remedies.IN_PAIRS else [Asking("", PICTURE_ONLY)]
-        unseen = [*(Asking(variant, TEXT_ONLY) for variant in VARIANTS), *without]
-        stages.append(stage(BLIND, spread(blocks, config.blind), unseen))
-    # A judge's answers about one option at a time are no texts to match.
-    texts = asked.reference != JUDGE or config.judge_asking == "letters"
-    return _of_stages(name, asked.reference, config, data, device, identity, stages, config.limit, texts)
-
-
-def _answered(given: str, config: NegvqaConfig, data: Questions, device: str) -> Run:
-    """The answers of a file (`--answers-from`): a run of the questions that it has, for which nothing is
-    loaded."""
-    own, file = references.named(given)
-    path = expanded(file)
-    answers = questions.answers(path, data.items)
-    items = [item for item in data.items if item.id in answers]
-    blocks = Blocks.first(len(items), config.batch_size, config.limit)
-    identity = {
-        "model": f"answers {json_digest(answers)}", "role": "answers", "data": data.sha256,
-        "prompt": "not asked here", "scoring": ["generated"], **runner.machine_identity(config, device),
-    }  # fmt: skip
-
-    def rows(number: int) -> dict[str, list[Row]]:
-        lines: list[Row] = []
-        for index in blocks.members(number):
-            for variant, text in answers[items[index].id].items():
-                reply = Reply(text) if text else Reply(error="the file has no answer")
-                lines += _rows(items[index], Asking(variant), reply)
-        return {ANSWERS: lines}
-
-    name = own or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("-.") or "answers"
-    stage = Functions(
-        ANSWERS, (ANSWERS,), blocks, rows, lambda _, block, missing: block, invalidates=(MATCHES,),
-    )  # fmt: skip
-    return _of_stages(name, path.name, config, data, device, identity, [stage], len(blocks.wanted))
-
-
-def _of_stages(
-    name: str, reference: str, config: NegvqaConfig, data: Questions, device: str, identity: Row,
-    stages: list[Stage], limit: int | None, texts: bool = True,
-) -> Run:  # fmt: skip
-    """The run, with the matcher's stage where one reads its `texts`."""
-    outputs = {}
-    if config.matching and texts and "generated" in identity["scoring"]:
-        from nein.benchmarks.negvqa import matching
-
+    def _run(
+        self,
+        name: str,
+        reference: str,
+        identity: Mapping[str, Any],
+        stages: Sequence[Stage],
+        texts: bool = True,
+    ) -> Run:
+        """texts: whether a matcher may read the answers."""
+        config, data, outputs = self.config, self.data, {}
         folder = AnswersDir(config.out_dir / name)
-        stages = [*stages, matching.stage(config, folder, stages[0].blocks, device)]
-        matcher = references.identity(config.matching)
-        outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
-    facts = {
-        "reference": reference,
-        "preset": config.preset,
-        "protocol": config.protocol,
-        "scoring": [name for name in config.scoring if name in identity["scoring"]],
-        "matcher": config.matcher,
-        "data": {
-            **data.origin, "sha256": data.sha256, "questions": len(data.items),
-            "subsets": Counter(item.subset for item in data.items),
-        },
-        "limit": limit,
-    }  # fmt: skip
-    return Run(AnswersDir(config.out_dir / name), name, identity, stages, facts, outputs)
-
-
-@dataclass(frozen=True)
-class Asking:
-    """A way in which a question is asked: its variant, "" without the question, and the baseline
-    (`nein.benchmarks.baselines`), "" for picture and question."""
-
-    variant: str
-    baseline: str = ""
-
-    def question(self, item: Item, wording: str, hides: bool) -> ChoiceQuestion:
-        """hides: without the options that pandas takes for missing."""
-        text = item.questions[self.variant] if self.variant else ""
-        prompt = choices.prompt(wording, text, without_missing(item.options) if hides else item.options)
-        return ChoiceQuestion(prompt, len(item.options), text, item.options)
-
-
-@dataclass(frozen=True)
-class Questioning:
-    """A stage: every question of a block in every way of asking, in this order."""
-
-    output: str
-    items: Sequence[Item]
-    blocks: Blocks
-    askings: Sequence[Asking]
-    asked: Answerer
-    hides: bool
-
-    def stage(self, model: Model, invalidates: tuple[str, ...]) -> Stage:
-        where = self.asked.where
-        return Functions(
-            self.output, (self.output,), self.blocks, self.read, self.work,
-            model, self.is_valid, invalidates=invalidates, ids=self.ids, state=self.state,
-            asks={where: len(self.askings)} if is_served(where) else {},
-        )  # fmt: skip
-
-    def state(self, records: range) -> list[int | None]:
-        return atomic.sizes(self.items[index].picture for index in records)
-
-    def read(self, number: int) -> list[tuple[Item, Any]]:
-        return [(self.items[index], _picture(self.items[index])) for index in self.blocks.members(number)]
-
-    def work(self, model: Any, block: list[tuple[Item, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
-        readable = [(item, picture) for item, picture in block if not isinstance(picture, str)]
-        replies: dict[tuple[str, Asking], Reply] = {}
-        for unseen in (False, True):
-            these = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == unseen]
-            if not these:
-                continue
-            pictures = [grey() if unseen else picture for _, picture in readable]
-            wording = self.asked.format.prompt
-            rows = [[asking.question(item, wording, self.hides) for asking in these] for item, _ in readable]
-            answered = choices.answer_each(model, pictures, rows, self.asked.scorings)
-            for (item, _), row in zip(readable, answered, strict=True):
-                replies |= {(item.id, asking): reply for asking, reply in zip(these, row, strict=True)}
-        return {
-            self.output: [
-                row
-                for item, picture in block
-                for asking in self.askings
-                for row in _rows(item, asking, replies.get((item.id, asking)) or Reply(error=picture))
-            ]
+        if config.matching and texts and "generated" in identity["scoring"]:
+            model = Model(
+                config.matcher,
+                functools.partial(load_matcher, config, self.device),
+                lambda client: {"matcher": (fingerprint(client.describe()), client.describe())},
+                references.place(config.matching),
+                lambda client: usage_of({"matcher": client}),
+            )
+            stages = [*stages, Matching(folder, stages[0].blocks, model)]
+            matcher = references.identity(config.matching)
+            outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
+        subsets = Counter(item.subset for item in data.items)
+        about = {"sha256": data.sha256, "questions": len(data.items), "subsets": subsets}
+        facts = {
+            "reference": reference,
+            "preset": config.preset,
+            "protocol": config.protocol,
+            "scoring": [name for name in config.scoring if name in identity["scoring"]],
+            "matcher": config.matcher,
+            "data": {**data.origin, **about},
+            "limit": len(stages[0].blocks.wanted),
         }
-
-    def ids(self, records: range) -> list[str]:
-        items = [self.items[index] for index in records]
-        none = Reply()
-        return [row["id"] for item in items for asking in self.askings for row in _rows(item, asking, none)]
-
-    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
-        """A question that failed is asked again, one without a picture as soon as that is there."""
-        failed = {row["id"]: row["error"] for row in rows if row["error"]}
-        if not failed:
-            return True
-        unreadable = {item.id for item, picture in self.read(number) if isinstance(picture, str)}
-        return all(error.startswith(NO_PICTURE) and name in unreadable for name, error in failed.items())
-
-
-def _picture(item: Item) -> Any:
-    """(H, W, 3) uint8, or why there is none."""
-    try:
-        return images.decode(item.picture)
-    except images.ImageError as error:
-        return f"{NO_PICTURE}{str(error).rpartition(': ')[2]}"
-
-
-def _rows(item: Item, asking: Asking, reply: Reply) -> list[Row]:
-    """What was asked and answered; an answer without the question counts for it and for its negation."""
-    return [
-        {
-            "id": item.id, "variant": variant, "subset": item.subset, "category": item.category,
-            "source": item.source, **({"baseline": asking.baseline} if asking.baseline else {}),
-            "question": item.questions[variant], "options": list(item.options),
-            "answer": item.answers[variant], "text": reply.text,
-            "logprobs": None if reply.logprobs is None else list(reply.logprobs),
-            **({} if reply.each is None else {"each": list(reply.each)}), "error": reply.error,
-        }
-        for variant in ([asking.variant] if asking.variant else VARIANTS)
-    ]  # fmt: skip
+        identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
+        return Run(folder, name, identity, stages, facts, outputs)
 
 
 class NegVqa(Benchmark):
@@ -360,14 +237,51 @@ class NegVqa(Benchmark):
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
     exported: ClassVar = {
-        "task": ("accuracy", "blind"), "interval": ("clustered", ""), "metric": ("accuracy", *BASELINES),
-    }  # fmt: skip
+        "task": ("accuracy", "blind"),
+        "interval": ("clustered", ""),
+        "metric": ("accuracy", *BASELINES),
+    }
 
-    def runs(self, config: Any, device: str) -> Sequence[Run]:
-        return runs(config, device)
+    def runs(self, config: Any, device: str) -> list[Run]:
+        """One run per model and remedy, and per file of answers."""
+        data = _questions(
+            config.data,
+            negated=config.negated,
+            pictures=config.images,
+            split=config.split,
+            columns=tuple(sorted(config.columns.items())),
+            questions=config.questions,
+        )
+        absent = [item.picture for item in data.items if not item.picture.is_file()]
+        if len(absent) == len(data.items):
+            raise UserError(
+                f"None of the pictures is there, for example '{absent[0]}'; say where with --images."
+            )
+        if config.matching:
+            llm.check(config.matching)
+        names: dict[str, str] = {}
+        for given in (*config.model, *config.answers_from):
+            name = file_name(given) if given in config.answers_from else run_name(given, config)
+            if (twin := names.setdefault(name, given)) != given:
+                reference = references.named(given)[1]
+                raise UserError(
+                    f"'{twin}' and '{given}' have one name; give one of them another: NAME={reference}."
+                )
+        maker, found = _Maker(config, data, device), []
+        for name, given in names.items():
+            reference = references.named(given)[1]
+            if given in config.answers_from:
+                found.append(maker.of_file(name, reference))
+                continue
+            asked = answerer(reference, config)
+            load = shared(functools.partial(load_model, asked, config, device))
+            for remedy in ("", *config.mend):
+                remedies.possible(remedy, asked.scorings, given)
+                found.append(maker.of_model(name, asked, load, remedy))
+        return found
 
     def scores(self, run: Run) -> ScoreTable:
-        return scores.table(scores.of_folder(run.folder))
+        return scores.of_folder(run.folder)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return scores.figures(table, folder.manifest()["identity"].get("asking"))

@@ -6,20 +6,21 @@ Intervals are "clustered" by image; under "paper" also "normal", the paper's p -
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from nein import statistics
 from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
+from nein.benchmarks.negvqa.stages import ANSWERS, BLIND, MATCHES, Answer, Match
 from nein.benchmarks.runner import selected
 from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
-from nein.engine.atomic import Shape
 from nein.engine.folder import Folder
 from nein.metrics.choices import Reply
 from nein.metrics.letters import by_option, parse, without_missing
@@ -27,33 +28,25 @@ from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics.estimates import Estimate
 
-ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
-#: Rows of a block: what was asked, what the model wrote, and what a matcher made of it.
-_ANSWER = {
-    "id": str, "variant": str, "subset": str, "category": str, "source": str, "question": str,
-    "options": [str], "answer": str, "text": (str, None), "logprobs": ([(float, None)], None), "error": str,
-}  # fmt: skip
-_MATCH = {"id": str, "variant": str, "letter": (str, None), "reason": str, "error": str}
-BLOCKS: Mapping[str, Shape] = {
-    ANSWERS: _ANSWER, BLIND: {**_ANSWER, "baseline": str}, MATCHES: _MATCH,
-}  # fmt: skip
 _MANIFEST = {
-    "preset": str, "protocol": str, "reference": str, "identity": {"prompt": str, "asking?": (str, None)},
-    "scoring": [str], "matcher": str, "limit": (int, None),
+    **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
+    "identity": {"prompt": str, "asking?": (str, None)},
+    "scoring": [str],
+    "limit": int,
     "data": {
-        "kind": str, "sha256": str, "questions": int, "split?": str, "columns?": ({}, None), "name?": str,
-        "revision?": (str, None), "file?": str, "world?": str,
+        **dict.fromkeys(("kind", "sha256", "split?", "name?", "file?", "world?"), str),
+        "questions": int,
+        "columns?": ({}, None),
+        "revision?": (str, None),
     },
-}  # fmt: skip
+}
 
 
 class AnswersDir(Folder):
     """The folder OUT/<model>."""
 
-    benchmark = "negvqa"
-    content_name = ANSWERS
-    row_types = BLOCKS
-    facts = _MANIFEST
+    benchmark, content_name, facts = "negvqa", ANSWERS, _MANIFEST
+    row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
 
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
@@ -63,78 +56,69 @@ class AnswersDir(Folder):
 PROTOCOLS = ("fixed", "paper")
 #: Columns besides the usual, where metric is "accuracy", or a baseline, which is read under "fixed" alone.
 DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "failed")
-Row = Mapping[str, Any]
 
 
-def of_folder(folder: Folder) -> Iterator[dict[str, Any]]:
-    """The score rows of a run that has all its answers."""
+def of_folder(folder: Folder) -> ScoreTable:
+    """The scores of a run that has all its answers."""
     facts = folder.manifest()
     matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
-    matches = folder.rows(MATCHES, sorted(matched))  # only of answers without a letter
-    yield from score(selected(folder, ANSWERS), facts["scoring"], matches)
-    if BLIND in facts["selected"]:
-        yield from score(selected(folder, BLIND), facts["scoring"])
+    rows = score(selected(folder, ANSWERS), facts["scoring"], folder.rows(MATCHES, sorted(matched)))
+    blind = selected(folder, BLIND) if BLIND in facts["selected"] else ()
+    return table(itertools.chain(rows, score(blind, facts["scoring"])))
 
 
 table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
 def score(
-    answers: Iterable[Row], scorings: Sequence[str], matches: Iterable[Row] = ()
+    answers: Iterable[Answer], scorings: Sequence[str], matches: Iterable[Match] = ()
 ) -> Iterator[dict[str, Any]]:
-    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored), `reason`, and
-    `asked`, the answer's own row.
+    """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored) and `reason`.
 
     matches  What the matcher made of answers without a letter.
     """
-    matched = {(match["id"], match["variant"]): match for match in matches}
+    matched = {(match.id, match.variant): match for match in matches}
     for row in answers:
-        what = {key: row[key] for key in ("id", "variant", "subset", "category", "source", "answer")}
-        what |= {"metric": row.get("baseline", "accuracy"), "asked": row}
-        match = matched.get((row["id"], row["variant"]))
+        what = {key: getattr(row, key) for key in ("id", "variant", "subset", "category", "source", "answer")}
+        what["metric"] = row.baseline or "accuracy"
+        match = matched.get((row.id, row.variant))
         for scoring in scorings:
-            for protocol in PROTOCOLS[:1] if "baseline" in row else PROTOCOLS:
+            for protocol in PROTOCOLS[:1] if row.baseline else PROTOCOLS:
                 reading = read(row, scoring, protocol, match)
                 yield {**what, "scoring": scoring, "protocol": protocol, **reading}
 
 
-def read(row: Row, scoring: str, protocol: str, match: Row | None = None) -> dict[str, Any]:
+def read(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> dict[str, Any]:
     """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
     match: what the matcher made of it."""
-    failed = bool(row["error"])
+    failed = bool(row.error)
     if failed:
-        letter, reason = None, str(row["error"])
+        letter, reason = None, row.error
     elif scoring == "logprob":
         letter, reason = None, "no probabilities of letters"
-        if row["logprobs"] is not None:
+        if row.logprobs is not None:
             try:
-                letter = Reply(logprobs=tuple(row["logprobs"])).likeliest
+                letter = Reply(logprobs=row.logprobs).likeliest
                 reason = "" if letter else "no letter is likeliest"
             except ValueError as error:  # a number that is not finite, in a file that was damaged
                 reason = str(error)
-    elif row.get("each") is not None:
-        letter, reason, _ = by_option(row["each"], protocol)
+    elif row.each is not None:
+        letter, reason, _ = by_option(row.each, protocol)
     elif protocol == "paper" and match is not None:
-        failed = bool(match["error"])
-        letter, reason = match["letter"], match["error"] or match["reason"]
+        failed = bool(match.error)
+        letter, reason = match.letter, match.error or match.reason
     elif protocol == "paper":
-        letter, reason, _ = parse(row["text"] or "", without_missing(row["options"]), "vlmevalkit")
+        letter, reason, _ = parse(row.text or "", without_missing(row.options), "vlmevalkit")
     else:
-        letter, reason, _ = parse(row["text"] or "", row["options"], "fixed")
-    if letter is not None:
-        value: float | None = float(letter == row["answer"])
-    else:
-        value = 0.0 if protocol == "paper" and scoring == "generated" and not failed else None
+        letter, reason, _ = parse(row.text or "", row.options, "fixed")
+    value = None if letter is None else float(letter == row.answer)
+    if letter is None and protocol == "paper" and scoring == "generated" and not failed:
+        value = 0.0
     return {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None, "value": value}
 
 
 #: What can become of a pair -> the values of its original and its negated question.
-OUTCOMES = {
-    "both": (1.0, 1.0),
-    "only_original": (1.0, 0.0),
-    "only_negated": (0.0, 1.0),
-    "neither": (0.0, 0.0),
-}
+OUTCOMES = {"both": (1, 1), "only_original": (1, 0), "only_negated": (0, 1), "neither": (0, 0)}
 
 
 def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
@@ -161,7 +145,7 @@ def figures(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
         if protocol == "fixed":
             blind = scores.where(scoring=scoring, metric=BASELINES)
             parts += [_by_subset(rows), _blind(rows, blind), _positions(rows)]
-            parts += [paired(_in(rows, category), category) for category in categories_of(rows)]
+            parts += [paired(members, category) for category, members in by_category(rows)]
         figures += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
     frame = frames.frame([*figures, *([both] if both else [])])
@@ -177,27 +161,22 @@ def headline(frame: pd.DataFrame, asking: str | None) -> str:
     return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
 
 
-def categories_of(rows: ScoreTable) -> list[str]:
-    """The categories that occur, in the paper's order, then the average."""
-    present = {*rows.names("category")}
-    return [*(c for c in (*CATEGORIES, OTHER) if c in present), AVERAGE]
-
-
-def _in(rows: ScoreTable, category: str) -> ScoreTable:
-    return rows if category == AVERAGE else rows.where(category=category)
+def by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
+    """The categories that occur, in the paper's order, then the average, of all rows."""
+    for category in (*CATEGORIES, OTHER):
+        if len(members := rows.where(category=category)):
+            yield category, members
+    yield AVERAGE, rows
 
 
 def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[dict[str, Any]]:
     for variant in VARIANTS:
-        of_variant = rows.where(variant=variant)
-        for category in categories_of(of_variant):
-            members = _in(of_variant, category)
+        what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant, "unit": "%"}
+        for category, members in by_category(rows.where(variant=variant)):
             estimate = accuracy(members, category, protocol)
-            what: dict[str, Any] = {"task": "accuracy", "metric": "accuracy", "variant": variant}
-            what |= {"category": category, "unit": "%"}
-            yield members.described(estimate, **what, interval="clustered")
+            yield members.described(estimate, **what, category=category, interval="clustered")
             if protocol == "paper":
-                yield members.described(normal(estimate), **what, interval="normal")
+                yield members.described(normal(estimate), **what, category=category, interval="normal")
 
 
 def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
@@ -231,44 +210,38 @@ def _by_subset(rows: ScoreTable) -> Iterator[dict[str, Any]]:
 
 
 def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[dict[str, Any]]:
-    for variant in VARIANTS:
+    for variant in VARIANTS if len(blind) else ():
         seen, unseen = rows.where(variant=variant), blind.where(variant=variant)
-        for category in categories_of(unseen) if len(unseen) else ():
+        for category, members in by_category(unseen):
             what: dict[str, Any] = {"task": "blind", "variant": variant, "category": category}
-            for baseline in BASELINES:
-                if len(members := _in(unseen, category).where(metric=baseline)):
-                    yield members.figure(metric=baseline, **what)
-            alone = _in(unseen, category).where(metric=TEXT_ONLY)
-            with_picture, without, clusters = seen.pair(alone)
-            gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
+            for (baseline,), asked in members.groups("metric"):
+                yield asked.figure(metric=baseline, **what)
+            alone = members.where(metric=TEXT_ONLY)
+            with_image, without, clusters = seen.pair(alone)
+            gain = statistics.bounded_mean(with_image - without, clusters, -1.0, 1.0)
             unscored = len(alone) - (gain.n if gain else 0)
             yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
 
 
-def paired(rows: ScoreTable, category: str) -> list[dict[str, Any]]:
+def paired(rows: ScoreTable, category: str) -> Iterator[dict[str, Any]]:
     """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's,
     which takes pairs for independent."""
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
     original, negated, clusters = first.pair(second)
     n = len(original)
-    in_gap: dict[str, Any] = {"task": "gap", "category": category}
-    what: dict[str, Any] = {"task": "outcomes", "category": category, "unscored": len(first) - n, "n": n}
-    gaps = rows.gap(*VARIANTS, **in_gap)  # original, negated, gap; their names are metrics here
+    what: dict[str, Any] = {"task": "gap", "category": category}
+    *ends, gap = rows.gap(*VARIANTS, **what)
+    for row in (*ends, gap):  # original, negated, gap: metrics here
+        yield {**row, "metric": row["variant"], "variant": ""}
     ratio = statistics.pairs_ratio(original, negated, clusters)
-    counts = {
-        name: int(((original == one) & (negated == other)).sum()) for name, (one, other) in OUTCOMES.items()
-    }
+    yield frames.figure(ratio, unit="", metric="ratio", **what)
+    what |= {"task": "outcomes", "unscored": len(first) - n, "n": n}
+    counts = {name: int(((original == a) & (negated == b)).sum()) for name, (a, b) in OUTCOMES.items()}
+    for name, count in counts.items():
+        yield frames.number(count / n if n else None, unit="%", metric=name, **what)
     exact = mcnemar(counts["only_original"], counts["only_negated"])
-    return [
-        *({**row, "metric": row["variant"], "variant": ""} for row in gaps),
-        frames.figure(ratio, unit="", metric="ratio", **in_gap),
-        *(
-            frames.number(count / n if n else None, unit="%", metric=name, **what)
-            for name, count in counts.items()
-        ),
-        frames.number(None, unit="", metric="mcnemar", p=exact, **what),
-        frames.number(None, unit="", metric="clustered", p=gaps[-1].get("p"), **what),
-    ]
+    for metric, p in (("mcnemar", exact), ("clustered", gap.get("p"))):
+        yield frames.number(None, unit="", metric=metric, p=p, **what)
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -295,9 +268,8 @@ def agreement(scored: ScoreTable) -> dict[str, Any] | None:
     """Share of questions whose generated and likeliest letters are the same, of those that have both; None
     where one way of scoring was not asked for."""
     fixed = scored.where(protocol="fixed").frame
-    letters = fixed.astype({"scoring": str}).pivot(
-        index=["id", "variant"], columns="scoring", values="letter"
-    )
+    fixed = fixed.astype({"scoring": str})
+    letters = fixed.pivot(index=["id", "variant"], columns="scoring", values="letter")
     if letters.shape[1] < 2:
         return None
     both = letters.dropna()

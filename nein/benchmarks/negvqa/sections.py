@@ -8,6 +8,7 @@ from typing import Any
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa import paper_numbers
+from nein.benchmarks.negvqa.scores import OUTCOMES
 from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
@@ -16,10 +17,8 @@ from nein.reporting.tables import Column, Row, Table
 
 ORDER = (*CATEGORIES, OTHER, AVERAGE)
 COLORS = {"original": plots.BLUE, "negated": plots.RED}
-OUTCOME_TITLES = {"both": "both right", "only_original": "only original", "only_negated": "only negated",
-                  "neither": "neither"}  # fmt: skip
-OUTCOME_COLORS = {"both": plots.GREEN, "only_original": "#60a5fa", "only_negated": "#fdba74",
-                  "neither": "#9ca3af"}  # fmt: skip
+OUTCOME_TITLES = {**{name: name.replace("_", " ") for name in OUTCOMES}, "both": "both right"}
+OUTCOME_COLORS = dict(zip(OUTCOMES, (plots.GREEN, "#60a5fa", "#fdba74", "#9ca3af"), strict=True))
 _HOW = {
     "fixed": "Over all questions of a category; answers without a readable letter are unscored.",
     "paper": "As published: a category is the unweighted mean of its subsets, letters are read by "
