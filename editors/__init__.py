@@ -35,7 +35,7 @@ from nein.loading.errors import UserError, unknown
 from nein.loading.references import TEXTS, Need, expanded, is_served, located, parse_reference
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
-#: whatever `as_editor` takes: an editor, a class or function that makes one, or a function that edits.
+#: whatever `as_editor` takes: an editor, a class of editors, or a function that edits.
 PLUGINS = "nein.editors"
 #: Ours, which no installed package can take, and for which no package has to be looked at.
 _OURS = frozenset({*BASIC, *PRESETS, *(editor for editor, _ in DEFAULT_ROWS)})

@@ -10,7 +10,9 @@ import importlib.util
 import json
 import logging
 import pickle
+import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,25 +23,37 @@ from typing import Any, Literal
 import diffusers
 import torch
 import transformers
+from accelerate import init_empty_weights
 from diffusers import AutoencoderKL, ModelMixin, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
+from diffusers.loaders.single_file_utils import (
+    convert_ldm_clip_checkpoint,
+    convert_ldm_unet_checkpoint,
+    convert_ldm_vae_checkpoint,
+)
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from transformers import CLIPTextModel, PreTrainedModel
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from nein.editors import ldm, lora
+from nein.editors import lora
 from nein.editors.base import EditorError, check_channels
-from nein.loading.errors import UserError
+from nein.editors.presets import DEFAULT_CONFIG
+from nein.editors.sampling import euler_ancestral
+from nein.loading.errors import UserError, message
 from nein.loading.references import expanded, is_local, parse_reference
 from nein.loading.tokenizers import check_tokenizer
-from nein.loading.weights import check_loaded
+from nein.loading.weights import check_loaded, read_checkpoint
 
+SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+CONFIG_FILES = ("unet/config.json", "vae/config.json", "text_encoder/config.json", "tokenizer", "scheduler")
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {
     "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
 }  # fmt: skip
+#: The two matrices of a module of LoRA, as peft, diffusers and kohya name them.
+_HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
@@ -76,7 +90,7 @@ def load_pipeline(
     tuned: str | None = None,
 ) -> LoadedPipeline:
     """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
-    .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`editors.ldm`).
+    .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`read_file`).
 
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
@@ -90,20 +104,24 @@ def load_pipeline(
             f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
             f"leave out ema and config"
         )
-    if single and path.suffix not in ldm.SUFFIXES:
+    if single and path.suffix not in SUFFIXES:
         raise EditorError(
-            f"{checkpoint!r} is not a checkpoint; a single file ends in {', '.join(ldm.SUFFIXES)}, and a "
+            f"{checkpoint!r} is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}, and a "
             f"pipeline in diffusers' layout is a folder"
         )
     with explained(checkpoint):
         if single:
-            pipeline, origin = ldm.read_pipeline(path, ema=ema, config=config, channels=channels)
+            pipeline, origin = read_file(path, ema=ema, config=config, channels=channels)
             weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
             published = {"single_file": origin}
         else:
             source, revision = locate(checkpoint, revision)
-            if path.exists():
-                _check_folder(path, checkpoint)
+            needed = ("model_index.json", *_COMPONENTS)
+            if path.is_dir() and (missing := [name for name in needed if not (path / name).exists()]):
+                raise EditorError(
+                    f"{checkpoint!r} lacks {' and '.join(missing)}; an instruction editor is a folder with "
+                    f"{', '.join(needed)}, as save_pretrained writes it, or one {' or '.join(SUFFIXES)} file"
+                )
             # Before gigabytes are read or fetched.
             unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
             check_channels(unet.get("in_channels", 4), checkpoint, channels)
@@ -137,23 +155,6 @@ def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any
     if origin.is_file():
         facts["converted_from"] = json.loads(origin.read_text(encoding="utf-8"))
     return facts
-
-
-def _check_folder(path: Path, checkpoint: str) -> None:
-    if not (path / "model_index.json").is_file():
-        single = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".ckpt", *ldm.SUFFIXES))
-        message = f"{checkpoint!r} has no model_index.json, so it is not a diffusers pipeline"
-        if single:
-            raise EditorError(f"{message}, but it holds {single[0]}; give that file itself")
-        raise EditorError(
-            f"{message}; expected that file and the folders {', '.join(_COMPONENTS)}, as save_pretrained "
-            f"writes them"
-        )
-    if missing := [name for name in _COMPONENTS if not (path / name).is_dir()]:
-        raise EditorError(
-            f"{checkpoint!r} lacks {' and '.join(missing)}; an instruction editor needs the folders "
-            f"{', '.join(_COMPONENTS)}"
-        )
 
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
@@ -261,10 +262,6 @@ def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any
             f"{checkpoint!r} does not fit together: the UNet expects text vectors of {width} numbers, the "
             f"text encoder gives {hidden}; it may belong to another pipeline class"
         )
-    if (channels := pipeline.vae.config.latent_channels) != 4:
-        raise EditorError(
-            f"{checkpoint!r} has a VAE with {channels} latent channels; InstructPix2Pix needs 4"
-        )
     check_tokenizers(pipeline, checkpoint)
     parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
     return LoadedPipeline(pipeline, kind, content_hash(parts, [pipeline.tokenizer]), published)
@@ -294,14 +291,20 @@ def add_lora(pipeline: Any, reference: str) -> None:
         local = is_local(source)
         path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))
         with safe_open(path, "pt") as tensors:
-            named = lora.modules(tensors.keys(), reference)
+            halves = Counter(match[1] for match in map(_HALF.fullmatch, tensors.keys()) if match)
+        if alone := sorted(module for module, count in halves.items() if count != 2):
+            raise EditorError(
+                f"lora {reference!r} is damaged: {len(alone)} of its {len(halves)} modules have one matrix "
+                f"of two, first {alone[0]!r}"
+            )
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
-        if not any(pipeline.get_list_adapters().values()):
-            raise EditorError(f"nothing in {file} of {reference!r} belongs to a part of {kind}")
         parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
         used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
-        if used < len(named):
-            logger.warning("lora %s: %s has only %d of its %d modules", reference, kind, used, len(named))
+        if used < len(halves):
+            text = f"{kind} has only {used} of the {len(halves)} modules of lora {reference!r}"
+            if not used:
+                raise EditorError(text)
+            logger.warning(text)
         pipeline.fuse_lora(safe_fusing=True)
         pipeline.unload_lora_weights()
 
@@ -358,3 +361,125 @@ def quiet() -> Iterator[None]:
             library.set_verbosity(verbosity)
             if bars:
                 library.enable_progress_bar()
+
+
+# --- one file in the original latent-diffusion format -------------------------------------------------
+
+#: `model.diffusion_model.*` is the UNet, `model_ema.*` its moving average (same names without dots),
+#: `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
+_UNET, _EMA = "model.diffusion_model.", "model_ema."
+
+
+def read_file(
+    path: Path,
+    *,
+    ema: bool | Literal["auto"] | None = None,
+    config: str | None = None,
+    vouched: bool = False,
+    channels: tuple[int, ...] = (8,),
+) -> tuple[Any, dict[str, Any]]:
+    """A StableDiffusionInstructPix2PixPipeline on the CPU from one file, and what it was made of. Names are
+    mapped by diffusers' own functions; that every tensor arrives is checked here.
+
+    ema       Which set of UNet weights, where the file holds both; None is an error then, "auto" the average.
+    config    Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
+    vouched   The user answers for the file: what is not a tensor or a plain container is left out and not
+              refused. Either way nothing in the file is executed.
+    channels  Numbers of input channels that the UNet may have.
+
+    Raises EditorError.
+    """
+    advice = (
+        f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "
+        f"{path.name} FOLDER --ema` (or --no-ema), which runs none of it, and give the folder"
+    )
+    content, left_out = read_checkpoint(path, inert=vouched, advice=advice)
+    while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    items = content.items() if isinstance(content, Mapping) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
+    first = f"{_UNET}input_blocks.0.0.weight"
+    if first not in tensors:
+        raise EditorError(
+            f"{str(path)!r} is not in the original latent-diffusion format: it has no tensor {first}"
+        )
+    inputs = tensors[first].shape[1]
+    check_channels(inputs, str(path), channels)
+    averaged = _choose_unet(tensors, ema, path)
+    reference = config or DEFAULT_CONFIG
+    given = parse_reference(reference)
+    location: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
+    try:
+        unet_config = UNet2DConditionModel.load_config(**location, subfolder="unet")
+        vae_config = AutoencoderKL.load_config(**location, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**location, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**location, subfolder="tokenizer")
+        schedule = StableDiffusionInstructPix2PixPipeline.load_config(**location)["scheduler"]
+        scheduler_config = getattr(diffusers, schedule[1]).load_config(**location, subfolder="scheduler")
+    except (OSError, ValueError, KeyError) as error:
+        raise EditorError(
+            f"a single file holds no configuration, and that of {reference!r} is not to be had "
+            f"({type(error).__name__}: {message(error)}); give config=FOLDER with {', '.join(CONFIG_FILES)}"
+        ) from error
+    unet_config["in_channels"] = inputs
+    with init_empty_weights(include_buffers=False):
+        unet: Any = UNet2DConditionModel.from_config(unet_config)
+        vae: Any = AutoencoderKL.from_config(vae_config)
+        text_encoder = CLIPTextModel(text_config)
+    # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
+    level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
+    words = {
+        level + name.removeprefix("text_model."): tensor
+        for name, tensor in convert_ldm_clip_checkpoint(tensors).items()
+        if not name.endswith("position_ids")
+    }
+    for part, module, state in (
+        ("UNet", unet, convert_ldm_unet_checkpoint(tensors, unet_config)),
+        ("VAE", vae, convert_ldm_vae_checkpoint(tensors, vae_config)),
+        ("text encoder", text_encoder, words),
+    ):
+        try:
+            module.load_state_dict(state, strict=True, assign=True)
+        except RuntimeError as error:
+            raise EditorError(
+                f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: "
+                f"{message(error)}"
+            ) from error
+        module.eval()
+    pipeline = StableDiffusionInstructPix2PixPipeline(
+        vae=vae,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=euler_ancestral(scheduler_config),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
+    return pipeline, {**origin, "left_out": left_out}
+
+
+def _choose_unet(tensors: dict[str, torch.Tensor], ema: bool | str | None, path: Path) -> bool | None:
+    """Leaves one UNet under its plain names; whether it is the average, None of a file with one set."""
+    average = {
+        name: _EMA + name.removeprefix("model.").replace(".", "")
+        for name in tensors
+        if name.startswith(_UNET)
+    }
+    if not tensors.keys() & {*average.values()}:
+        if ema is True:
+            raise EditorError(f"{str(path)!r} holds no averaged (EMA) weights beside its own; leave out ema")
+        return None
+    if ema is None:
+        raise EditorError(
+            f"{str(path)!r} holds two sets of UNet weights, trained and averaged (EMA); say which: ema=true, "
+            f"as the official scripts take, or ema=false (nein eval --editor-options.ema, nein convert --ema "
+            f"or --no-ema)"
+        )
+    if not ema:
+        return False
+    if missing := [key for key in average.values() if key not in tensors]:
+        raise EditorError(f"{str(path)!r} lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}")
+    tensors.update({name: tensors[key] for name, key in average.items()})
+    return True

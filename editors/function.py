@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -65,10 +66,11 @@ class FunctionEditor(RemoteEditor):
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
             return EditResult(request.id, None, fault)
-        for attempt in range(self._retries + 1):
-            self.pace.wait()
+        for attempt in itertools.count():
             try:
-                image = as_picture(self._called(request))
+                with self.pace.seat():
+                    image = as_picture(self._called(request))
+                break
             except Refused as error:
                 return EditResult(request.id, None, str(error) or "no reason given", refused=True)
             except Exception as error:
@@ -80,11 +82,9 @@ class FunctionEditor(RemoteEditor):
                 headers = getattr(getattr(error, "response", None), "headers", None) or {}
                 self.pace.hold(retry_after(headers))
                 self.pace.wait(backoff(attempt))
-                continue
-            if isinstance(image, str):
-                return EditResult(request.id, None, f"{self._short} {image}")
-            return EditResult(request.id, image)
-        raise AssertionError("the last call returns or raises")
+        if isinstance(image, str):
+            return EditResult(request.id, None, f"{self._short} {image}")
+        return EditResult(request.id, image)
 
     def _called(self, request: EditRequest) -> Any:
         from PIL import Image
@@ -107,26 +107,20 @@ async def _awaited(made: Any) -> Any:
 
 
 #: Names of errors, in several packages, by which a service did not answer in time or at all.
-_TRANSIENT = {
-    "TimeoutError",
-    "ConnectionError",
-    "TimeoutException",
-    "TransportError",
-    "APIConnectionError",
-    "Timeout",
-}
+_TRANSIENT = frozenset(
+    "TimeoutError ConnectionError TimeoutException TransportError APIConnectionError Timeout".split()
+)
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed another time: a timeout, a broken connection, or a status of HTTP
     that says so, as in the errors of openai, httpx, requests and google-genai."""
-    status = getattr(error, "status_code", None) or getattr(
-        getattr(error, "response", None), "status_code", None
-    )
-    status = status or getattr(error, "code", None)
+    response = getattr(error, "response", None)
+    found = (getattr(error, "status_code", None), getattr(response, "status_code", None))
+    status = next(filter(None, found), None) or getattr(error, "code", None)
     if isinstance(status, int):
         return status in RETRIED or 500 <= status < 600
-    return bool(_TRANSIENT & {kind.__name__ for kind in type(error).__mro__})
+    return any(kind.__name__ in _TRANSIENT for kind in type(error).__mro__)
 
 
 def as_picture(made: Any) -> np.ndarray | str:
@@ -134,14 +128,14 @@ def as_picture(made: Any) -> np.ndarray | str:
     import numpy as np
     from PIL import Image
 
+    if isinstance(made, Image.Image) and made.mode == "RGB" and all(made.size):
+        return np.array(made)
+    if isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.shape[2:] == (3,) and made.size:
+        return made.copy()
     given = "nothing (None)" if made is None else f"a {type(made).__module__}.{type(made).__name__}"
     if isinstance(made, Image.Image):
-        if made.mode == "RGB":
-            return np.array(made) if all(made.size) else "gave a picture without pixels"
-        given = f"a picture in mode {made.mode}"
+        given = f"a picture in mode {made.mode} of {made.width} x {made.height} pixels"
     elif isinstance(made, np.ndarray):
-        if made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3 and made.size > 0:
-            return made.copy()
         given = f"an array of shape {made.shape} and dtype {made.dtype}"
     return f"gave {given}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
 
@@ -156,8 +150,8 @@ def as_editor(
     preset: str = "paper",
     **options: Any,
 ) -> Editor:
-    """An editor from an editor; a class or function that makes one, called with those of `name`, `device`,
-    `dtype` and `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
+    """An editor from an editor; a class of editors, called with those of `name`, `device`, `dtype` and
+    `batch_size` that it takes, and the options; a function `edit(image, instruction[, seed]) ->
     image`; or a pipeline of diffusers, which keeps its dtype. Raises EditorError.
 
     preset   "paper" or "nano": whose values a pipeline gets, by its class, where `options` say nothing.
@@ -165,11 +159,10 @@ def as_editor(
     if is_editor(thing):
         return thing
     label = name or name_of(thing)
-    machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
+    given: dict[str, Any] = {"name": label, "device": device, "dtype": dtype, "batch_size": batch_size}
     if _is_pipeline(thing):
         row = row_of_class(type(thing).__name__, preset)
-        values = {key: value for key, value in row.options().items() if key != "pipeline"}
-        machine["dtype"] = str(thing.dtype).removeprefix("torch.")  # whoever made it chose that
+        given |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
         dtypes = sorted({str(part.dtype) for part in thing.components.values() if hasattr(part, "dtype")})
         if len(dtypes) > 1:
             mixed = " and ".join(dtypes)
@@ -180,23 +173,23 @@ def as_editor(
             from nein.editors.checkpoint import in_memory
             from nein.editors.instruct_pix2pix import InstructPix2Pix
 
-            return InstructPix2Pix(in_memory(thing), name=label, **machine, **{**values, **options})
+            return InstructPix2Pix(in_memory(thing), **given)
         from nein.editors.pipelines import DiffusersPipeline
 
-        return DiffusersPipeline(thing, name=label, **machine, **{**values, **options})
+        return DiffusersPipeline(thing, **given)
     if not callable(thing):
         raise EditorError(
             f"{label!r} is of type {type(thing).__name__}, which is not an editor; expected a function "
             f"(image, instruction) -> image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
         )
-    if not isinstance(thing, type) and not _is_factory(thing):
+    if not takes_options(thing):
         if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
             raise EditorError(
                 f"{label!r} is a function and has no options but {' and '.join(FUNCTION_OPTIONS)}; leave out "
                 f"{', '.join(further)}"
             )
         return FunctionEditor(thing, name=label, **options)
-    parameters, given = _parameters(thing), {"name": label, **machine}
+    parameters = _parameters(thing)
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         given = {p.name: given[p.name] for p in parameters if p.name in given}
     try:
@@ -215,9 +208,7 @@ def is_editor(thing: Any) -> bool:
 
 def takes_options(thing: Any) -> bool:
     """Whether `as_editor` has a use for options."""
-    if is_editor(thing) or not callable(thing):
-        return False
-    return isinstance(thing, type) or _is_pipeline(thing) or _is_factory(thing)
+    return not is_editor(thing) and (isinstance(thing, type) or _is_pipeline(thing))
 
 
 def name_of(thing: Any) -> str:
@@ -227,13 +218,6 @@ def name_of(thing: Any) -> str:
 
 def _is_pipeline(thing: Any) -> bool:
     return any(base.__module__.startswith("diffusers.") for base in type(thing).__mro__)
-
-
-def _is_factory(function: Callable[..., Any]) -> bool:
-    """Whether a function makes editors: it takes `name`, and neither of an edit's arguments."""
-    parameters = _parameters(function)
-    words = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
-    return "name" in [p.name for p in parameters] and not {"image", "instruction"} & {*words}
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

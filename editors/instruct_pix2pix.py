@@ -43,7 +43,7 @@ class InstructPix2Pix(Editor):
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
     checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), one file in the
-                          original format (`ema`, `config`: see `editors.ldm`), or a pipeline in memory.
+                          original format (`ema`, `config`: `checkpoint.read_file`), or a pipeline in memory.
     batch_size            Samples per pass; pictures of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
     guidance              Key of `editors.sampling.GUIDANCES`, with s_T and s_I:
@@ -116,6 +116,8 @@ class InstructPix2Pix(Editor):
         self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
+        if resize == "squash" and self.resolution % self._vae_factor:
+            raise EditorError(f"resolution is {self.resolution}; expected a multiple of {self._vae_factor}")
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
         self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
@@ -159,11 +161,6 @@ class InstructPix2Pix(Editor):
         source = (request.image.shape[1], request.image.shape[0])
         if (fault := strip_fault(source, (width, height), self.resolution)) is not None:
             return fault
-        if height % self._vae_factor or width % self._vae_factor:
-            return (
-                f"the picture is {width} x {height} after resize rule {self.resize!r}, but the "
-                f"model needs multiples of {self._vae_factor}; use resize='r64'"
-            )
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:

@@ -134,56 +134,67 @@ class DiffusersPipeline(Editor):
         check_count("steps", steps)
         if resolution is not None:
             check_count("resolution", resolution)
-        self.name = name
-        self.steps = steps
-        self.negative_prompt = negative_prompt
+        self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
         self._machine = RuntimeOptions.of(device, dtype, **machine)
         _check_placing(device_map, quantization, self._machine)
-        self._mapped = device_map is not None
-        if not isinstance(checkpoint, str) and (lora or self._mapped or quantization):
+        self._mapped, given = device_map is not None, isinstance(checkpoint, str)
+        # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
+        self._lock = threading.Lock()
+        if isinstance(checkpoint, str):
+            how: dict[str, Any] = {"device_map": device_map, "quantization": quantization}
+            self._pipeline, published = _load(
+                checkpoint, revision, name=pipeline, config=config, machine=self._machine, **how
+            )
+        elif lora or device_map or quantization:
             raise EditorError(
                 "a pipeline in memory has its weights; leave out lora, device_map, quantization"
             )
-        # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
-        self._lock = threading.Lock()
-        with warnings.catch_warnings():
-            # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
-            warnings.simplefilter("ignore", FutureWarning)
-            self._pipeline, published = _load(
-                checkpoint, revision, pipeline, config, self._machine, device_map, quantization
-            )
-        check_tokenizers(self._pipeline, str(checkpoint) if isinstance(checkpoint, str) else "in memory")
+        else:
+            self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
+        self._class = type(self._pipeline).__name__
+        self._recipe = get_recipe(self._class)
+        self.family = self._recipe.guided
+        check_tokenizers(self._pipeline, str(checkpoint) if given else "in memory")
         if lora is not None:
             add_lora(self._pipeline, lora)
-        self._class = type(self._pipeline).__name__
         if cosxl:
             if not hasattr(self._pipeline, "is_cosxl_edit"):
                 raise EditorError(f"{self._class} runs no CosXL; leave out cosxl")
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
-        self._recipe = get_recipe(self._class)
-        self.family = self._recipe.guided
-        self._guidance = _guidance(self._recipe, self._class, guidance_scale, image_guidance_scale)
+        self._guidance: dict[str, float] = {}
+        for what, argument, value in (
+            ("guidance_scale", self._recipe.guidance, guidance_scale),
+            ("image_guidance_scale", self._recipe.image_guidance, image_guidance_scale),
+        ):
+            if value is None:
+                continue
+            if not argument:
+                raise EditorError(f"{self._class} has no {what}; leave out {what}={value}")
+            if not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
+                raise EditorError(f"{what} is {value!r}; expected a number, 0 or above")
+            self._guidance[argument] = float(value)
         sized = bool(self._recipe.size or self._recipe.resolution)
         if resolution is not None and not sized:
             raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={resolution}")
         self.resolution = (resolution or 1024) if sized else None
         self.batch_size = batch_size if self._recipe.batched else 1
-        parts = self._pipeline.components
+        parts, scheduler = self._pipeline.components, self._pipeline.scheduler
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
-        origin = "safetensors" if isinstance(checkpoint, str) else "memory"
-        weights = {"format": origin, "sha256": content_hash(modules, tokenizers)}
-        scheduler = self._pipeline.scheduler
-        settings = {k: v for k, v in scheduler.config.items() if not k.startswith("_")}
-        plain = {
-            k: v if isinstance(v, bool | int | float | str | None) else str(v) for k, v in settings.items()
+        schedule = {
+            key: value if isinstance(value, bool | int | float | str | None) else str(value)
+            for key, value in scheduler.config.items()
+            if not key.startswith("_")
         }
         self._facts = {
             "pipeline": self._class,
-            "checkpoint": checkpoint if isinstance(checkpoint, str) else "in memory",
+            "checkpoint": checkpoint if given else "in memory",
             "revision": revision,
-            "weights": weights,
+            "weights": {
+                "format": "safetensors" if given else "memory",
+                "sha256": content_hash(modules, tokenizers),
+            },
             "published": published,
             "steps": steps,
             "guidance": self._guidance,
@@ -192,7 +203,7 @@ class DiffusersPipeline(Editor):
             "output": self._recipe.output,
             "fixed": dict(self._recipe.fixed),
             "cosxl": cosxl,
-            "scheduler": {"class": type(scheduler).__name__, **plain},
+            "scheduler": {"class": type(scheduler).__name__, **schedule},
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
             **({"lora": lora} if lora else {}),
@@ -234,33 +245,27 @@ class DiffusersPipeline(Editor):
         return strip_fault(source, size, self.resolution) or (together, (request, size))
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
-        requests = [request for request, _ in items]
-        size = items[0][1]
-        pictures = [
-            Image.fromarray(fit(request.image, size) if self._recipe.fit else request.image)
-            for request in requests
-        ]
+        requests, size = [request for request, _ in items], items[0][1]
         devices: list[Any] = [self._machine.device] if self._machine.device.type == "cuda" else []
         if self._mapped:
             devices = [*range(torch.cuda.device_count())]
         with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
-            edited = self._edit_instruction(requests, pictures, size)
+            edited = self._edited(requests, size)
         results = []
         for request, image in zip(requests, edited, strict=True):
-            fault = None
-            if not np.isfinite(image).all():
+            if np.isfinite(image).all():
+                picture = (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)
+                results.append(EditResult(request.id, picture))
+            else:
                 fault = "the model gave values that are not finite; try another dtype"
-            picture = None if fault else (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)
-            results.append(EditResult(request.id, picture, fault))
+                results.append(EditResult(request.id, None, fault))
         return results
 
-    def _edit_instruction(
-        self, requests: list[EditRequest], pictures: list[Image.Image], size: Size
-    ) -> list[np.ndarray]:
+    def _edited(self, requests: list[EditRequest], size: Size) -> list[np.ndarray]:
         """(H, W, 3) float in [0, 1] each."""
-        recipe = self._recipe
+        recipe, several = self._recipe, self._recipe.batched and len(requests) > 1
         generators = [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests]
         prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
@@ -270,7 +275,6 @@ class DiffusersPipeline(Editor):
             arguments[recipe.resolution] = self.resolution
         if recipe.kontext:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
-        several = recipe.batched and len(requests) > 1
         avoided = [
             (not request.guided and request.negative_prompt) or self.negative_prompt or ""
             for request in requests
@@ -280,6 +284,9 @@ class DiffusersPipeline(Editor):
         if any(avoided):
             given = (recipe.negative or {}).items()
             arguments |= {name: scale for name, scale in given if arguments.get(name, 1) <= 1}
+        pictures = [
+            Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
+        ]
         source: Any = pictures if several else pictures[0]
         for _ in range(recipe.nested):
             source = [source]
@@ -329,8 +336,9 @@ class DiffusersPipeline(Editor):
 
 
 def _load(
-    checkpoint: str | diffusers.DiffusionPipeline,
+    checkpoint: str,
     revision: str | None,
+    *,
     name: str | None,
     config: str | None,
     machine: RuntimeOptions,
@@ -338,97 +346,71 @@ def _load(
     quantization: str | None,
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
-    if not isinstance(checkpoint, str):
-        get_recipe(type(checkpoint).__name__)
-        return checkpoint, {"class": type(checkpoint).__name__}
-    source, file, published = checkpoint, "", {}
-    if not is_local(checkpoint):
-        source, _, file = checkpoint.partition(":")
+    source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
-    with explained(checkpoint):
+    placed = device_map or quantization
+    with warnings.catch_warnings(), explained(checkpoint):
+        # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
+        warnings.simplefilter("ignore", FutureWarning)
         if file or Path(source).is_file():
-            if device_map or quantization:
-                raise EditorError(f"{checkpoint!r} is a single file; leave out device_map and quantization")
             path = hf_hub_download(source, file, revision=revision) if file else source
-            if Path(path).suffix != ".safetensors" or name is None or config is None:
+            if Path(path).suffix != ".safetensors" or name is None or config is None or placed:
                 raise EditorError(
-                    f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
-                    f"config=FOLDER have to say what it is"
+                    f"{path!r} is a single file; it has to end in .safetensors, pipeline=CLASS and "
+                    f"config=FOLDER have to say what it is, and it takes no device_map or quantization"
                 )
             get_recipe(name)
             # By diffusers' own conversion; only CosXL is published that way.
             load = getattr(diffusers, name).from_single_file
-            published = {"class": None, "file": file or Path(path).name}
-            return load(path, config=config, torch_dtype=machine.torch_dtype), published
-        modular = bool(name) and str(name).endswith("ModularPipeline")
+            return load(path, config=config, torch_dtype=machine.torch_dtype), {
+                "class": None, "file": file or Path(path).name,
+            }  # fmt: skip
+        modular = (name or "").endswith("ModularPipeline")
         kind = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
         index = kind.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = get_recipe(chosen)
-        if modular:
-            if device_map or quantization or machine.offload != "none":
-                raise EditorError(f"{chosen} takes no device_map, quantization or offload")
-            check_parts(index, checkpoint, source, revision)
-            pipeline = getattr(diffusers, chosen).from_pretrained(source, revision=revision)
-            pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
-            if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
-                raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
-            return pipeline, published
+        if modular and (placed or machine.offload != "none"):
+            raise EditorError(f"{chosen} takes no device_map, quantization or offload")
         if recipe.dtype not in ("", machine.dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
-        parts = dict.fromkeys(recipe.float32, torch.float32)
+        check_parts(index, checkpoint, source, revision)
+        load = getattr(diffusers, chosen).from_pretrained
+        if modular:
+            pipeline = load(source, revision=revision)
+            pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
+            if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
+                raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
+            return pipeline, published
+        further: dict[str, Any] = {"safety_checker": None} if "safety_checker" in index else {}
         if quantization:
-            quantized = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
             backend, values = QUANTIZATIONS[quantization]
             if "4bit" in backend:
                 values = {**values, "bnb_4bit_compute_dtype": machine.torch_dtype}
-            how = diffusers.PipelineQuantizationConfig(backend, values, quantized)
-        check_parts(index, checkpoint, source, revision)
-        pipeline = getattr(diffusers, chosen).from_pretrained(
+            parts = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
+            further["quantization_config"] = diffusers.PipelineQuantizationConfig(backend, values, parts)
+        dtypes = {"default": machine.torch_dtype, **dict.fromkeys(recipe.float32, torch.float32)}
+        return load(
             source,
             revision=revision,
             use_safetensors=True,
-            torch_dtype={"default": machine.torch_dtype, **parts} if parts else machine.torch_dtype,
+            torch_dtype=dtypes if recipe.float32 else machine.torch_dtype,
             device_map=device_map,
-            **({"quantization_config": how} if quantization else {}),
-            **({"safety_checker": None} if "safety_checker" in index else {}),
-        )
-    return pipeline, published
+            **further,
+        ), published
 
 
 def _check_placing(device_map: str | None, quantization: str | None, machine: RuntimeOptions) -> None:
-    for name, value, allowed in (
-        ("device_map", device_map, ("balanced",)), ("quantization", quantization, QUANTIZATIONS),
-    ):  # fmt: skip
-        if value is not None:
-            choose(name, value, allowed)
-            if machine.device.type == "cpu":
-                raise EditorError(f"{name} is {value!r}, which needs a GPU, but the device is 'cpu'")
+    options = (("device_map", device_map, ["balanced"]), ("quantization", quantization, [*QUANTIZATIONS]))
+    for name, value, allowed in options:
+        if value is not None and choose(name, value, allowed) and machine.device.type == "cpu":
+            raise EditorError(f"{name} is {value!r}, which needs a GPU, but the device is 'cpu'")
     if device_map and machine.offload != "none":
         raise EditorError("device_map and offload both say where the parts are; leave out one")
     if quantization and importlib.util.find_spec("bitsandbytes") is None:
         raise EditorError(
             f"quantization {quantization!r} needs bitsandbytes; pip install 'nein[quantized]', or omit it"
         )
-
-
-def _guidance(
-    recipe: Recipe, name: str, guidance_scale: float | None, image_guidance_scale: float | None
-) -> dict[str, float]:
-    """The guidance as the class's arguments. Raises EditorError."""
-    arguments: dict[str, float] = {}
-    for what, argument, value in (
-        ("guidance_scale", recipe.guidance, guidance_scale),
-        ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
-    ):
-        if value is None:
-            continue
-        if not argument:
-            raise EditorError(f"{name} has no {what}; leave out {what}={value}")
-        if not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
-            raise EditorError(f"{what} is {value!r}; expected a number, 0 or above")
-        arguments[argument] = float(value)
-    return arguments

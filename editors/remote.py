@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
 
 from nein.editors.base import Editor, EditRequest, EditResult, check_count
 from nein.loading.errors import UnavailableError
@@ -14,7 +12,7 @@ PATIENCE = 8  # requests that fail, one after the other, until nothing more is s
 
 
 class RemoteEditor(Editor):
-    """Sends `concurrency` requests at a time, over all threads that share it; a subclass edits one.
+    """Sends `concurrency` requests at a time; a subclass edits one, at the `pace` that all threads share.
 
     paid    Every image costs something: it is asked sample by sample.
     seeded  Whether the sample's seed decides the picture.
@@ -26,10 +24,8 @@ class RemoteEditor(Editor):
     def __init__(self, name: str, concurrency: int, pace: Pace | None = None) -> None:
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
-        self.pace = pace or Pace()
-        self._seats = threading.BoundedSemaphore(concurrency)
-        self._works = False  # a request was answered, be it with a refusal
-        self._failed = 0
+        self.pace = pace or Pace(concurrency)
+        self._failed: int | None = 0  # so many failed since the start; None: one was answered
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
@@ -42,26 +38,18 @@ class RemoteEditor(Editor):
         self.pace.stop()
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        """Once the requests on their way have come back, raises UnavailableError where no more can be sent,
-        or where of several requests, or of `PATIENCE`, none has succeeded; CancelledError after `stop`."""
-        ended: list[BaseException] = []
-
-        def work(index: int) -> EditResult | None:
-            with self._seats:
-                try:
-                    self.pace.go_on()
-                    return None if ended else self.edit_one(requests[index])
-                except (CancelledError, UnavailableError) as error:
-                    ended.append(error)
-            return None
-
-        results = dict(parallel_map(work, range(len(requests)), self.concurrency, lambda: None))
-        made = [result for index in range(len(requests)) if (result := results[index]) is not None]
-        failed = [str(result.error) for result in made if self.hopeless(result)]
-        self._works |= len(failed) < len(made)
-        self._failed += len(failed)
-        if ended:
-            raise ended[0]
-        if failed and not self._works and (len(requests) > 1 or self._failed >= PATIENCE):
-            raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed[-1]}.")
-        return made
+        """Raises UnavailableError where no more can be sent, or where of several requests, or of `PATIENCE`,
+        none has succeeded; CancelledError after `stop`."""
+        numbers = range(len(requests))
+        by_number = parallel_map(
+            lambda number: self.edit_one(requests[number]), numbers, self.concurrency, self.pace.go_on
+        )
+        results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
+        failed = [result.error for result in results if self.hopeless(result)]
+        if len(failed) < len(results):
+            self._failed = None
+        elif self._failed is not None and failed:
+            self._failed += len(failed)
+            if len(requests) > 1 or self._failed >= PATIENCE:
+                raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed[-1]}.")
+        return results

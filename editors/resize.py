@@ -70,15 +70,8 @@ def zone(image: np.ndarray, resolution: int) -> np.ndarray:
     return np.array(canvas)
 
 
-def none(image: np.ndarray, resolution: int) -> np.ndarray:
-    """The picture as it is; the model then needs sides it can halve often enough."""
-    return image
-
-
 #: Name -> its function of (H, W, 3) uint8 and a resolution in pixels, which gives (H', W', 3) uint8.
-RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "r64": r64, "squash": squash, "zone": zone, "none": none,
-}  # fmt: skip
+RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash": squash, "zone": zone}
 
 
 # --- sizes that pipelines of diffusers are asked for ---------------------------------------------------

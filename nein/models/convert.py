@@ -62,14 +62,13 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
     import torch
 
-    from nein.editors import ldm
-    from nein.editors.checkpoint import ORIGIN, quiet
+    from nein.editors.checkpoint import ORIGIN, SUFFIXES, quiet, read_file
     from nein.metrics.loading import new_folder
 
-    if source.suffix not in ldm.SUFFIXES:
-        raise UserError(f"'{source}' is not a checkpoint; expected one of {', '.join(ldm.SUFFIXES)}.")
+    if source.suffix not in SUFFIXES:
+        raise UserError(f"'{source}' is not a checkpoint; expected one of {', '.join(SUFFIXES)}.")
     with torch.random.fork_rng(devices=[]), quiet(), new_folder(folder) as draft:
-        pipeline, origin = ldm.read_pipeline(source, ema=ema, config=config, vouched=True)
+        pipeline, origin = read_file(source, ema=ema, config=config, vouched=True)
         pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
         pipeline.save_pretrained(draft, safe_serialization=True)
         facts = {**origin, "sha256": file_sha256(source)}

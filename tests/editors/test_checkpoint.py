@@ -114,7 +114,7 @@ def add(folder, part, name):
 
 DAMAGED = {
     "LoRA beside a UNet": (lambda f: add(f, "unet", "a.lora_A.weight"), "1 LoRA weights among .* fuse them"),
-    "without a UNet": (lambda f: shutil.rmtree(f / "unet"), "lacks unet; an instruction editor needs"),
+    "without a UNet": (lambda f: shutil.rmtree(f / "unet"), "lacks unet; an instruction editor is"),
     "a broken configuration": (lambda f: (f / "unet" / "config.json").write_text("{"), "cannot load"),
     # A bare Exception of the library.
     "an odd tokenizer": (
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_refused_in_a_sentence(case, copied):
 
 
 def test_other_models_and_folders_are_refused(tmp_path):
-    with pytest.raises(EditorError, match=r"has no model_index\.json, so it is not a diffusers pipeline"):
+    with pytest.raises(EditorError, match=r"lacks model_index\.json and unet and .*; an instruction"):
         build(tmp_path)
     with pytest.raises(EditorError, match="not an instruction editor: its UNet takes 4 channels"):
         build(build_pipeline(tmp_path / "plain", in_channels=4))

@@ -153,7 +153,6 @@ def test_truncation_is_half_a_level_darker_and_named(tiny_editor, requests_of):
     [
         ({}, (90, 100), (64, 64)),
         ({"resize": "squash", "resolution": 32}, (90, 100), (32, 32)),
-        ({"resize": "none"}, (40, 48), (40, 48)),
     ],
 )
 def test_output_has_the_resized_size_and_resolution_defaults_to_the_checkpoints(
@@ -168,7 +167,6 @@ def test_output_has_the_resized_size_and_resolution_defaults_to_the_checkpoints(
 @pytest.mark.parametrize(
     "options, size, sentence",
     [
-        ({"resize": "none"}, (61, 64), "64 x 61 after resize rule 'none', but the model needs multiples"),
         ({}, (4, 900), "is 900 x 4 and would be enlarged to 14400 x 64"),
         ({"resolution": 64}, (98, 98), "is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64"),
     ],
@@ -252,7 +250,8 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
         ({"steps": "4"}, "steps is '4'; expected a whole number"),
         ({"guidance_scale": "7.5"}, "guidance_scale is '7.5'"),
         ({"rounding": "floor"}, "Unknown rounding 'floor'. Allowed: round, truncate"),
-        ({"resize": "fit"}, "Unknown resize rule 'fit'. Allowed: r64, squash, zone, none"),
+        ({"resize": "fit"}, "Unknown resize rule 'fit'. Allowed: r64, squash, zone"),
+        ({"resize": "squash", "resolution": 61}, "resolution is 61; expected a multiple of"),
         ({"resolution": 0}, "resolution is 0"),
         ({"dtype": "fp16"}, "Unknown dtype 'fp16'.* Allowed: float32, bfloat16, float16"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

@@ -10,7 +10,7 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 from safetensors.torch import save_file
 
 from nein.editors import EditorError, get_editor
-from nein.editors.ldm import read_pipeline
+from nein.editors.checkpoint import read_file
 from nein.engine.errors import UserError
 from nein.loading.weights import read_checkpoint
 from nein.models.convert import convert
@@ -62,7 +62,7 @@ class Intruder:
 
 
 def load(path, checkpoint, **options):
-    return read_pipeline(path, config=str(checkpoint), **options)
+    return read_file(path, config=str(checkpoint), **options)
 
 
 def assert_same(module, other, shift=0.0):
@@ -212,4 +212,4 @@ def test_of_torchs_old_format_tensors_are_read_and_the_rest_is_refused_for_its_r
 
 def test_without_a_configuration_the_sentence_says_what_to_give(files):
     with pytest.raises(EditorError, match=r"timbrooks/instruct-pix2pix.*give config=FOLDER with"):
-        read_pipeline(files["plain.safetensors"])
+        read_file(files["plain.safetensors"])

@@ -126,7 +126,7 @@ def test_a_hosted_service_gets_no_seed_and_a_size_that_its_model_has(monkeypatch
         editor.edit([replace(requests_of(1)[0], image=np.zeros((64, 60, 3), np.uint8))])
         assert "seed" not in server.requests[-1]
         assert editor.describe()["seed"] == "none"
-        assert server.requests[-1]["size"] == (size if model == "gpt-image-1.5" else "960x1024")
+        assert server.requests[-1]["size"] == (size if model == "gpt-image-1.5" else "992x1056")
 
 
 FIRST_FAILS = [

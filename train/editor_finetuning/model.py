@@ -14,8 +14,7 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 
-from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
-from nein.editors.ldm import SUFFIXES
+from nein.editors.checkpoint import SUFFIXES, LoadedPipeline, load_pipeline, quiet
 from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
 from nein.loading.references import expanded

@@ -71,7 +71,7 @@ def able(config: MendConfig) -> list[str]:
     kind, name = kind_of(config), references.named(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
-        return [arm for arm, (_, needs) in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
+        return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
     from nein.benchmarks.negvqa.run import answerer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -66,26 +66,31 @@ class Command(BaseModel):
 #: Rules by which attention is guided away from what is absent, alone or with a scale, "nag:8" -> above what
 #: the scale has to be (`editors.sampling.RULES`).
 GUIDED = {"vsf": 0, "nag": 1}
-#: Name, the cheapest first -> what changes in a request, by the absent objects, and the capability that the
-#: editor needs for it.
-BY_RULE: dict[str, tuple[Callable[[Sequence[str]], dict[str, Any]], str]] = {
-    "rewrite": (lambda absent: {"instruction": removal(" and the ".join(absent))}, ""),
-    # Prompt-to-Prompt, arXiv:2208.01626
-    "attention": (lambda absent: {"weights": dict.fromkeys(absent, AWAY)}, "weights"),
-    "negative-prompt": (lambda absent: {"negative_prompt": ", ".join(absent)}, "negative_prompt"),
-    "negative-prompt-alone": (
-        lambda absent: {"instruction": "", "negative_prompt": ", ".join(absent)}, "negative_prompt",
-    ),
-    **{name: (lambda absent: {"negative_prompt": ", ".join(absent)}, "guided") for name in GUIDED},
-}  # fmt: skip
-
-
+#: Remedies by rule, the cheapest first -> the capability that the editor needs.
+BY_RULE = {
+    "rewrite": "",
+    "attention": "weights",
+    "negative-prompt": "negative_prompt",
+    "negative-prompt-alone": "negative_prompt",
+    **dict.fromkeys(GUIDED, "guided"),
+}
 #: Capability -> its words.
 NEEDS = {
-    "negative_prompt": "negative prompt", "guided": "guidance of its attention",
+    "negative_prompt": "negative prompt",
+    "guided": "guidance of its attention",
     "weights": "weights of attention",
-}  # fmt: skip
+}
 NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
+
+
+def changes_of(kind: str, absent: Sequence[str]) -> dict[str, Any]:
+    """What a remedy by rule changes in a request, by the absent objects."""
+    if kind == "rewrite":
+        return {"instruction": removal(" and the ".join(absent))}
+    if kind == "attention":  # Prompt-to-Prompt, arXiv:2208.01626
+        return {"weights": dict.fromkeys(absent, AWAY)}
+    alone = {"instruction": ""} if kind == "negative-prompt-alone" else {}
+    return {**alone, "negative_prompt": ", ".join(absent)}
 
 
 def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
@@ -105,7 +110,7 @@ def check(arm: str, row: str) -> None:
             f"'{arm}' is not a remedy; expected {kind}, or {kind}:SCALE with a scale above {GUIDED[kind]}."
         )
     given = kind if kind in GUIDED else arm
-    _, needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
+    needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         raise UserError(
             f"--mend {arm} is not supported by editor '{row}', which takes no {NEEDS[needs]}; "
@@ -159,18 +164,19 @@ class WithRemedy(_Around):
         raise NotImplementedError
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        sent, results = self.send(requests), dict[int, editors.EditResult]()
-        for index, (request, entry) in enumerate(zip(requests, sent, strict=True)):
+        sent = self.send(requests)
+        forwarded = [entry.request for entry in sent if entry.request is not None]
+        edited = iter(self._editor.edit(forwarded) if forwarded else ())
+        results = []
+        for request, entry in zip(requests, sent, strict=True):
             if entry.request is None:
                 image = None if entry.error else request.image.copy()
-                answer = editors.EditResult(request.id, image, entry.error, note=entry.note)
-                results[index] = dataclasses.replace(answer, transient=entry.transient)
-        places = [index for index, entry in enumerate(sent) if entry.request is not None]
-        forwarded = [entry.request for entry in sent if entry.request is not None]
-        for place, result in zip(places, self._editor.edit(forwarded) if forwarded else (), strict=True):
-            note = "; ".join(filter(None, (sent[place].note, result.note)))
-            results[place] = dataclasses.replace(result, note=note)
-        return [results[index] for index in range(len(requests))]
+                result = editors.EditResult(request.id, image, entry.error, transient=entry.transient)
+            else:
+                result = next(edited)
+            note = "; ".join(filter(None, (entry.note, result.note)))
+            results.append(dataclasses.replace(result, note=note))
+        return results
 
 
 class ByRule(WithRemedy):
@@ -189,7 +195,7 @@ class ByRule(WithRemedy):
         sent = []
         for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
             if reading.absent:
-                sent.append(_sent(request, **BY_RULE[self._kind][0](reading.absent), **self._further))
+                sent.append(_sent(request, **changes_of(self._kind, reading.absent), **self._further))
             else:
                 sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
         return sent
