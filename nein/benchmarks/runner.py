@@ -355,12 +355,16 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     """Changes with the options, the data and models, this package's version, and every file of the runs and
     of the report."""
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
+    records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     report = [*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))]
     facts = {
         "version": importlib.metadata.version("nein"),
         "options": dataclasses.asdict(config),
         "runs": [[run.identity, _facts(config, run), run.outputs] for run in runs],
-        "data": [[stage.made_of(stage.records(n)) for n in stage.blocks.numbers] for stage in stages],
+        "state": [[*map(stage.state, blocks)] for stage, blocks in records],
+        "data": atomic.stamps_of(
+            path for stage, blocks in records for block in blocks for path in stage.files(block)
+        ),
         "files": [atomic.stamps(run.folder.path) for run in runs],
         "report": atomic.stamps_of(path for path in report if path.is_file()),
     }

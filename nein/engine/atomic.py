@@ -258,9 +258,15 @@ def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[A
 
 
 def stamps_of(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """(path, bytes, time of change) of files, in order."""
-    found = ((path, path.stat()) for path in sorted(paths))
-    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in found]
+    """(path, bytes, time of change) of files, each once and in order; zeros where there is none."""
+    found = []
+    for path in sorted(set(paths)):
+        try:
+            stat = path.stat()
+            found.append((str(path), stat.st_size, stat.st_mtime_ns))
+        except OSError:
+            found.append((str(path), 0, 0))
+    return found
 
 
 def stamps(folder: Path) -> list[tuple[str, int, int]]:

@@ -7,13 +7,14 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
 from nein.engine.blocks import SEGMENT, Blocks
 from nein.engine.folder import Folder, Row, head, id_of
-from nein.loading.digests import json_digest
+from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
 
@@ -109,9 +110,14 @@ class Stage:
         """The "id" of every row of these records: a block that holds others is made again. None: any."""
         return None
 
+    def files(self, records: range) -> Iterable[Path]:
+        """The user's files that the rows of these records are made of. A block is made again when one of them
+        has other content."""
+        return ()
+
     def state(self, records: range) -> Any:
-        """What changes with the files that the rows of these records are made of, JSON-serializable. A block
-        with another one, as with the head of another block, is made again. None: nothing does."""
+        """What else decides the rows of these records, JSON-serializable, None for nothing: where it changes,
+        a block is made again, too."""
         return None
 
     @property
@@ -124,8 +130,11 @@ class Stage:
         return self.blocks.needed(number) if self.cut else self.blocks.members(number)
 
     def made_of(self, records: range) -> str | None:
-        """12 digits of `state`."""
-        return None if (state := self.state(records)) is None else json_digest({"state": state})[:12]
+        """12 digits of the contents of `files`, and of `state`."""
+        contents, state = [*map(content_digest, self.files(records))], self.state(records)
+        if not contents and state is None:
+            return None
+        return json_digest({"files": contents, "state": state})[:12]
 
     def head(self, output: str, number: int, records: range, made_of: str | None) -> Row:
         """Of a block that is made of these records."""

@@ -1,6 +1,8 @@
 """What stands behind a name has changed: no old number is shown as its own."""
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -105,6 +107,11 @@ def negvqa_data(root):
     return f"negvqa --model nano:negvqa --blind 0 --data {root}/questions.jsonl", "images/*1.png"
 
 
+def write_padded(path, image):
+    """A PNG of 16,384 bytes, whatever is on it."""
+    path.write_bytes(images.encode_png(image).ljust(1 << 14, b"\0"))
+
+
 def emptied(first, second):
     first.write_bytes(b"")
 
@@ -131,12 +138,20 @@ def test_replaced_images_and_blocks_in_a_wrong_place_are_made_again(data, one, o
         assert done.code == 0, done.stderr
         return pd.concat(map(frames.read, sorted((tmp_path / out).rglob("figures.csv"))))["value"]
 
+    files = [*(tmp_path / "data").glob(replaced)]
+    for file in files:
+        write_padded(file, images.decode(file))
     before = run("out")
-    for file in (tmp_path / "data").glob(replaced):
-        images.write_png(file, np.random.default_rng(9).integers(0, 256, (40, 40, 3), np.uint8))
+    for file in files:
+        write_padded(file, np.random.default_rng(9).integers(0, 256, (40, 40, 3), np.uint8))
     after, fresh = run("out"), run("fresh")
     assert not after.equals(before)
     pd.testing.assert_series_equal(after, fresh)
+    blocks = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.jsonl")}
+    for file in filter(Path.is_file, (tmp_path / "data").rglob("*")):
+        os.utime(file)  # as the files of a copy
+    pd.testing.assert_series_equal(run("out"), fresh)
+    assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
     first, second = (sorted((tmp_path / "out").rglob(f"{name}/000/*.jsonl"))[-1] for name in (one, other))
     for spoil in (emptied, exchanged):
         spoil(first, second.with_name("000000.jsonl"))

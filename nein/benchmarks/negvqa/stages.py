@@ -10,13 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from nein.benchmarks.baselines import TEXT_ONLY, grey
 from nein.datasets.negvqa.questions import VARIANTS, Item
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder
 from nein.engine.stages import Model, Stage
@@ -110,8 +111,8 @@ class Questioning(Stage):
         self.outputs = (self.name,)
         self.asks = {self.where: len(self.askings)} if is_served(self.where) else {}
 
-    def state(self, records: range) -> list[int | None]:
-        return atomic.sizes(self.items[index].picture for index in records)
+    def files(self, records: range) -> list[Path]:
+        return [self.items[index].picture for index in records]
 
     def read(self, number: int) -> list[tuple[Item, np.ndarray | str]]:
         """Questions with their image, (H, W, 3) uint8, or why there is none."""

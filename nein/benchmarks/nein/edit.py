@@ -119,12 +119,12 @@ def editing(
     def ids(records: range) -> list[str]:
         return [sample.id for sample in dataset.members(records)]
 
-    def state(records: range) -> list[int | None]:
-        return atomic.sizes(sample.sample_path for sample in dataset.members(records))
+    def files(records: range) -> list[Path]:
+        return [sample.sample_path for sample in dataset.members(records)]
 
     return Functions(
         EDIT, (EDIT,), blocks, read, work, editor, usable,
-        invalidates=(SCORES,), ids=ids, state=state, cut=True,
+        invalidates=(SCORES,), ids=ids, files=files, cut=True,
     )  # fmt: skip
 
 

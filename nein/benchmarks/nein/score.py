@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,15 +184,17 @@ def scoring(
     def ids(records: range) -> list[str]:
         return [sample.id for sample in dataset.members(records)]
 
-    def state(records: range) -> list[int | None]:
-        chosen = dataset.members(records)
-        made = (
-            run.path / run.image_name(index, sample.id) for index, sample in zip(records, chosen, strict=True)
-        )
-        given = (path for sample in chosen for path in (sample.source_path, sample.sample_path))
-        return atomic.sizes(itertools.chain(given, made))
+    def files(records: range) -> list[Path]:
+        return [path for s in dataset.members(records) for path in (s.source_path, s.sample_path)]
 
-    return Functions("score", outputs, blocks, read, work, scorer, usable, ids=ids, state=state, cut=True)
+    def state(records: range) -> list[int | None]:
+        """Of our own images the sizes are enough: their pixels are compared where they are read."""
+        samples = zip(records, dataset.members(records), strict=True)
+        return atomic.sizes(run.path / run.image_name(index, sample.id) for index, sample in samples)
+
+    return Functions(
+        "score", outputs, blocks, read, work, scorer, usable, ids=ids, files=files, state=state, cut=True
+    )
 
 
 def _item(

@@ -20,7 +20,6 @@ from PIL import Image
 
 from nein.datasets.negbench.official import file_name
 from nein.datasets.negbench.records import Media
-from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, decode, find_file, orientation
 from nein.loading.references import is_local
@@ -101,8 +100,8 @@ class Files(Media):
                 return path
         return None
 
-    def sizes(self, references: Iterable[str]) -> list[int | None]:
-        return atomic.sizes([self.found(reference) or self.beside / "missing" for reference in references])
+    def files(self, references: Iterable[str]) -> list[Path]:
+        return [self.found(reference) or self.beside / "missing" for reference in references]
 
     def turned(self, references: Iterable[str]) -> int:
         count = 0

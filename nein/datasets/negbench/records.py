@@ -10,12 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from nein.engine.errors import UserError, shortlist
+from nein.loading.digests import content_digest
 
 ORIGINAL, NEGATED = "original", "negated"
 KINDS = (ORIGINAL, NEGATED)
@@ -109,9 +110,12 @@ class Media:
         """
         raise NotImplementedError
 
-    def sizes(self, references: Iterable[str]) -> list[int | None]:
-        """What changes where files behind the references are replaced: `atomic.sizes`."""
+    def files(self, references: Iterable[str]) -> list[Path]:
+        """The files behind references, one that is not there where there is none; [] without files."""
         return []
+
+    def sizes(self, references: Iterable[str]) -> list[str | None]:
+        return [*map(content_digest, self.files(references))]
 
     def turned(self, references: Iterable[str]) -> int:
         """How many images have an EXIF orientation, which is not followed."""
