@@ -15,10 +15,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from nein.benchmarks.runner import invocation
-from nein.engine.atomic import Shape
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, Row
+from nein.engine.folder import COMPLETE, Folder
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.generate.sources import Listing
@@ -46,11 +45,12 @@ class Maker:
 
     listing: Listing[Any]
     stages: Sequence[type[ShardStage]] = ()
+    folder_type: type[Folder] = BuildFolder
 
     def __init__(self, config: Any, *, wanted: Sequence[str], shard_size: int) -> None:
         """wanted: the stages that the command asks for, of which "finish" writes the data set."""
         self.config, self.wanted, self.shard_size = config, wanted, shard_size
-        self.folder = BuildFolder(config.out_dir)
+        self.folder = self.folder_type(config.out_dir)
 
     def identity(self, device: str) -> dict[str, Any]:
         """Everything that decides a row."""
@@ -65,9 +65,9 @@ class Maker:
         """The records of a shard."""
         return [self.listing.records[index] for index in self.blocks.members(shard)]
 
-    def rows(self, stage: str, shard: int, shape: Shape = None) -> list[Row]:
-        """What a finished stage wrote of a shard; shape: of its rows."""
-        return self.folder.read(f"work/{stage}", shard, shape)
+    def rows(self, stage: str, shard: int) -> list[Any]:
+        """What a finished stage wrote of a shard."""
+        return self.folder.read(f"work/{stage}", shard)
 
     def require(self, stages: Iterable[str]) -> None:
         """Raises UserError while a wanted shard lacks one of `stages`."""
@@ -114,7 +114,7 @@ class ShardStage(Stage):
         """Where the model works (`nein.engine.stages.Model`)."""
         return "device"
 
-    def make(self, model: Any, inputs: Any) -> list[Row]:
+    def make(self, model: Any, inputs: Any) -> Sequence[Any]:
         """A row per record; of one that failed it says why."""
         raise NotImplementedError
 

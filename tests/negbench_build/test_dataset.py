@@ -43,7 +43,7 @@ def test_memory_does_not_grow_with_the_records(maker_of, tmp_path, peak):
 
 def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(maker_of, tmp_path):
     maker = maker_of(tmp_path, scenes(2), source="pairs")
-    one = scenes(1)[0].row()
+    one = scenes(1)[0]
     maker.folder.write("work/pairs", 0, [one, one])
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "negcap.csv").write_text("before")
@@ -62,7 +62,7 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
         Concepts("c", problem="no try"),
     ]
     maker = maker_of(tmp_path, start, source="pairs")
-    maker.folder.write("work/pairs", 0, [image.row() for image in made])
+    maker.folder.write("work/pairs", 0, made)
     facts = files.write(maker)
     one = maker_of(tmp_path, start, source="pairs", limit=1)
     assert [image.id for image, _ in files.images(one)] == ["a-with"]

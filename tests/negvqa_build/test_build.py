@@ -7,9 +7,13 @@ from nein import cli
 from nein.datasets.negvqa import questions
 from nein.engine import atomic, images
 from nein.engine.folder import Folder
+from nein.generate.negvqa import sources
+from nein.nano.sentences import iter_questions
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, say
 from tests.negvqa_build.conftest import rows
+
+NOBODY = "openai:http://127.0.0.1:9/v1#x"
 
 
 def run(*arguments, code=0):
@@ -36,8 +40,8 @@ def good(body, _=0):
 def arguments(server, choices, tmp_path):
     server.rule = good
     model = f"openai:{server.url}#eye-7b"
-    return ["generate", "--source", str(choices), "--out", str(tmp_path / "out"), "--negator", "llm",
-            "--llm.model", model, "--endpoint.retries", "0", "--endpoint.timeout", "5"]  # fmt: skip
+    how = ["--llm.model", model, "--endpoint.retries", "0", "--endpoint.timeout", "5"]
+    return ["generate", "--source", str(choices), "--out", str(tmp_path / "out"), *how]
 
 
 def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, tmp_path, capsys):
@@ -136,31 +140,31 @@ def contents(out):
     return {str(path.relative_to(out)): path.read_bytes() for path in kept}
 
 
-def test_by_rule_the_build_needs_no_model_and_refusals_are_counted(choices, tmp_path, capsys):
+def test_drawn_questions_need_no_model_and_records_of_no_use_are_counted(
+    arguments, choices, tmp_path, capsys
+):
+    run("generate", "--questions", "12", "--out", tmp_path / "nano")
+    assert "12 of 12 questions negated" in capsys.readouterr().out
+    drawn = [(q.question, q.negated) for _, _, q in iter_questions(sources.SPLIT, 12)]
+    rows_ = atomic.read_lines(tmp_path / "nano" / "questions.jsonl")
+    assert [(row["original_question"], row["negated_question"]) for row in rows_] == drawn
     records = rows()
-    records[3]["question"] = "Is there a cat?"
-    records[4]["question"] = "Why is there a cat?"
     records[5]["answer"] = "Z"
     choices.write_text("".join(json.dumps(record) + "\n" for record in records))
-    run("generate", "--source", choices, "--out", tmp_path / "out")
-    assert "21 of 24 questions negated" in capsys.readouterr().out
-    found = {r["index"]: r for r in atomic.read_lines(tmp_path / "out" / "records.jsonl")}
-    assert [found[k]["state"] for k in ("2", "3", "4", "5")] == ["negated", "refused", "refused", "unusable"]
-    assert found["2"]["negated_question"] == "What is not on table 2?"
-    assert "no wh-question" in found["3"]["reason"]
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["counts"] == {"negated": 21, "refused": 2, "unusable": 1}
+    run(*arguments)
+    assert "1 unusable: no letter of an option in answer" in capsys.readouterr().out
+    found = {r["index"]: r["state"] for r in atomic.read_lines(tmp_path / "out" / "records.jsonl")}
+    assert (found["5"], found["4"]) == ("unusable", "negated")
 
 
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--source", "nowhere.jsonl"], "neither nano"),
-        (["--negator", "llm"], "--negator llm asks a language model"),
-        (["--llm.model", "openai:http://127.0.0.1:9/v1#x"], "add --negator llm"),
-        (["--negator", "llm", "--llm.model", "openai:http://127.0.0.1:9/v1#x"], "Nobody answers"),
-        (["--negator", "llm", "--llm.model", "nowhere"], "no model folder 'nowhere'"),
-        (["--columns.question", "prompt"], "--columns.question"),
+        (["--llm.model", NOBODY, "--source", "nowhere.jsonl"], "neither nano"),
+        ([], "asks a language model"),
+        (["--llm.model", NOBODY], "Nobody answers"),
+        (["--llm.model", "nowhere"], "no model folder 'nowhere'"),
+        (["--llm.model", NOBODY, "--columns.question", "prompt"], "--columns.question"),
     ],
 )
 def test_a_mistake_is_one_sentence(choices, tmp_path, capsys, more, sentence):

@@ -6,20 +6,13 @@ Source: Alhamoud et al., "Vision-Language Models Do Not Understand Negation" (Ne
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from nein.datasets.negbench.polarity import mentions
 
 NEGATIVES = 3  # absent objects kept per image, as published
 IN_CAPTION = "object not annotated but in a caption, not taken for absent"
-
-#: A row of a list of images (`Concepts.row`).
-ROW = {
-    "id": str, "path?": str, "problem?": str, "source_id?": str,
-    **{f"{name}?": [str] for name in ("captions", "positives", "negatives", "unsure", "notes")},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,15 +28,6 @@ class Concepts:
     problem: str = ""  # why it yields nothing
     source_id: str = ""  # picture it stems from, what intervals are clustered by; "": `id`
     notes: tuple[str, ...] = ()  # what happened to it on the way: counted in the card
-
-    def row(self) -> dict[str, Any]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Concepts:
-        given = ((item.name, row[item.name]) for item in fields(cls) if item.name in row)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-        return cls(**values)
 
     def noting(self, *notes: str) -> Concepts:
         return replace(self, notes=(*self.notes, *notes))

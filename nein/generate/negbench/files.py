@@ -27,7 +27,7 @@ from nein.engine.run import Executor
 from nein.generate.maker import losses, make, section
 from nein.generate.negbench import sources, tasks
 from nein.generate.negbench.config import BuildConfig
-from nein.generate.negbench.stages import NegbenchMaker
+from nein.generate.negbench.stages import NegbenchMaker, Reworded
 
 NOTHING = "nothing absent or too few objects"
 UNSAID = (
@@ -113,10 +113,9 @@ def write(maker: NegbenchMaker) -> dict[str, Any]:
                 line = {"id": image.id, "image": image.path, "problem": problem}
                 unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                 continue
-            others = tasks.rephrased(found, row["texts"]) if row else {}
-            counts["refused_paraphrases"].update(
-                why.partition(":")[0] for why in (row or {}).get("refused", ())
-            )
+            others = tasks.rephrased(found, row.texts) if row else {}
+            refused = row.refused if row else []
+            counts["refused_paraphrases"].update(why.partition(":")[0] for why in refused)
             for end, written in (("", found), ("_rephrased", others)):
                 for stem, records in written.items():
                     for record in records:
@@ -148,14 +147,14 @@ def write(maker: NegbenchMaker) -> dict[str, Any]:
     }
 
 
-def images(maker: NegbenchMaker) -> Iterator[tuple[Concepts, dict[str, Any] | None]]:
+def images(maker: NegbenchMaker) -> Iterator[tuple[Concepts, Reworded | None]]:
     """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
     source."""
     wanted = {maker.listing.records[index].id for index in maker.blocks.wanted}
     for shard in maker.blocks.numbers:
         rows = {}
         if maker.config.paraphrase:
-            rows = {row["id"]: row for row in maker.rows("paraphrase", shard)}
+            rows = {row.id: row for row in maker.rows("paraphrase", shard)}
         for image in maker.concepts(shard):
             if ((maker.config.source == "pairs" and image.source_id) or image.id) in wanted:
                 yield image, rows.get(image.id)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from nein import metrics
 from nein.datasets.negbench import drawn
-from nein.datasets.negbench.concepts import ROW, Concepts
+from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.media import Drawn, Files
 from nein.datasets.negbench.records import Media
 from nein.engine import images
-from nein.engine.folder import Row
 from nein.generate import maker
 from nein.generate.maker import ShardStage, llm_identity
 from nein.generate.negbench import language, pairs, sources, tasks
@@ -43,9 +42,8 @@ class NegbenchStage(ShardStage):
         """The images as the stages before left them."""
         return self.maker.concepts(number, before=self.name)
 
-    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
-        reasons = [why for row in rows for why in (row.get("problem", ""), *row.get("refused", ()))]
-        return not any(why.startswith(language.NO_ANSWER) for why in reasons)
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
+        return not any(row.problem.startswith(language.NO_ANSWER) for row in rows)
 
     def verifier(self, protocol: Any) -> Verifier:
         config, where = self.config, references.resolve(self.config.detector)
@@ -78,7 +76,7 @@ class MakePairs(NegbenchStage):
     def read(self, number: int) -> list[Looked]:
         return [self.look(image) if self.config.edits else (image, "") for image in super().read(number)]
 
-    def make(self, model: PairTools, inputs: list[Looked]) -> list[Row]:
+    def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
         from nein.nano.draw import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
@@ -89,11 +87,11 @@ class MakePairs(NegbenchStage):
             plans = language.imagine(model.client, names, config.seed)
         named = dict(zip(names, plans, strict=True))
         how: Any = {"folder": self.maker.dataset, "seed": config.seed, "attempts": config.attempts}
-        return [image.row() for image in pairs.make_pairs(named, model, **how)]
+        return pairs.make_pairs(named, model, **how)
 
-    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """Images that have vanished are made again."""
-        paths = [self.maker.dataset / row["path"] for row in rows if row.get("path")]
+        paths = [self.maker.dataset / row.path for row in rows if row.path]
         return super().is_valid(output, number, rows) and all(path.exists() for path in paths)
 
 
@@ -102,10 +100,10 @@ class ExtractConcepts(NegbenchStage):
 
     name = "concepts"
 
-    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Concepts]:
         config = self.config
         how: Any = {"count": config.absent, "thing": config.thing, "protocol": config.protocol}
-        return [image.row() for image in language.extract(model, inputs, config.seed, **how)]
+        return language.extract(model, inputs, config.seed, **how)
 
 
 class Verify(NegbenchStage):
@@ -119,12 +117,11 @@ class Verify(NegbenchStage):
     def read(self, number: int) -> list[Looked]:
         return [self.look(image) for image in super().read(number)]
 
-    def make(self, model: Verifier, inputs: list[Looked]) -> list[Row]:
-        rows, size = list[Row](), int(self.config.batch_size)
+    def make(self, model: Verifier, inputs: list[Looked]) -> list[Concepts]:
+        rows, size = list[Concepts](), int(self.config.batch_size)
         for start in range(0, len(inputs), size):
             batch = inputs[start : start + size]
-            verified = pairs.verify(model, batch, positives=self.config.verify == "both")
-            rows += [image.row() for image in verified]
+            rows += pairs.verify(model, batch, positives=self.config.verify == "both")
         return rows
 
 
@@ -137,31 +134,48 @@ class Validate(NegbenchStage):
         options = replace(self.config.llm, temperature=0.0, attempts=1, max_tokens=VERDICT)
         return self.maker.client(options, self.device)
 
-    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
-        return [image.row() for image in language.validate(model, inputs)]
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Concepts]:
+        return language.validate(model, inputs)
+
+
+@dataclass(frozen=True)
+class Reworded:
+    """An image's captions and options in other words by id, None where one was refused, and why."""
+
+    id: str
+    texts: dict[str, str | None]
+    refused: list[str]
 
 
 class Paraphrase(NegbenchStage):
-    """Per image: its captions and options in other words, None where one was refused, and why."""
+    """Captions and options in other words."""
 
     name = "paraphrase"
 
-    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Row]:
+    def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Reworded]:
         config = self.config
         owned = [(image.id, sentence) for image in inputs for sentence in tasks.to_rephrase(image, config)]
         how: Any = {"keep_order": config.affneg, "protocol": config.protocol}
         found = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
-        rows: dict[str, Row] = {image.id: {"id": image.id, "texts": {}, "refused": []} for image in inputs}
+        rows = {image.id: Reworded(image.id, {}, []) for image in inputs}
         for (owner, sentence), (text, why) in zip(owned, found, strict=True):
-            rows[owner]["texts"][sentence.id] = text
-            rows[owner]["refused"] += [why] if why else []
-        return list(rows.values())
+            rows[owner].texts[sentence.id] = text
+            rows[owner].refused.extend([why] if why else [])
+        return [*rows.values()]
+
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
+        return not any(why.startswith(language.NO_ANSWER) for row in rows for why in row.refused)
+
+
+class NegbenchFolder(maker.BuildFolder):
+    row_types: ClassVar[Any] = {"work": Concepts, "work/paraphrase": Reworded}
 
 
 class NegbenchMaker(maker.Maker):
     """A build of NegBench. media: reads images by their path; dataset: the folder of finished files."""
 
     config: BuildConfig
+    folder_type = NegbenchFolder
 
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
@@ -201,4 +215,4 @@ class NegbenchMaker(maker.Maker):
         done = names[: names.index(before)] if before in names else names
         if not done:
             return self.members(shard)
-        return [Concepts.of(row) for row in self.rows(done[-1], shard, ROW)]
+        return self.rows(done[-1], shard)

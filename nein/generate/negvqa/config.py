@@ -10,7 +10,6 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import Budget, Limit, OnDevice, Output, Preset, Seed
 from nein.config.options import DrawnCount, Options, Paths, argument, option
-from nein.engine.errors import UserError
 from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 
@@ -28,29 +27,26 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     split: str = option("dev", "split of a hub data set", "Source")
     columns: dict[str, str] = option({}, "map field names: --columns.question prompt", "Source")
     questions: DrawnCount = option(200, "number of questions to draw for --source nano", "Main")
-    negator: Literal["rules", "llm"] = option("rules", "negate by rule, or by --llm.model", "Method")
     letters: Literal["balanced", "notebook"] = option("balanced", "notebook: as the paper", "Method")
     sheet: PositiveInt = option(100, "random items on the sheet for human review", "Output")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
     @property
     def place(self) -> str:
-        """Where the negator works (`nein.engine.stages.Model`)."""
-        if self.negator == "rules":
+        """Where questions are negated (`nein.engine.stages.Model`); drawn ones are as they were drawn."""
+        if self.llm.model is None:
             return "host"
-        return "remote" if is_served(str(self.llm.model)) else "device"
+        return "remote" if is_served(self.llm.model) else "device"
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        model = needs.of_model("llm", self.llm.model) if self.negator == "llm" else []
+        model = needs.of_model("llm", self.llm.model) if self.llm.model else []
         return [*model, *needs.of_data(self.source)]
 
     def check(self) -> None:
-        if self.negator == "llm":
-            self.llm.check("--negator llm")
-        elif self.llm.model is not None and self.preset != "paper":
-            raise UserError("--llm.model is given but --negator is rules; add --negator llm.")
+        if self.llm.model or self.source != "nano":
+            self.llm.check(f"--source {self.source}")
 
 
 @dataclass(kw_only=True)

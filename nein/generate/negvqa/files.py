@@ -39,8 +39,8 @@ ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": 
 
 def build(config: ConversionConfig) -> str | None:
     """`nein negvqa generate`. Only a local model needs the device."""
-    if config.negator == "llm":
-        llm.check(str(config.llm.model))
+    if config.llm.model:
+        llm.check(config.llm.model)
     on = config if config.place == "device" else replace(config, device="cpu")
     return make(NegvqaMaker, config, start(on), finish)
 
@@ -48,7 +48,7 @@ def build(config: ConversionConfig) -> str | None:
 def finish(maker: NegvqaMaker) -> tuple[str, dict[str, Any]]:
     """Writes files and sheet: a summary in words, and what the manifest says. Raises UserError where nothing
     could be negated."""
-    out, found = maker.folder.path, [*maker.negations()]
+    out, found = maker.folder.path, maker.negations()
     rows = write(maker, found)
     reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
     letters = [row["original_answer"] for row in rows]
@@ -62,7 +62,7 @@ def finish(maker: NegvqaMaker) -> tuple[str, dict[str, Any]]:
     if again := sum(negation.again for _, negation in found):
         lines.append(f"{again} got no answer; retry them with the same command.")
     picked = chosen(rows, maker.config.sheet, maker.config.seed)
-    negator = " ".join(str(maker.negator[key]) for key in ("negator", "model") if maker.negator.get(key))
+    negator = str(maker.identity("cpu").get("model", "as drawn"))
     check.write_sheet(out / "check.html", picked, population=len(rows), negator=negator)
     lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
     return "\n".join(lines) + "\n", {

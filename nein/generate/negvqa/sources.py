@@ -1,7 +1,7 @@
-"""Multiple-choice questions with pictures: a file in VMCBench's layout, by other names with a column map.
+"""Multiple-choice questions with images: a file in VMCBench's layout, by other names with a column map.
 
-A record holds a question, options A, B, ... (two or more), the right letter, a subset, and a picture: the
-name of a file, its bytes in base64, or (hub) an image cell.
+A record holds a question, options A, B, ... (two or more), the right letter, a subset, and an image: the name
+of a file, its bytes in base64, or (hub) an image cell.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FIELDS = {name: name for name in ("index", "image", "question", "answer", "categ
 HUB = "suyc21/VMCBench"
 SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 FILE = "choices.jsonl"
+NEGATED = "negated_question"  # of drawn questions alone
 NUMBERS = ("1", "2", "3", "4", "5", "6")
 
 
@@ -39,6 +40,7 @@ class Choice:
 
     options  Texts behind A, B, ...; `right` is the place of the right one.
     problem  Why it cannot be used; empty if nothing is known.
+    negated  The negated question, where it was drawn with the question.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Choice:
     options: tuple[str, ...]
     right: int
     problem: str = ""
+    negated: str = ""
 
     @property
     def answer(self) -> str:
@@ -84,7 +87,8 @@ def load(config: ConversionConfig) -> Listing[Choice]:
         )
     if config.images is not None:
         folder = sources.image_folder(config.images, Path())
-    records = [*_records(rows, {**FIELDS, **{k: k for k in LETTERS}, **config.columns}, folder)]
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **config.columns}
+    records = [*_records(rows, names, folder)]
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
         raise UserError(
@@ -99,14 +103,18 @@ def _records(
 ) -> Iterator[Choice]:
     taken: set[str] = set()
     for number, row in enumerate(rows, start=1):
-        cells = {key: row.get(name) for key, name in names.items()}
-        texts = [_text(cells[letter]) for letter in LETTERS]
+        cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
+        texts = [cells[letter] for letter in LETTERS]
         options = tuple(texts[: texts.index("")] if "" in texts else texts)
-        answer, question = _text(cells["answer"]).upper(), _text(cells["question"])
+        answer, name, picture = cells["answer"].upper(), cells["index"] or str(number), None
         right = LETTERS.find(answer) if len(answer) == 1 else -1
-        name, subset = _text(cells["index"]) or str(number), _text(cells["category"]) or "all"
-        problem, picture = "", None
-        if not question:
+        try:
+            picture, problem = data.read_picture(row.get(names["image"]), folder), ""
+            if not picture.is_file():
+                problem = "the picture is not there"
+        except ValueError as error:
+            problem = str(error).removeprefix("whose ")
+        if not cells["question"]:
             problem = f"no {names['question']}"
         elif len(options) < 2:
             problem = "fewer than two options"
@@ -114,18 +122,11 @@ def _records(
             problem = f"no letter of an option in {names['answer']}"
         elif name in taken:
             problem = f"an {names['index']} that occurs twice"
-        else:
-            try:
-                picture = data.read_picture(cells["image"], folder)
-            except ValueError as error:
-                problem = str(error).removeprefix("whose ")
-            if picture is not None and not picture.is_file():
-                problem = "the picture is not there"
         taken.add(name)
-        choice = Choice(name, subset, picture, question, options, max(right, 0), problem)
+        choice = Choice(name, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
         if not problem and not choice.wrong:
-            choice = replace(choice, problem="no wrong option differs from the right one")
-        yield choice
+            problem = "no wrong option differs from the right one"
+        yield replace(choice, problem=problem, negated=_text(row.get(NEGATED)))
 
 
 def _text(cell: Any) -> str:
@@ -139,7 +140,8 @@ def _plain(text: str) -> str:
 def _drawn(count: int) -> Path:
     """A folder of the cache with `count` drawn questions in VMCBench's layout, of two to four options."""
 
-    def rows(draft: Path) -> Iterator[dict[str, Any]]:
+    def draw(draft: Path) -> None:
+        rows = []
         for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
             name = f"{index:05d}.png"
             if not (draft / name).exists():  # up to four questions are about one scene
@@ -149,14 +151,11 @@ def _drawn(count: int) -> Path:
             spare = sorted(_wrong(scene, question) - set(options))
             options += rng.sample(spare, min(2, len(spare)))
             rng.shuffle(options)
-            yield {
-                "index": str(number), "image": name, "category": question.kind,
-                "question": question.question, "answer": "ABCD"[options.index(question.right)],
-                **dict(zip("ABCD", options, strict=False)),
-            }  # fmt: skip
-
-    def draw(draft: Path) -> None:
-        atomic.write_lines(draft / FILE, rows(draft))
+            facts = {"index": str(number), "image": name, "category": question.kind}
+            facts |= {"question": question.question, NEGATED: question.negated}
+            facts["answer"] = "ABCD"[options.index(question.right)]
+            rows.append({**facts, **dict(zip("ABCD", options, strict=False))})
+        atomic.write_lines(draft / FILE, rows)
 
     return nano.drawn(f"choices-{count}", draw, proof=FILE)
 

@@ -1,18 +1,17 @@
-"""What `nein negvqa generate` makes of multiple-choice questions: their negations, by rule or a model."""
+"""What `nein negvqa generate` makes of multiple-choice questions: their negations, by a language model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nein.engine.folder import Row
 from nein.generate import maker
 from nein.generate.maker import ShardStage, llm_identity
-from nein.generate.negvqa import rules, sources
+from nein.generate.negvqa import sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice
 from nein.loading.digests import json_digest
@@ -20,11 +19,10 @@ from nein.models.llm import client as llm
 
 NEGATED = "negated"
 NOT_NEGATABLE = "not negatable"  # says the model
-REFUSED = "refused"  # not covered by the rules
-FAILED = "failed"  # nobody could say, for a reason that is counted
+FAILED = "failed"  # the model did not say, for a reason that is counted
 UNUSABLE = "unusable"  # the record was of no use to begin with
 UNCHANGED = "unchanged question"
-TOGETHER = 128  # questions that rules or a local model are given at once
+TOGETHER = 128  # questions that a local model is given at once
 
 #: As NegVQA's notebook and paper print it (arXiv:2505.22946, appendix); the question follows.
 PROMPT = (Path(__file__).parent / "paper_prompt.txt").read_text(encoding="utf-8")
@@ -62,16 +60,6 @@ class Negation:
         return self.kind in llm.SILENT
 
 
-def by_rules(items: Sequence[Choice]) -> list[Negation]:
-    found = zip(items, rules.negate([item.question for item in items]), strict=True)
-    return [
-        Negation(item.id, NEGATED, result)
-        if isinstance(result, str)
-        else Negation(item.id, REFUSED, "", str(result))
-        for item, result in found
-    ]
-
-
 def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
     requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in items]
     negations = []
@@ -90,56 +78,68 @@ def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
 
 
 class Negate(ShardStage):
-    """Question -> the negated question, or why there is none."""
+    """Question -> the negated question, or why there is none. Drawn questions come with theirs."""
 
     name, kind = "negate", "negator"
     maker: NegvqaMaker
 
+    def __init__(self, maker: NegvqaMaker, device: str) -> None:
+        super().__init__(maker, device)
+        if maker.config.llm.model is None:
+            self.model = None
+
     def works_at(self) -> str:
         return str(self.config.place)
 
-    def load(self) -> Any:
-        return rules if self.config.negator == "rules" else self.maker.client(self.config.llm, self.device)
+    def load(self) -> llm.Client:
+        return self.maker.client(self.config.llm, self.device)
 
     def read(self, number: int) -> list[Choice]:
         return self.maker.members(number)
 
-    def make(self, model: Any, inputs: list[Choice]) -> list[Row]:
+    def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
         usable = [item for item in inputs if not item.problem]
-        found = iter(by_rules(usable) if self.config.negator == "rules" else by_model(usable, model))
+        if model is None:
+            negations = [Negation(item.id, NEGATED, item.negated) for item in usable]
+        else:
+            negations = by_model(usable, model)
+        found = iter(negations)
         return [
-            asdict(Negation(item.id, UNUSABLE, "", item.problem) if item.problem else next(found))
+            Negation(item.id, UNUSABLE, reason=item.problem) if item.problem else next(found)
             for item in inputs
         ]
 
-    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """A question that got no answer is asked again."""
-        return not any(Negation(**row).again for row in rows)
+        return not any(row.again for row in rows)
+
+
+class NegvqaFolder(maker.BuildFolder):
+    row_types: ClassVar[Any] = {"work/negate": Negation}
 
 
 class NegvqaMaker(maker.Maker):
     """A build of NegVQA."""
 
     config: ConversionConfig
-    stages = (Negate,)
+    stages, folder_type = (Negate,), NegvqaFolder
 
     def __init__(self, config: ConversionConfig) -> None:
         # Of a model behind an address a shard is a question: a limit costs no more than it says.
         size = 1 if config.place == "remote" else TOGETHER
         super().__init__(config, wanted=("negate", "finish"), shard_size=size)
-        if config.negator == "llm":
-            prompt = json_digest({"prompt": PROMPT})[:16]
-            self.negator = {"negator": "llm", "prompt": prompt, **llm_identity(config.llm)}
-        else:
-            self.negator = rules.describe()
         self.listing = sources.load(config)
 
     def identity(self, device: str) -> dict[str, Any]:
-        facts = {"source": self.listing.sha256(), "letters": self.config.letters, "seed": self.config.seed}
-        return facts | self.negator
+        config = self.config
+        facts = {"source": self.listing.sha256(), "letters": config.letters, "seed": config.seed}
+        if config.llm.model is None:
+            return {**facts, "negator": "drawn"}
+        return {**facts, "prompt": json_digest({"prompt": PROMPT})[:16], **llm_identity(config.llm)}
 
-    def negations(self) -> Iterable[tuple[Choice, Negation]]:
+    def negations(self) -> list[tuple[Choice, Negation]]:
         """Every wanted question, and what became of it."""
         rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
-        for index, row in zip(self.blocks.wanted, rows, strict=False):
-            yield self.listing.records[index], Negation(**row)
+        return [
+            (self.listing.records[index], row) for index, row in zip(self.blocks.wanted, rows, strict=False)
+        ]
