@@ -27,7 +27,7 @@ from pathlib import Path
 import pandas as pd
 from pydantic import PositiveInt
 
-from nein.benchmarks.negbench import folder as files
+from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES

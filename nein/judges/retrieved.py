@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 from nein.benchmarks import controls
+from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import estimates, judged, scores
-from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.folder import ModelTasks
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
+from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.nein.reporting import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic

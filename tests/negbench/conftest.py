@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from nein.benchmarks.negbench import config, estimates, report, run, scores
-from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.encode import Encoded
+from nein.benchmarks.negbench import config, estimates, report, run, scores, stages
+from nein.benchmarks.negbench import data as files
+from nein.benchmarks.negbench.stages import Encoded
 from nein.datasets.negbench import official, records
 from nein.datasets.negbench.media import Drawn
 from nein.engine.run import Executor
@@ -230,8 +230,8 @@ def evaluated_in(out):
 
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
-    asked = files.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
-    return {task.key: [json.dumps(row) for row in asked.rows(task)] for task in asked.tasks}
+    asked = stages.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
+    return {task.key: [json.dumps(row) for row in scores.rows(asked, task)] for task in asked.tasks}
 
 
 def measured(rows):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nein import metrics
-from nein.benchmarks.negbench import models, report, run, sections
-from nein.benchmarks.negbench.folder import ResultsDir
+from nein.benchmarks.negbench import models, report, run, scores, sections
+from nein.benchmarks.negbench.data import ResultsDir
 from nein.datasets.negbench import loading, official, registry
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
@@ -324,7 +324,12 @@ def card_run(data, **changes):
     return SimpleNamespace(data=data, tasks=tasks, rows=rows, folder=SimpleNamespace(path=Path("run")))
 
 
-def test_a_card_says_what_was_offered_chosen_and_right():
+@pytest.fixture
+def rows_of_runs(monkeypatch):
+    monkeypatch.setattr(scores, "rows", lambda run, task: run.rows(task))
+
+
+def test_a_card_says_what_was_offered_chosen_and_right(rows_of_runs):
     (data,) = loading.load("nano", scenes=8)
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
@@ -350,7 +355,7 @@ def test_a_card_says_what_was_offered_chosen_and_right():
     assert (none.cells[0].aside, none.line) == ("no letter", "Hm.")
 
 
-def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empty():
+def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empty(rows_of_runs):
     (data,) = loading.load("nano", scenes=8)
     other = card_run(data)
     other.rows = lambda task: []

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.benchmarks.negbench import asking, scores
+from nein.benchmarks.negbench import scores, stages
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.records import ChoiceTask
@@ -26,26 +26,26 @@ def ask(model, folder, task=TASK, **manner):
     run = Folder(folder / "run")
     asked = Model("test", lambda: model, lambda loaded: {"model": (loaded.fingerprint, {})})
     blocks = Blocks.first(len(task.questions), 3)
-    stage = asking.asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
+    stage = stages.Asking("answers", task, blocks, config=EvalConfig(**manner), model=asked)
     Executor("cpu").compute([Step(run, stage)])
     return {row["id"]: row for row in run.rows("answers", stage.blocks.numbers)}
 
 
 def test_the_order_depends_on_seed_and_question_alone():
     asked = questions(30)
-    orders = [asking.order(question, 0) for question in asked]
+    orders = [stages.order(question, 0) for question in asked]
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
     assert len({tuple(order) for order in orders}) > 8
-    assert orders != [asking.order(question, 1) for question in asked]
+    assert orders != [stages.order(question, 1) for question in asked]
     first = [order.index(0) for order in orders]
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
 
 def test_ties_are_shared_or_go_to_the_first_shown():
-    scores = [1.0, 3.0, 3.0, 0.0]
-    assert asking.shares(scores, [0, 1, 2, 3]).tolist() == [0, 0.5, 0.5, 0]
-    assert asking.shares(scores, [3, 2, 1, 0], "paper").tolist() == [0, 0, 1, 0]
-    assert asking.shares([0, 5, 1, 2], [3, 2, 1, 0]).tolist() == [0, 1, 0, 0]
+    tied = [1.0, 3.0, 3.0, 0.0]
+    assert scores.fall(tied, [0, 1, 2, 3]).tolist() == [0, 0.5, 0.5, 0]
+    assert scores.fall(tied, [3, 2, 1, 0], "paper").tolist() == [0, 0, 1, 0]
+    assert scores.fall([0, 5, 1, 2], [3, 2, 1, 0]).tolist() == [0, 1, 0, 0]
 
 
 def taker(wanted):
@@ -65,7 +65,7 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path):
     letters = set()
     for question in TASK.questions:
         row = found[question.id]
-        order = asking.order(question, 0)
+        order = stages.order(question, 0)
         assert question.options[row["chosen"]].text.startswith("This image does not feature")
         assert order["ABCD".index(row["letter"])] == row["chosen"]
         letters.add(row["letter"])
@@ -143,7 +143,7 @@ def test_probabilities_of_letters_choose_too(tmp_path):
 
 def test_frames_of_a_video_become_one_picture():
     media = Drawn(lambda name: [np.full((4, 6, 3), k, dtype=np.uint8) for k in range(4)])
-    sheet = asking.picture(media, TASK.questions[0].image)
+    sheet = stages.picture(media, TASK.questions[0].image)
     assert not isinstance(sheet, str)
     assert sheet.shape == (8, 12, 3)
     assert [int(sheet[y, x, 0]) for y in (0, 7) for x in (0, 11)] == [0, 1, 2, 3]

@@ -8,18 +8,20 @@ questions and are asked in the evaluation itself, after all pictures have featur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from nein.benchmarks.negbench import retrieval
-from nein.benchmarks.negbench.encode import UNUSABLE, Encoded
+from nein.benchmarks.negbench.data import MODEL, PICTURE, VERDICTS
 from nein.benchmarks.negbench.retrieval import KS
+from nein.benchmarks.negbench.stages import UNUSABLE, Encoded, ModelTasks, Picture, picture
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
 from nein.engine.blocks import sample_seed
 from nein.engine.folder import Row
+from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
 from nein.wording.nouns import named_in
@@ -101,46 +103,80 @@ def words(asked: Sequence[Query]) -> dict[str, list[Word]]:
 
 def rows_of(
     asked: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
-) -> Iterator[dict[str, Any]]:
-    """A row per caption, thing and picture: id, source, kind, thing, asked (whether it is a question), rank,
-    image, absent (1.0, 0.0 or None), reason. verdicts: (picture, thing or question) -> the judge's row."""
+) -> Iterator[Row]:
+    """A row per caption, thing and image: id, source, kind, thing, asked (whether it is a question), rank,
+    image, absent (1.0, 0.0 or None), reason. verdicts: (image, thing or question) -> the judge's row."""
     for query in asked:
         for rank, image in enumerate(query.shown):
             answers = [verdicts[image, text] for text in (query.thing, query.also) if text]
             found = [row[f"verdict_{protocol}"] for row in answers]
             lost = next((row for row, verdict in zip(answers, found, strict=True) if verdict is None), None)
-            absent = None if lost else float(not found[0] and all(found[1:]))
-            reason = lost["reply"].get("error", UNPARSED) if lost else ""
-            yield _row(query, rank, image, absent, reason)
+            row = _row(query, rank, lost["reply"].get("error", UNPARSED) if lost else "")
+            yield {**row, "image": image, "absent": None if lost else float(not found[0] and all(found[1:]))}
 
 
-def _row(query: Query, rank: int, image: str, absent: float | None, reason: str) -> dict[str, Any]:
+def _row(query: Query, rank: int, reason: str) -> Row:
     facts = {name: getattr(query, name) for name in ("id", "source", "kind", "thing")}
-    found = {"asked": bool(query.also), "rank": rank, "image": image}
-    return {**facts, **found, "absent": absent, "reason": reason}
+    asked = {"asked": bool(query.also), "rank": rank, "image": "", "absent": None, "reason": reason}
+    return {**facts, **asked}
 
 
-def ask(
-    judge: Any, asked: Sequence[Query], pictures: Mapping[str, np.ndarray | str], size: int
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """(picture, thing or question) -> the judge's row, `size` pictures at a time. pictures: pixels by
-    reference, or why there are none."""
-    about, seen = words(asked), [image for image, pixels in pictures.items() if not isinstance(pixels, str)]
-    verdicts = {
-        (image, word.word): judges.unanswered(f"{UNUSABLE}{pictures[image]}")
-        for image in pictures.keys() - seen
-        for word in about[image]
-    }
-    for start in range(0, len(seen), size):
-        block = seen[start : start + size]
-        these, pixels = [about[image] for image in block], [pictures[image] for image in block]
-        answers = judges.ask("vqa", judge, cast(Any, pixels), these, judges.JudgeOptions())
-        for image, own, row in zip(block, these, answers, strict=True):
-            verdicts |= {(image, word.word): answer for word, answer in zip(own, row, strict=True)}
-    return verdicts
+class Judging(Stage):
+    """Asks the judge about what the captions of a task find, once there are features. Rows: `rows_of`, failed
+    (`stages.Questions`)."""
+
+    def __init__(self, *, asked: ModelTasks, task: RetrievalTask, model: Model) -> None:
+        whole = asked.whole(task)
+        assert isinstance(whole, RetrievalTask)
+        self.name = verdicts(task)
+        self.outputs, self.blocks, self.model = (self.name,), asked.blocks(task), model
+        self.asked, self.task, self.whole, self.pictures = asked, task, whole, asked.pictures()
+        self.depends_on_all = (self.pictures.name, asked.sentences(task).name)
+
+    def read(self, number: int) -> tuple[list[Query], dict[str, Picture], list[Row]]:
+        """(queries, what they find, rows of those that find nothing)."""
+        encoded, texts = self.asked.features(self.asked.in_blocks(self.task))
+        part = replace(self.whole, negated=tuple(self.whole.negated[k] for k in self.blocks.members(number)))
+        found = queries(part, encoded, texts, seed=self.asked.config.seed)
+        ranks = range(min(max(KS), len(encoded.rows)))
+        nothing = ((query, texts.reasons[text]) for query, text in unfound(part) if text in texts.reasons)
+        lost = [_row(query, rank, reason) for query, reason in nothing for rank in ranks]
+        shown = dict.fromkeys(image for query in found for image in query.shown)
+        return found, {image: picture(self.whole.media, image) for image in shown}, lost
+
+    def work(self, model: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        asked, images, lost = found
+        about = words(asked)
+        unseen = {name: why for name, why in images.items() if isinstance(why, str)}
+        answered = {
+            (name, word.word): judges.unanswered(f"{UNUSABLE}{why}")
+            for name, why in unseen.items()
+            for word in about[name]
+        }
+        seen = [name for name in images if name not in unseen]
+        for start in range(0, len(seen), self.blocks.size):
+            block = seen[start : start + self.blocks.size]
+            pixels: Any = [images[name] for name in block]
+            these = [about[name] for name in block]
+            replies = judges.ask("vqa", model, pixels, these, judges.JudgeOptions())
+            for name, own, row in zip(block, these, replies, strict=True):
+                answered |= {(name, word.word): answer for word, answer in zip(own, row, strict=True)}
+        rows = [*rows_of(asked, answered, self.asked.config.protocol), *lost]
+        for row in rows:
+            settled = row["absent"] is not None or row["reason"] == UNPARSED
+            row["failed"] = "" if settled else PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
+        return {self.name: rows}
+
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        lost = [row for row in rows if row["failed"]]
+        return all(
+            row["failed"] == PICTURE and isinstance(picture(self.whole.media, row["image"]), str)
+            for row in lost
+        )
+
+    def state(self, records: range) -> list[tuple[str, str]]:
+        return sorted(self.pictures.keys().items())  # what is found depends on every image
 
 
-def lost_rows(queries: Iterable[tuple[Query, str]], gallery: int) -> list[Row]:
-    """For queries with the reason why they find nothing: a row for every picture of those found."""
-    ranks = range(min(max(KS), gallery))
-    return [_row(query, rank, "", None, reason) for query, reason in queries for rank in ranks]
+def verdicts(task: RetrievalTask) -> str:
+    return f"{VERDICTS}/{task.key}"

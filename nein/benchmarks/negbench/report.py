@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, cast
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import asking, judged
-from nein.benchmarks.negbench import folder as files
-from nein.benchmarks.negbench.folder import ModelTasks
+from nein.benchmarks.negbench import judged, scores, stages
+from nein.benchmarks.negbench.data import sets_of
 from nein.benchmarks.negbench.models import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
+from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
@@ -89,7 +89,7 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
 
     def make() -> Iterator[cards.Card]:
         loaded = {(data := cast(Any, entry.run).asked.data).sha256: data for entry in own if entry.run}
-        data_sets = list(loaded.values()) or files.sets_of([entry.folder for entry in own])
+        data_sets = list(loaded.values()) or sets_of([entry.folder for entry in own])
         by_model: dict[str, list[ModelTasks]] = {}
         for run in visible:
             tasks = ModelTasks.of_folder(run.folder, data_sets)
@@ -263,7 +263,7 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
     chosen: dict[tuple[str, str], Row] = {}
     for model, run, task, name in tasks:
         try:
-            rows = ((f"{name}/{row['id']}", row) for row in run.rows(task))
+            rows = ((f"{name}/{row['id']}", row) for row in scores.rows(run, task))
             chosen |= {(model, identity): row for identity, row in rows if identity in drawn}
         except UserError as error:
             log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
@@ -272,7 +272,7 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
         question, replies = item.question, [chosen.get((model, name)) for model in runs]
         taken = {_template(question, k) for row in replies if row and row["shares"] for k in _taken(row)}
         none = ["none"] if any(row and row["shares"] is None for row in replies) else []
-        picture = asking.picture(item.task.media, question.image)
+        picture = stages.picture(item.task.media, question.image)
         captions = [
             f"{option.shown}{' (right)' if k == question.correct else ''}"
             for k, option in enumerate(question.options)

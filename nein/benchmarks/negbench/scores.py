@@ -1,10 +1,8 @@
-"""Scores from features and answers: a row per caption, picture and question, then the table of scores.
+"""Scores from features and answers: a row per caption, image and question, then the table of scores.
 
-Retrieval row: id, item, source, kind, direction, rank, tied, score, recall@1, recall@5, reason, and the
-recalls of the baselines ("text only@1"). Rows of judged retrieval: `judged.rows_of`. Choice row: id, source,
-type, templates, correct, groups, difficulty, shown, scores, shares, credit, reason (and answer, letter), and
-the credit of each baseline. A row without a value says why. Metrics of the table are those of
-`estimates`, of single samples, and
+Retrieval row: id, item, source, kind, direction, reason, and the recalls, also of the baselines
+("text only@1"). Rows of judged retrieval: `judged.rows_of`. Choice row: `choice_row`. A row without a value
+says why. Metrics of the table are those of `estimates`, of single samples, and
 
 cell, answer cell      of minimal pairs the four scores, or yes (1) and no (0), in the order of `two_way`
 """
@@ -13,24 +11,23 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
-from nein.benchmarks.negbench import asking, retrieval
-from nein.benchmarks.negbench.encode import Encoded
+from nein.benchmarks.negbench import judged, retrieval
+from nein.benchmarks.negbench.retrieval import Ranks
+from nein.benchmarks.negbench.stages import Distinct, Encoded, ModelTasks, order
 from nein.datasets.negbench import records
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
+from nein.datasets.negbench.records import RetrievalTask
 from nein.datasets.negbench.registry import BINARY
-from nein.engine.folder import Row
-from nein.loading.errors import choose
+from nein.engine.folder import Folder, Row
 from nein.metrics.dual import prepare, products
 from nein.reporting.scores import ScoreTable
 
-#: (questions that stand for the task's, what came of them by id).
-Baselines = Sequence[tuple["asking.Distinct", Mapping[str, Mapping[str, Any]]]]
 TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: Columns of the table. item: what original and negated captions share, or what one query found. templates,
 #: chosen: of the options, and of those that a choice fell on, separated by "/". difficulty: JSON. failed:
@@ -47,26 +44,53 @@ NO_CAPTION = "the caption is empty", "it has no caption"
 #: Of two questions that belong together, which are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
 RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
-_NO_RANK: dict[str, Any] = dict.fromkeys(("rank", "tied", "score", *RECALLS))
+_UNRANKED: Row = dict.fromkeys(RECALLS)
+
+
+# --- rows of a task --------------------------------------------------------------------------------
+
+
+def scored(asked: ModelTasks, folder: Folder) -> ScoreTable:
+    """The table of scores; the manifest gets the counts."""
+    folder.update(counts=asked.counts())
+    return of_run(asked)
+
+
+def of_run(asked: ModelTasks) -> ScoreTable:
+    return table(row for task in asked.tasks for row in of_task(task, rows(asked, task)))
+
+
+def rows(asked: ModelTasks, task: Any) -> Iterator[Row]:
+    """Of a task, from the blocks."""
+    how: dict[str, Any] = {"protocol": asked.config.protocol}
+    if isinstance(task, RetrievalTask) and task.asked:
+        names = {query.id for query, _ in judged.unfound(task)}
+        found = asked.folder.rows(judged.verdicts(task), asked.blocks(task).numbers)
+        yield from (row for row in found if row["id"] in names)
+    elif isinstance(task, RetrievalTask):
+        yield from retrieval_rows(task, *asked.features(task), **how)
+    elif asked.kind == "dual":
+        model, how["features"] = asked.folder.models()["model"], asked.config.features
+        how |= {"scale": model["scale"], "bias": model["bias"], "seed": asked.config.seed}
+        yield from choice_rows(task, *asked.features(task), **how)
+    else:
+        answers: list[tuple[Any, dict[str, Row]]] = []
+        for stage, distinct in asked.askings(task):
+            made = asked.folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
+            answers.append((distinct, {row["id"]: row for row in made}))
+        yield from asked_rows(task, answers[0][1], answers[1:], seed=asked.config.seed, **how)
 
 
 def retrieval_rows(
-    task: records.RetrievalTask,
-    pictures: Encoded,
-    texts: Encoded,
-    *,
-    scale: float = 1.0,
-    bias: float = 0.0,
-    protocol: str = "fixed",
-) -> Iterator[dict[str, Any]]:
-    """One row per caption (text_to_image) and per picture (image_to_text), of either kind.
+    task: RetrievalTask, pictures: Encoded, texts: Encoded, *, protocol: str = "fixed"
+) -> Iterator[Row]:
+    """One row per caption (text_to_image) and per image (image_to_text), of either kind.
 
-    protocol  Where a caption is looked for. "fixed": among every picture of the task that could be encoded,
+    protocol  Where a caption is looked for. "fixed": among every image of the task that could be encoded,
               once, so that both kinds of captions search the same gallery. "paper": among the rows of the
               caption's own file, as released. It also decides ties (`retrieval.Ranks.recall`).
 
-    A caption that occurs for two pictures is two captions."""
-    choose("protocol", protocol, retrieval.PROTOCOLS)
+    A caption that occurs for two images is two captions."""
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
         gallery, entries = [item.image for item in items], list(range(len(items)))
@@ -76,72 +100,44 @@ def retrieval_rows(
             entries = [number[item.image] for item in items]
         readable = [index for index, name in enumerate(gallery) if name in pictures.rows]
         column = {index: number for number, index in enumerate(readable)}
-        captions = (
-            (column[entry], texts.rows[text])
-            for item, entry in zip(items, entries, strict=True)
-            if entry in column
-            for text in item.captions
-            if not _why_not(text, texts)
-        )
-        targets, caption_rows = np.fromiter(captions, np.dtype((np.int64, 2))).T
-        queries = iter(range(len(caption_rows)))
-        to_image: Callable[[int | None], Row | None] = _nothing
-        to_text = to_image
-        if len(caption_rows):
-            picture_rows = np.array([pictures.rows[gallery[index]] for index in readable])
-            sides = texts.features, pictures.features, caption_rows, picture_rows, targets
-            to_image, to_text = (
-                _values(ranks, alone, scale, bias, protocol)
-                for ranks, alone in zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
-            )
-        seen: set[int] = set()
+        targets, caption_rows = [], []
+        for item, entry in zip(items, entries, strict=True):
+            usable = [text for text in item.captions if entry in column and not _why_not(text, texts)]
+            targets += [column[entry] for _ in usable]
+            caption_rows += [texts.rows[text] for text in usable]
+        found: list[list[Row | None]] = [[], [None] * len(readable)]
+        if caption_rows:
+            shown = np.array([pictures.rows[gallery[index]] for index in readable])
+            sides = texts.features, pictures.features, np.array(caption_rows), shown, np.array(targets)
+            both = zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
+            found = [_recalls(ranks, alone, protocol) for ranks, alone in both]
+        to_image, to_text, seen = iter(found[0]), found[1], set[int]()
         for item, entry in zip(items, entries, strict=True):
             subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
             unreadable = pictures.reasons.get(item.image, "")
             for k, text in enumerate(item.captions):
                 why = _why_not(text, texts)
-                found = to_image(next(queries) if entry in column and not why else None)
-                yield _row(f"{item.id}#{k}", subject, TEXT_TO_IMAGE, found, unreadable or why)
-            if entry not in seen:  # else another row about the same picture, which is one query
+                values = next(to_image) if entry in column and not why else None
+                what = {"id": f"{item.id}#{k}", **subject, "direction": TEXT_TO_IMAGE}
+                yield {**what, **(values or {**_UNRANKED, "reason": unreadable or why})}
+            if entry not in seen:  # else another row about the same image, which is one query
                 seen.add(entry)
                 why = "none of its captions could be encoded" if item.captions else NO_CAPTION[1]
-                found = to_text(column.get(entry))
-                yield _row(item.id, subject, IMAGE_TO_TEXT, found, unreadable or why)
+                values = to_text[column[entry]] if entry in column else None
+                what = {"id": item.id, **subject, "direction": IMAGE_TO_TEXT}
+                yield {**what, **(values or {**_UNRANKED, "reason": unreadable or why})}
 
 
 def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
 
 
-def _nothing(query: int | None) -> Row | None:
-    return None
-
-
-def _values(
-    ranks: retrieval.Ranks, baselines: Mapping[str, retrieval.Ranks], scale: float, bias: float, protocol: str
-) -> Callable[[int | None], Row | None]:
-    """The number of a query -> the values of its row; None for no query, or one without an own entry."""
-    recalls = {
-        f"{name}@{k}": places.recall(k, protocol)
-        for name, places in {"recall": ranks, **baselines}.items()
-        for k in retrieval.KS
-    }
-
-    def values(i: int | None) -> Row | None:
-        if i is None or not ranks.relevant[i]:
-            return None
-        score = float(scale * float(ranks.best[i]) + bias)
-        found = {"rank": int(ranks.better[i]) + 1, "tied": int(ranks.tied[i]), "score": score}
-        return {**found, **{name: float(values[i]) for name, values in recalls.items()}}
-
-    return values
-
-
-def _row(
-    name: str, subject: Mapping[str, Any], direction: str, values: Mapping[str, Any] | None, reason: str
-) -> dict[str, Any]:
-    row = {"id": name, **subject, "direction": direction, **(values or _NO_RANK)}
-    return {**row, "reason": "" if values else reason}
+def _recalls(ranks: Ranks, baselines: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
+    """Of each query; None of one without an own entry."""
+    both = {"recall": ranks, **baselines}
+    columns = [places.recall(k, protocol).tolist() for places in both.values() for k in retrieval.KS]
+    values = (dict(zip(RECALLS, row, strict=True), reason="") for row in zip(*columns, strict=True))
+    return [row if own else None for own, row in zip(ranks.relevant, values, strict=True)]
 
 
 def choice_rows(
@@ -154,8 +150,8 @@ def choice_rows(
     bias: float = 0.0,
     protocol: str = "fixed",
     seed: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """One row per question, answered by the score of every option with the picture.
+) -> Iterator[Row]:
+    """One row per question, answered by the score of every option with the image.
 
     features  "unnormalised": options are compared by products of features as they are, as the released code
               did at first."""
@@ -164,78 +160,102 @@ def choice_rows(
     mean_picture = retrieval.mean(pictures.features, None, features)
     mean_text = retrieval.mean(texts.features, None, features)
     for question in task.questions:
-        order = asking.order(question, seed, protocol)
-        images, captions = question.images, question.texts
-        why = (*map(pictures.reasons.get, images), *map(texts.reasons.get, captions))
+        why = (*map(pictures.reasons.get, question.images), *map(texts.reasons.get, question.texts))
         if reason := next(filter(None, why), ""):
-            yield {**_choice(question, order, None, reason), "scores": None, **dict.fromkeys(BASELINES)}
+            given, alone = dict[str, Any](scores=None, reason=reason), dict[str, Any].fromkeys(BASELINES)
+            yield choice_row(question, given, alone, protocol=protocol, seed=seed)
             continue
-        seen = prepare(pictures.features[[pictures.rows[name] for name in images]], features)  # (options, D)
-        read = prepare(texts.features[[texts.rows[text] for text in captions]], features)
-        scores = products(seen, read)
-        shares = asking.shares(scores, order, protocol).tolist()
-        own = [float(scale * float(x) + bias) for x in scores]
-        baselines: dict[str, float | None] = {}
+        seen = prepare(pictures.features[[pictures.rows[name] for name in question.images]], features)
+        read = prepare(texts.features[[texts.rows[text] for text in question.texts]], features)
+        given = {"scores": products(seen, read), "reason": ""}  # of (options, D) both
         alone = {TEXT_ONLY: products(mean_picture, read), PICTURE_ONLY: products(seen, mean_text)}
-        for name, blind in alone.items():
-            share = float(asking.shares(blind, order, protocol)[question.correct])
-            baselines[name] = None if protocol == "paper" and _alike(blind) else share
-        yield {**_choice(question, order, shares), "scores": own, **baselines}
+        row = choice_row(question, given, alone, protocol=protocol, seed=seed)
+        yield {**row, "scores": [float(scale * float(x) + bias) for x in given["scores"]]}
 
 
 def asked_rows(
     task: records.ChoiceTask,
-    answers: Mapping[str, Mapping[str, Any]],
-    baselines: Baselines = (),
+    answers: Mapping[str, Row],
+    baselines: Sequence[tuple[Distinct, Mapping[str, Row]]] = (),
     *,
     protocol: str = "fixed",
     seed: int = 0,
-) -> Iterator[dict[str, Any]]:
-    """One row per question, from rows of `asking.asking` or `asking.scoring` by id.
+) -> Iterator[Row]:
+    """One row per question, from rows of `stages.Questions` by id.
 
     baselines  (questions asked in place of the task's, their rows by id). A question whose options are all
                alike is not asked, and the baseline is what guessing gets."""
     for question in task.questions:
-        answer, order = answers[question.id], asking.order(question, seed, protocol)
-        shares = _shares(len(question.options), answer)
-        alone: dict[str, float | None] = {}
+        alone: dict[str, Sequence[float] | None] = {}
         for distinct, given in baselines:
             stand_in = distinct.standing.get(question.id)
             if stand_in is None:
-                values: list[float] | None = [1 / len(question.options)] * len(question.options)
-            elif stand_in.id not in given:
-                continue
-            elif (values := _shares(len(stand_in.options), given[stand_in.id])) is not None:
-                values = distinct.same_order(question, stand_in, values)
-            if values is not None and "scores" in answer:
-                tie = protocol == "paper" and _alike(values)
-                values = None if tie else asking.shares(values, order, protocol).tolist()
-            alone[distinct.name] = None if values is None else float(values[question.correct])
-        if shares is not None and "scores" in answer:
-            shares = asking.shares(shares, order, protocol).tolist()
-        facts = {key: answer[key] for key in ("scores", "answer", "letter", "failed") if key in answer}
-        reason = answer["reason"] if shares is None else ""
-        yield {**_choice(question, order, shares, reason), **facts, **alone}
+                alone[distinct.name] = [1 / len(question.options)] * len(question.options)
+            elif stand_in.id in given:
+                values = _values(stand_in, given[stand_in.id])
+                same = None if values is None else distinct.same_order(question, stand_in, values)
+                alone[distinct.name] = same
+        yield choice_row(question, answers[question.id], alone, protocol=protocol, seed=seed)
 
 
-def _shares(options: int, answer: Mapping[str, Any]) -> list[float] | None:
-    """The scores of the options, or the choice as shares of them; None where there is none."""
-    if "scores" in answer:
-        return answer["scores"]
-    return None if answer["chosen"] is None else [float(k == answer["chosen"]) for k in range(options)]
-
-
-def _choice(
-    question: records.Question, shown: list[int], shares: list[float] | None, reason: str = ""
-) -> dict[str, Any]:
+def choice_row(
+    question: records.Question,
+    given: Mapping[str, Any],
+    alone: Mapping[str, Sequence[float] | np.ndarray | None],
+    *,
+    protocol: str,
+    seed: int,
+) -> Row:
+    """given: `scores` of the options, or `chosen`, and the reason where there is none. alone: of a baseline
+    that was asked the scores, or the choice as shares; under "paper" all-equal scores are none."""
+    shown = order(question, seed, protocol)
+    shares = _values(question, given)
+    credits: dict[str, float | None] = {}
+    for name, values in alone.items():
+        if values is not None and "scores" in given:
+            values = None if protocol == "paper" and _alike(values) else fall(values, shown, protocol)
+        credits[name] = None if values is None else float(values[question.correct])
+    if shares is not None and "scores" in given:
+        shares = fall(shares, shown, protocol).tolist()
     return {
-        "id": question.id, "source": question.cluster, "type": question.type,
-        "templates": [option.template for option in question.options], "correct": question.correct,
-        "groups": [list(group) for group in question.groups], "difficulty": dict(question.difficulty),
-        "shown": shown, "shares": shares,
-        "credit": None if shares is None else float(shares[question.correct]), "reason": reason,
-    }  # fmt: skip
+        "id": question.id,
+        "source": question.cluster,
+        "type": question.type,
+        "templates": [option.template for option in question.options],
+        "correct": question.correct,
+        "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
+        "shown": shown,
+        "shares": shares,
+        "credit": None if shares is None else float(shares[question.correct]),
+        "reason": given["reason"] if shares is None else "",
+        **{key: given[key] for key in ("scores", "answer", "letter", "failed") if key in given},
+        **credits,
+    }
 
+
+def _values(question: records.Question, given: Mapping[str, Any]) -> Any:
+    """The scores of the options, or the choice as shares of them; None where there is none."""
+    if "scores" in given:
+        return given["scores"]
+    chosen = given["chosen"]
+    return None if chosen is None else [float(k == chosen) for k in range(len(question.options))]
+
+
+def fall(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: str = "fixed") -> np.ndarray:
+    """(C,) float64, adding up to 1: how a choice falls on the options, in the data's order, as are the (C,)
+    finite scores; `shown`: see `stages.order`. `torch.argmax` is documented to take the first."""
+    x = np.asarray(scores, dtype=np.float64)
+    credit = np.zeros(len(x))
+    if protocol == "paper":
+        credit[shown[int(np.argmax(x[list(shown)]))]] = 1.0
+        return credit
+    top = x == x.max()
+    credit[top] = 1.0 / top.sum()
+    return credit
+
+
+# --- rows of the table -----------------------------------------------------------------------------
 
 table = functools.partial(ScoreTable.of, details=DETAILS)
 

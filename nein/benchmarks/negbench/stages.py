@@ -1,0 +1,499 @@
+"""The stages of a run, a model on a data set: features, or answers and scores of options.
+
+Images are cut into blocks over all tasks of a data set, sentences over all of a task's; a block is encoded as
+a whole, so that no feature depends on `--limit` or on the tasks asked for.
+
+A generative model is shown the image with all options and answers with a letter, as the paper asks LLaVA
+(appendix A; its wording is not published). A judge "itm" scores every option. Order of options and ties go by
+`protocol`: docs/reference/quirks.md.
+
+Baselines: "text only" shows a gray image in place of each (Goyal et al., CVPR 2017, arXiv:1612.00837), each
+distinct question once; "picture only" tells a caption, or asks a question, that says nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.negbench.config import EvalConfig
+from nein.benchmarks.negbench.data import (
+    ANSWERS,
+    MODEL,
+    PICTURE,
+    PICTURES,
+    SCORES,
+    SENTENCES,
+    config_of,
+    sets_of,
+    tasks_of,
+)
+from nein.datasets.negbench.loading import DataSet
+from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.other_tests import NO, YES
+from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question, RetrievalTask, Task
+from nein.engine import answers, images
+from nein.engine.blocks import Blocks, sample_seed
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder, Row
+from nein.engine.stages import Model, Stage
+from nein.loading.errors import isolated
+from nein.metrics.base import parse_yes_no
+from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
+from nein.metrics.dual import pool
+from nein.metrics.letters import LETTERS, parse
+
+UNUSABLE = "the picture is unusable: "
+YES_NO = sorted((YES, NO))
+QUESTION = "Which caption describes the image?"
+GREY = "grey"  # the reference of the image that says nothing
+SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question that say nothing
+Picture = np.ndarray | str  # pixels, or why there are none
+
+
+# --- features --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Encoded:
+    features: np.ndarray  # (N, D) float32 or float64, may lie in a file
+    rows: dict[str, int]  # reference or sentence -> its row
+    reasons: dict[str, str]  # reference or sentence -> why it has none
+
+
+class Encoding(Stage):
+    """Encodes what the cache lacks; what fails has a reason, and is tried again.
+
+    names   Distinct references or sentences, in an order that no selection changes.
+    wanted  Blocks with one of them are encoded.
+    media   Of images and videos; None: sentences.
+    Rows: name, key (SHA-256 of the content), reason, cut (longer than what the model reads).
+    """
+
+    def __init__(
+        self,
+        output: str,
+        asked: ModelTasks,
+        names: Sequence[str],
+        wanted: Collection[str],
+        media: Media | None = None,
+    ) -> None:
+        self.name, self.outputs, self.model = output, (output,), asked.model
+        self.folder, self.cache, self.media = asked.folder, asked.config.cache_dir, media
+        self.names, self.wanted = names, wanted
+        chosen = [index for index, name in enumerate(names) if name in wanted]
+        self.blocks = Blocks(len(names), asked.config.batch_size, chosen)
+
+    def load(self, name: str) -> tuple[Any, str]:
+        """(what the model gets, key). Raises ImageError."""
+        frames = [] if self.media is None else self.media.frames(name)
+        content = "".join(map(images.pixel_hash, frames)) if frames else name
+        return frames or name, hashlib.sha256(content.encode()).hexdigest()
+
+    def read(self, number: int) -> list[tuple[Row, Any]]:
+        inputs = []
+        for index in self.blocks.members(number):
+            row = {"name": self.names[index], "key": "", "reason": ""}
+            content = None
+            try:
+                content, row["key"] = self.load(row["name"])
+            except images.ImageError as error:
+                row["reason"] = f"{UNUSABLE}{error}"
+            inputs.append((row, content))
+        return inputs
+
+    def work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
+        rows: list[Row] = [row for row, _ in inputs]
+        if self.media is None and hasattr(model, "overlong"):
+            for row, cut in zip(rows, isolated(model.overlong, [row["name"] for row in rows]), strict=True):
+                row |= {"cut": True} if cut is True else {}
+        cache, space = answers.FeatureCache(self.cache), self._space(model.fingerprint)
+        cached = cache.get(space, _scope(rows))
+        todo = [(row, content) for row, content in inputs if row["key"]]
+        if any(row["key"] not in cached for row, _ in todo):
+            encoded = isolated(functools.partial(self.encode, model), [content for _, content in todo])
+            entries = {}
+            for (row, _), feature in zip(todo, encoded, strict=True):
+                if isinstance(feature, str):
+                    row |= {"key": "", "reason": feature}
+                elif not np.isfinite(feature).all():
+                    row |= {"key": "", "reason": "the model's feature is not finite"}
+                else:
+                    entries[row["key"]] = feature
+            # By what could be encoded: what a failing image left to the others is no whole block's.
+            cache.put(space, _scope(rows), entries)
+        return {self.name: rows}
+
+    def encode(self, model: Any, inputs: Sequence[Any]) -> Sequence[np.ndarray]:
+        """(D,) float32 per sentence, (frames, D) per image or video."""
+        if self.media is None:
+            return model.encode_text(list(inputs))
+        ends = np.cumsum([len(frames) for frames in inputs])[:-1]
+        return np.split(model.encode([frame for frames in inputs for frame in frames]), ends)
+
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
+            return False
+        cached = self._cached(rows)
+        return all(row["key"] in cached if row["key"] else self._is_unreadable(row) for row in rows)
+
+    def _is_unreadable(self, row: Row) -> bool:
+        """Whether a row without a feature stays one: what a model failed on, it may not fail on again."""
+        if not row["reason"].startswith(UNUSABLE):
+            return False
+        try:
+            self.load(row["name"])
+        except images.ImageError:
+            return True
+        return False
+
+    def state(self, records: range) -> list[int | None] | None:
+        return None if self.media is None else self.media.sizes(self.names[index] for index in records)
+
+    def features(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
+        """Once the stage is done. pooling: of the frames of a video. Raises UserError when features have
+        vanished since."""
+        vectors = np.zeros((0, 1))
+        rows: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for number in self.blocks.numbers:
+            block = self.folder.read(self.name, number)
+            cached = self._cached(block)
+            for name, row in ((row["name"], row) for row in block if row["name"] in wanted):
+                if row["reason"]:
+                    reasons[name] = row["reason"]
+                    continue
+                if row["key"] not in cached:
+                    raise UserError(
+                        f"Features have vanished from '{self.cache}'; give the same command again."
+                    )
+                feature = cached[row["key"]] if pooling is None else pool(cached[row["key"]], pooling)
+                if not rows:
+                    # In a file without a name: a million captions' features, 2 GiB, take free memory only.
+                    with tempfile.TemporaryFile(dir=self.cache) as file:
+                        vectors = np.memmap(file, feature.dtype, "w+", shape=(len(wanted), len(feature)))
+                vectors[len(rows)] = feature
+                rows[name] = len(rows)
+        return Encoded(vectors[: len(rows)], rows, reasons)
+
+    def count_cut(self) -> int:
+        """How many of the wanted sentences are longer than what the model reads."""
+        rows = self.folder.rows(self.name, self.blocks.numbers)
+        return sum(bool(row.get("cut")) for row in rows if row["name"] in self.wanted)
+
+    def keys(self) -> dict[str, str]:
+        """Name -> key, of what has a feature, in the blocks that are there."""
+        done = sorted(self.folder.done(self.name).intersection(self.blocks.numbers))
+        return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}
+
+    def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        """Of the model that made what is there."""
+        return str(self.folder.models()["model"]["fingerprint"])
+
+    def _space(self, fingerprint: str) -> str:
+        return f"negbench/{self.name.partition('/')[0]}/{fingerprint}"
+
+
+def _scope(rows: Sequence[Row]) -> str:
+    """A block's content; an image without a feature counts by why, which decides how others were encoded."""
+    return answers.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)
+
+
+def picture(media: Media, reference: str) -> Picture:
+    """The image behind a reference, the frames of a video in two rows, or why there is none."""
+    try:
+        frames = media.frames(reference)
+    except images.ImageError as error:
+        return str(error)
+    if len(frames) == 1:
+        return frames[0]
+    half = -(-len(frames) // 2)
+    frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
+    return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
+
+
+# --- questions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A question with its images by reference, or why one of them cannot be read."""
+
+    question: Question
+    images: Mapping[str, Any]
+    fault: str
+
+    @classmethod
+    def of(cls, question: Question, media: Media) -> Shown:
+        seen = {name: picture(media, name) for name in dict.fromkeys(question.images)}
+        return cls(question, seen, next((text for text in seen.values() if isinstance(text, str)), ""))
+
+
+class Questions(Stage):
+    """Questions of blocks of a task. Rows: id, what `answer` says, reason, failed (`data.MODEL`: asked again
+    at the next command; `data.PICTURE`: as soon as the image is there; "": never)."""
+
+    empty: Row  # where there is no answer
+
+    def __init__(
+        self, output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model | None
+    ) -> None:
+        self.name, self.outputs, self.task, self.blocks = output, (output,), task, blocks
+        self.config, self.model = config, model
+
+    def answer(self, model: Any, block: Sequence[Shown]) -> Iterable[Row]:
+        """A row without id for each of the questions, whose images are readable."""
+        raise NotImplementedError
+
+    def read(self, number: int) -> list[Shown]:
+        questions = (self.task.questions[index] for index in self.blocks.members(number))
+        return [Shown.of(question, self.task.media) for question in questions]
+
+    def work(self, model: Any, block: list[Shown], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        usable = [shown for shown in block if not shown.fault]
+        replies = iter(self.answer(model, usable) if usable else ())
+        rows = []
+        for shown in block:
+            lost = {**self.empty, "reason": f"{UNUSABLE}{shown.fault}", "failed": PICTURE}
+            rows.append({"id": shown.question.id, **(lost if shown.fault else next(replies))})
+        return {self.name: rows}
+
+    def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
+        members = zip(self.blocks.members(number), rows, strict=True)
+        lost = [(self.task.questions[index], row["failed"]) for index, row in members if row["failed"]]
+        return all(why == PICTURE and Shown.of(question, self.task.media).fault for question, why in lost)
+
+    def ids(self, records: range) -> list[str]:
+        return [self.task.questions[index].id for index in records]
+
+    def state(self, records: range) -> list[int | None]:
+        return self.task.media.sizes(name for index in records for name in self.task.questions[index].images)
+
+
+class Asking(Questions):
+    """Asks a generative model. Rows: answer, letter, chosen (index of an option as the data have them)."""
+
+    empty = {"answer": None, "letter": None, "chosen": None}  # noqa: RUF012
+
+    def answer(self, model: Any, block: Sequence[Shown]) -> list[Row]:
+        orders = [order(shown.question, self.config.seed, self.config.protocol) for shown in block]
+        offered = [[s.question.texts[k] for k in places] for s, places in zip(block, orders, strict=True)]
+        questions = []
+        for shown, texts in zip(block, offered, strict=True):
+            put = prompt(self.config.prompt, shown.question.asked or QUESTION, texts)
+            if self._in_words(texts):
+                put = yes_or_no(shown.question.asked)
+            questions.append([ChoiceQuestion(put, len(texts))])
+        pictures = [shown.images[shown.question.image] for shown in block]
+        replies = answer_each(model, pictures, questions, [self.config.scoring])
+        rows = []
+        for texts, places, [reply] in zip(offered, orders, replies, strict=True):
+            letter, reason = (None, reply.error) if reply.error else self._letter(reply, texts)
+            chosen = None if letter is None else places[LETTERS.index(letter)]
+            row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
+            rows.append({**row, "failed": MODEL if reply.error else ""})
+        return rows
+
+    def _in_words(self, texts: Sequence[str]) -> bool:
+        """Whether a yes or no is said; else options stand behind letters."""
+        return self.config.scoring == "generated" and sorted(texts) == YES_NO
+
+    def _letter(self, reply: Any, texts: Sequence[str]) -> tuple[str | None, str]:
+        """(the letter of an answer, or None and why)."""
+        if self.config.scoring != "generated":
+            why = "the model gives no probability to a letter, or the same to several"
+            return reply.likeliest, "" if reply.likeliest else why
+        if self._in_words(texts) and self.config.letters == "fixed":
+            by_release = self.config.protocol == "paper" and "beaf" in self.task.name
+            yes = (read_beaf if by_release else parse_yes_no)(reply.text or "")
+            if yes is None:
+                return None, "the answer is neither yes nor no"
+            return LETTERS[texts.index(YES if yes else NO)], ""
+        letter, reason, *_ = parse(reply.text or "", texts, self.config.letters)
+        return letter, reason
+
+
+class Matching(Questions):
+    """Lets a judge "itm" score the options. Rows: scores (in the data's order)."""
+
+    empty = {"scores": None}  # noqa: RUF012
+
+    def answer(self, model: Any, block: Sequence[Shown]) -> Iterator[Row]:
+        for result in isolated(functools.partial(self._scores, model), block):
+            reason = result if isinstance(result, str) else ""
+            if not reason and not np.isfinite(result).all():
+                reason = "the model's score is not finite"
+            values = None if reason else [float(score) for score in result]
+            yield {"scores": values, "reason": reason, "failed": MODEL if reason else ""}
+
+    def _scores(self, model: Any, block: Sequence[Shown]) -> list[np.ndarray]:
+        """(options,) per question: each image with the sentences held against it."""
+        pairs = [(shown, name) for shown in block for name in shown.images]
+        options = [
+            [o for o in shown.question.options if shown.question.picture(o) == name] for shown, name in pairs
+        ]
+        texts = [[option.text for option in these] for these in options]
+        matched = iter(model.match([shown.images[name] for shown, name in pairs], texts))
+        found = []
+        for shown in block:
+            by_image = {name: iter(next(matched)) for name in shown.images}
+            found.append(np.array([next(by_image[name]) for name in shown.question.images], np.float64))
+        return found
+
+
+def read_beaf(answer: str) -> bool | None:
+    """As BEAF's release: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Without either it
+    takes the answer to the question before; here None."""
+    text = answer.lower()
+    return True if "yes" in text else False if "no" in text else None
+
+
+def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
+    """The options' indices as they are shown, in the quirk `protocol`."""
+    places = list(range(len(question.options)))
+    if protocol != "paper":
+        random.Random(sample_seed(seed, question.id)).shuffle(places)
+    return places
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Each distinct question of a task once, without its image or its words."""
+
+    name: str  # of the baseline
+    task: ChoiceTask  # of the questions that are asked
+    standing: Mapping[str, Question]  # id -> what stands for it; none where its options are all alike
+
+    @classmethod
+    def of_task(cls, name: str, task: ChoiceTask) -> Distinct:
+        by_words: dict[tuple[str, ...], Question] = {}
+        standing = {}
+        for question in task.questions:
+            if name == PICTURE_ONLY and not question.asked and not any(o.image for o in question.options):
+                continue  # captions without their words
+            if name == TEXT_ONLY:
+                options = tuple(replace(choice, image="") for choice in question.options)
+                left, plain = question.asked, replace(question, groups=(), image=GREY, options=options)
+            elif question.asked:
+                left, plain = question.image, replace(question, groups=(), asked=ASKED)
+            else:
+                options = tuple(replace(choice, text=SAID) for choice in question.options)
+                left, plain = "", replace(question, groups=(), options=options)
+            words = left, *sorted(_option(name, option) for option in question.options)
+            standing[question.id] = by_words.setdefault(words, plain)
+        media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
+        return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
+
+    def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
+        given = {_option(self.name, entry): value for entry, value in zip(asked.options, values, strict=True)}
+        return [given[_option(self.name, entry)] for entry in question.options]
+
+    def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
+        """Of what stands for `questions`, evenly spread where that is more than `most`."""
+        positions = {item.id: index for index, item in enumerate(self.task.questions)}
+        wanted = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
+        return spread(Blocks(len(positions), size, sorted(wanted)), most)
+
+
+def _option(name: str, option: Option) -> str:
+    return option.image if name == PICTURE_ONLY and option.image else option.text
+
+
+# --- a run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelTasks:
+    """What a run asks of a data set, and what came of it."""
+
+    folder: Folder
+    config: EvalConfig
+    data: DataSet
+    tasks: Sequence[Task]  # those asked for, cut to `--limit`; those of `data` are whole
+    kind: str  # of the model (`models.Choice`)
+    model: Model | None = None  # of a run that works
+
+    @classmethod
+    def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
+        """None where the run's data are not among the sets."""
+        manifest, config = folder.manifest(), config_of(folder)
+        for data in sets:
+            if data.sha256 == manifest["data"]["records_sha256"]:
+                kind = manifest["summary"]["kind"]
+                tasks = [task for task in tasks_of(config, data) if task.answered_by(kind)]
+                return cls(folder, config, data, tasks, kind)
+        return None
+
+    def whole(self, task: Task) -> Task:
+        return next(other for other in self.data.tasks if (other.name, other.key) == (task.name, task.key))
+
+    def blocks(self, task: Task) -> Blocks:
+        """Of questions, or of captions that a judge is asked about."""
+        whole, cut = (len(getattr(each, each.parts[-1])) for each in (self.whole(task), task))
+        return Blocks.first(whole, self.config.batch_size, cut)
+
+    def pictures(self) -> Encoding:
+        """The images of all tasks."""
+        wanted = {name for task in self.tasks for name in task.references}
+        return Encoding(PICTURES, self, self.data.references, wanted, self.data.media)
+
+    def sentences(self, task: Task) -> Encoding:
+        names = list(dict.fromkeys(self.whole(task).sentences))
+        return Encoding(f"{SENTENCES}/{task.key}", self, names, set(self.in_blocks(task).sentences))
+
+    def features(self, task: Task) -> tuple[Encoded, Encoded]:
+        """Of the images and of the sentences of a task."""
+        pictures = self.pictures().features(set(task.references), self.config.pooling)
+        return pictures, self.sentences(task).features(set(task.sentences))
+
+    def in_blocks(self, task: Task) -> Task:
+        """With all captions of its blocks, where these are judged as a whole."""
+        whole = self.whole(task)
+        if not task.asked or not isinstance(whole, RetrievalTask):
+            return task
+        return replace(whole, negated=tuple(whole.negated[k] for k in self.blocks(task).all_members()))
+
+    def askings(self, task: Task) -> Iterator[tuple[Questions, Distinct | None]]:
+        """(the stage of a task's questions, None); then of each baseline."""
+        whole = self.whole(task)
+        assert isinstance(whole, ChoiceTask)
+        kind, output = (Asking, ANSWERS) if self.kind == "vlm" else (Matching, SCORES)
+        output, how = f"{output}/{task.key}", dict[str, Any](config=self.config, model=self.model)
+        yield kind(output, whole, self.blocks(task), **how), None
+        for name in BASELINES if self.config.blind else ():
+            distinct = Distinct.of_task(name, whole)
+            questions: Any = task.records
+            blocks = distinct.blocks(self.config.batch_size, questions, self.config.blind)
+            yield kind(f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, **how), distinct
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """What a reader should know of captions and images -> how many, of how many."""
+        references = list(dict.fromkeys(name for task in self.tasks for name in task.references))
+        found = {"turned": {"count": self.data.media.turned(references), "of": len(references)}}
+        if self.kind == "dual":
+            sentences = [self.sentences(task) for task in self.tasks]
+            cut, total = (
+                sum(part.count_cut() for part in sentences),
+                sum(len(part.wanted) for part in sentences),
+            )
+            found["cut"] = {"count": cut, "of": total}
+        return found
+
+
+def model_tasks_of(folder: Folder) -> ModelTasks:
+    """Raises UserError where the data have gone."""
+    if (found := ModelTasks.of_folder(folder, sets_of([folder]))) is None:
+        raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
+    return found
