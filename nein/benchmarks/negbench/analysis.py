@@ -10,6 +10,7 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +35,7 @@ from nein.wording.families import indefinite
 
 AFFIRMED, DENIED, TWO, HYBRID, NEITHER = "affirmed", "denied", "two", "hybrid", "neither"
 GROUPS = (AFFIRMED, DENIED, TWO, HYBRID, NEITHER)
-TITLES = {
-    AFFIRMED: "A", DENIED: "not A", TWO: "A and B", HYBRID: "A, not B", NEITHER: "neither A nor B",
-}  # fmt: skip
+TITLES = dict(zip(GROUPS, ("A", "not A", "A and B", "A, not B", "neither A nor B"), strict=True))
 #: The first so many of every group are the paper's.
 PUBLISHED = 5
 
@@ -67,58 +66,59 @@ _ONE = (
     ("The scene includes {A}", "The scene excludes {A}"),
 )
 
+#: Sentences about two objects, separated by "|" or a line's end.
+_BOTH = """
+This image includes {A} and {B} | {A} and {B} are present in this image
+This image shows {A} and {B} | {A} and {B} are depicted in this image
+{A} and {B} appear in this image | This image features {A} and {B} | This image contains {A} and {B}
+There are {A} and {B} in this image | {A} and {B} can be seen in this image
+{A} and {B} are visible in this image | This is an image with {A} and {B}
+This image has {A} and {B} in it | You can see {A} and {B} in this image
+This image depicts both {A} and {B} | This image displays {A} and {B}
+This image presents {A} and {B} | {A} and {B} are shown in this image
+{A} and {B} are part of this image | {A} and {B} are found in this image
+Both {A} and {B} are in the picture | The picture shows {A} together with {B}
+This photo contains both {A} and {B} | The scene includes {A} as well as {B}
+"""
+_FIRST = """
+This image includes {A} but not {B} | {A} is present in this image but not {B}
+This image shows {A} but not {B} | This image features {A} but not {B}
+{A} appears in this image but not {B} | This image contains {A} but not {B}
+There is {A} but no {b} in this image | {A} can be seen in this image but {B} cannot
+{A} is visible in this image but {B} is not | This is an image with {A} but without {B}
+This image has {A} in it but not {B} | You can see {A} in this image but not {B}
+This image depicts {A} but not {B} | This image displays {A} but not {B}
+This image presents {A} and not {B} | {A} is shown in this image but {B} is not
+{A} is part of this image but {B} is not | {A} is found in this image but not {B}
+{A} occurs in this image while {B} does not | {A} is in the picture and {B} is not
+The picture shows {A} but no {b} | This photo contains {A} without {B}
+The scene includes {A} and excludes {B} | {A} is depicted in this image but {B} is missing
+"""
+_NEITHER = """
+This image includes neither {A} nor {B} | Neither {A} nor {B} are present in this image
+This image shows neither {A} nor {B} | Neither {A} nor {B} are depicted in this image
+Neither {A} nor {B} appear in this image | This image features neither {A} nor {B}
+This image contains neither {A} nor {B} | There is neither {A} nor {B} in this image
+Neither {A} nor {B} can be seen in this image | Neither {A} nor {B} is visible in this image
+This is an image without {A} or {B} | This image does not have {A} or {B} in it
+You can see neither {A} nor {B} in this image | This image depicts neither {A} nor {B}
+This image displays neither {A} nor {B} | This image presents neither {A} nor {B}
+Neither {A} nor {B} is shown in this image | Neither {A} nor {B} is part of this image
+Neither {A} nor {B} is found in this image | Neither {A} nor {B} is in the picture
+The picture shows neither {A} nor {B} | This photo contains no {a} and no {b}
+The scene includes neither {A} nor {B} | This image lacks both {A} and {B}
+"""
 TEMPLATES: dict[str, tuple[str, ...]] = {
     AFFIRMED: tuple(yes for yes, _ in _ONE),
     DENIED: tuple(no for _, no in _ONE),
-    TWO: (
-        "This image includes {A} and {B}", "{A} and {B} are present in this image",
-        "This image shows {A} and {B}", "{A} and {B} are depicted in this image",
-        "{A} and {B} appear in this image", "This image features {A} and {B}",
-        "This image contains {A} and {B}", "There are {A} and {B} in this image",
-        "{A} and {B} can be seen in this image", "{A} and {B} are visible in this image",
-        "This is an image with {A} and {B}", "This image has {A} and {B} in it",
-        "You can see {A} and {B} in this image", "This image depicts both {A} and {B}",
-        "This image displays {A} and {B}", "This image presents {A} and {B}",
-        "{A} and {B} are shown in this image", "{A} and {B} are part of this image",
-        "{A} and {B} are found in this image", "Both {A} and {B} are in the picture",
-        "The picture shows {A} together with {B}", "This photo contains both {A} and {B}",
-        "The scene includes {A} as well as {B}",
-    ),
-    HYBRID: (
-        "This image includes {A} but not {B}", "{A} is present in this image but not {B}",
-        "This image shows {A} but not {B}", "This image features {A} but not {B}",
-        "{A} appears in this image but not {B}", "This image contains {A} but not {B}",
-        "There is {A} but no {b} in this image", "{A} can be seen in this image but {B} cannot",
-        "{A} is visible in this image but {B} is not", "This is an image with {A} but without {B}",
-        "This image has {A} in it but not {B}", "You can see {A} in this image but not {B}",
-        "This image depicts {A} but not {B}", "This image displays {A} but not {B}",
-        "This image presents {A} and not {B}", "{A} is shown in this image but {B} is not",
-        "{A} is part of this image but {B} is not", "{A} is found in this image but not {B}",
-        "{A} occurs in this image while {B} does not", "{A} is in the picture and {B} is not",
-        "The picture shows {A} but no {b}", "This photo contains {A} without {B}",
-        "The scene includes {A} and excludes {B}", "{A} is depicted in this image but {B} is missing",
-    ),
-    NEITHER: (
-        "This image includes neither {A} nor {B}", "Neither {A} nor {B} are present in this image",
-        "This image shows neither {A} nor {B}", "Neither {A} nor {B} are depicted in this image",
-        "Neither {A} nor {B} appear in this image", "This image features neither {A} nor {B}",
-        "This image contains neither {A} nor {B}", "There is neither {A} nor {B} in this image",
-        "Neither {A} nor {B} can be seen in this image", "Neither {A} nor {B} is visible in this image",
-        "This is an image without {A} or {B}", "This image does not have {A} or {B} in it",
-        "You can see neither {A} nor {B} in this image", "This image depicts neither {A} nor {B}",
-        "This image displays neither {A} nor {B}", "This image presents neither {A} nor {B}",
-        "Neither {A} nor {B} is shown in this image", "Neither {A} nor {B} is part of this image",
-        "Neither {A} nor {B} is found in this image", "Neither {A} nor {B} is in the picture",
-        "The picture shows neither {A} nor {B}", "This photo contains no {a} and no {b}",
-        "The scene includes neither {A} nor {B}", "This image lacks both {A} and {B}",
-    ),
-}  # fmt: skip
+    TWO: tuple(re.split(r" \| |\n", _BOTH.strip())),
+    HYBRID: tuple(re.split(r" \| |\n", _FIRST.strip())),
+    NEITHER: tuple(re.split(r" \| |\n", _NEITHER.strip())),
+}
 
 #: Pairs of objects that occur in COCO and in the miniature world.
-PAIRS: tuple[tuple[str, str], ...] = (
-    ("dog", "cat"), ("car", "bicycle"), ("cup", "chair"), ("boat", "airplane"), ("person", "umbrella"),
-    ("apple", "banana"), ("laptop", "clock"), ("bird", "sheep"),
-)  # fmt: skip
+_PAIRS = "dog/cat car/bicycle cup/chair boat/airplane person/umbrella apple/banana laptop/clock bird/sheep"
+PAIRS: list[tuple[str, str]] = [(a, b) for a, _, b in (pair.partition("/") for pair in _PAIRS.split())]
 
 
 class Sentence(NamedTuple):
@@ -126,10 +126,6 @@ class Sentence(NamedTuple):
     group: str
     template: int
     first: bool  # whether {A} is the pair's first object, else its second
-
-    @property
-    def published(self) -> bool:
-        return self.template < PUBLISHED
 
 
 def fill(template: str, a: str, b: str, article: str = "a_an") -> str:
@@ -232,51 +228,35 @@ def _mean_cosine(group: np.ndarray) -> float:
     return float((total @ total - (points**2).sum()) / (n * (n - 1)))
 
 
-BATCH = 32  # sentences encoded at once
-
-
 def run(options: AnalyseConfig) -> None:
     """The command. Raises UserError or MetricError."""
-    pairs, out = options.pairs() or list(PAIRS), options.out
+    pairs, out = options.pairs() or PAIRS, options.out
     chosen = {name: None if name.startswith("sentence:") else models.choose(name) for name in options.model}
     short = [net.name if net else Path(name).name.removeprefix("sentence:") for name, net in chosen.items()]
-    labels = {
-        name: name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)
-    }
+    labels = [name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)]
     atomic.make_folder(out)
     device = processes.Processes().device(options.device)
     if device == "cpu":  # a result does not depend on the number of cores
         processes.one_thread()
     sets = [sentences(pair, options.article) for pair in pairs]
     texts = list(dict.fromkeys(s.text for group in sets for s in group))
-    clusters = ["/".join(sorted(pair)) for pair in pairs]
-    rows: list[dict[str, Any]] = []
+    rows: list[Figure] = []
     coordinates: list[dict[str, Any]] = []
-    for name, choice in chosen.items():
+    for label, (name, choice) in zip(labels, chosen.items(), strict=True):
         encoded = _encoded(name, choice, texts, device)
         features = [np.stack([encoded[s.text] for s in group]) for group in sets]
-        values = list(map(measure, features))
-        for metric in MEASURES:
-            estimate = statistics.mean([value[metric] for value in values], clusters)
-            if estimate is not None and estimate.low is not None and estimate.high is not None:
-                least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
-                low, high = max(least, estimate.low), min(1.0, estimate.high)
-                estimate = replace(estimate, low=low, high=high)
-            rows.append(frames.figure(estimate, unit="", model=labels[name], metric=metric))
-        named = {True: f"A = {pairs[0][0]}", False: f"A = {pairs[0][1]}"}
+        rows += _measured([measure(each) for each in features], pairs, label)
         for key, _, groups in PLOTS:
             places = [index for index, s in enumerate(sets[0]) if s.group in groups]
-            points = components(features[0][places]).tolist()
-            coordinates += [
-                {"plot": key, "model": labels[name], "group": s.group, "template": s.template,
-                 "first": named[s.first], "sentence": s.text, "x": x, "y": y}
-                for s, (x, y) in zip((sets[0][k] for k in places), points, strict=True)
-            ]  # fmt: skip
+            for index, (x, y) in zip(places, components(features[0][places]).tolist(), strict=True):
+                text, group, template, first = sets[0][index]
+                what = {"plot": key, "model": label, "group": group, "template": template}
+                what |= {"first": f"A = {pairs[0][not first]}", "sentence": text}
+                coordinates.append({**what, "x": x, "y": y})
     for metric, (_, chance) in MEASURES.items():
         if chance is not None:
-            row = frames.number(chance, unit="", model=CHANCE, metric=metric)
-            rows.append({**row, "source": "chance"})
-    figures = frames.label(frames.frame(rows), benchmark="templates")
+            rows.append({**frames.number(chance, unit="", model=CHANCE, metric=metric), "source": "chance"})
+    figures = frames.frame(rows, benchmark="templates")
     note = (
         f"Means over {len(pairs)} pairs of objects ({', '.join(map('/'.join, pairs))}), ± and [ ]: "
         "95 % interval over pairs. A small share between polarities together with a high cosine to the own "
@@ -284,19 +264,36 @@ def run(options: AnalyseConfig) -> None:
         "paper's."
     )
     page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
-    files = report.write(out, figures, page, ("md", "csv", "plots", "html"))
+    written = report.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
         [(_, files)] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
         atomic.write_bytes(out / f"{key}.png", files["png"])
-    atomic.write_text(out / "coordinates.csv", drawn.round(6).to_csv(index=False, lineterminator="\n"))
-    written = [
-        {"pair": "/".join(pair), **s._asdict(), "published": s.published}
+    said = [
+        {"pair": "/".join(pair), **s._asdict()}
         for pair, group in zip(pairs, sets, strict=True)
         for s in group
     ]
-    atomic.write_text(out / "sentences.csv", pd.DataFrame(written).to_csv(index=False, lineterminator="\n"))
-    print(report.headline(figures, [MEASURED], [note], report.places(out, files, 0)), end="")
+    named = pd.DataFrame(said).assign(published=lambda table: table["template"] < PUBLISHED)
+    for name, table in (("coordinates", drawn.round(6)), ("sentences", named)):
+        atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    print(report.headline(figures, [MEASURED], [note], report.places(out, written, 0)), end="")
+
+
+def _measured(
+    values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
+) -> list[Figure]:
+    """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
+    rows = []
+    for metric in MEASURES:
+        clusters = ["/".join(sorted(pair)) for pair in pairs]
+        estimate = statistics.mean([value[metric] for value in values], clusters)
+        if estimate is not None and estimate.low is not None and estimate.high is not None:
+            least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
+            low, high = max(least, estimate.low), min(1.0, estimate.high)
+            estimate = replace(estimate, low=low, high=high)
+        rows.append(frames.figure(estimate, unit="", model=model, metric=metric))
+    return rows
 
 
 def scatter(points: pd.DataFrame) -> plots.Canvas:
@@ -316,7 +313,7 @@ def scatter(points: pd.DataFrame) -> plots.Canvas:
 def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str) -> dict[str, np.ndarray]:
     """Sentence -> its features."""
     reference = name if choice is None else choice.reference
-    model = metrics.load_dual(reference, device=device, batch_size=BATCH)
+    model = metrics.load_dual(reference, device=device, batch_size=32)
     features = dict(zip(texts, model.encode_text(texts), strict=True))
     for text, row in features.items():
         if not np.isfinite(row).all():
@@ -325,9 +322,7 @@ def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str
 
 
 CHANCE = "without structure"
-COLORS = {
-    AFFIRMED: plots.BLUE, DENIED: plots.RED, TWO: "#0891b2", HYBRID: plots.VIOLET, NEITHER: "#be123c",
-}  # fmt: skip
+COLORS = dict(zip(GROUPS, (plots.BLUE, plots.RED, "#0891b2", plots.VIOLET, "#be123c"), strict=True))
 _TITLES = {name: title for name, (title, _) in MEASURES.items()}
 
 
