@@ -121,7 +121,7 @@ _ENDS = (
     Column("unscored", _GAP, tables.count("unscored")),
 )
 #: What the command prints.
-GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _ENDS)
+GAPS = Table("gaps", "Negation gaps, points", (Row("test"), Row("model"), Row("source")), _ENDS, {})
 
 
 def sections(board: pd.DataFrame) -> list[Section]:

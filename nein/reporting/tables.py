@@ -97,18 +97,18 @@ COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored"
 
 @dataclass(frozen=True)
 class Table:
-    """key: file and anchor name; rows: the columns of the frame that name a row, from left to right; where:
-    the figures that the table is about, as `figures.select` takes them."""
+    """key: anchor name; rows: the columns of the frame that name a row, from left to right; where: the
+    figures that the table is about, as `figures.select` takes them, by default those of the task `key`."""
 
     key: str
     title: str
     rows: Sequence[Row]
     columns: Sequence[Column]
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] | None = None
     note: str = ""
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
-        figures = frames.select(figures, **self.where)
+        figures = frames.select(figures, **({"task": self.key} if self.where is None else self.where))
         lines: dict[tuple[str, ...], list[Figure]] = {}
         for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)

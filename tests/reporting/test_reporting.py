@@ -11,7 +11,7 @@ from nein.reporting import cards, figures, format, plots, report, tables
 from nein.reporting.scores import ScoreTable
 
 VARIANTS = tables.Column(by="variant", where={"metric": "accuracy"})
-TABLES = (tables.Table("accuracy", "Accuracy", (tables.Row("model"),), (VARIANTS, *tables.COUNTS)),)
+TABLES = (tables.Table("accuracy", "Accuracy", (tables.Row("model"),), (VARIANTS, *tables.COUNTS), {}),)
 
 
 def rows(right):

@@ -180,6 +180,7 @@ REMEDIES = Table(
         Column("dollars", {"metric": "dollars"}, tables.value(2)),
         Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
     ),
+    where={},
     note="Gap: what is reached when a thing is told minus when it is denied; here its change, in "
     "points. Closes, worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
 )  # fmt: skip

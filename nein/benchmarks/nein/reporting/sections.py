@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nein.benchmarks import controls, paired
@@ -15,7 +15,7 @@ from nein.reporting import figures as frames
 from nein.reporting import format, labels, plots
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Column, Row, Table, count, entry, estimate, p_value, value
+from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value, value
 from nein.statistics import two_way
 from nein.wording.families import CELLS
 from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
@@ -32,7 +32,7 @@ def heading(metric: str) -> str:
 METRIC = Row("metric", names=heading)
 
 
-def _columns(of: str, shown: Mapping[str, Any], show: Callable[..., str] | None = None) -> list[Column]:
+def _columns(of: str, shown: Mapping[str, Any], show: Show | None = None) -> list[Column]:
     """A column under every title, of the figures that have the entry in the column `of` of the frame."""
     return [Column(title, {of: name}, show or estimate()) for title, name in shown.items()]
 
@@ -56,15 +56,9 @@ def _unscored(figures: Sequence[Figure]) -> str:
 def _metrics() -> Column:
     """A column per metric, also of plug-ins: asked for anew by every report."""
     every = tuple(METRICS)
-    better = {name: METRICS[name].higher_is_better for name in every}
-    return Column(
-        by="metric",
-        where={"metric": every},
-        show=shown,
-        names=heading,
-        order=every,
-        higher_is_better=better.get,
-    )
+    better = {name: METRICS[name].higher_is_better for name in every}.get
+    where = {"metric": every}
+    return Column("", where, shown, by="metric", names=heading, order=every, higher_is_better=better)
 
 
 def _attempted(figures: Sequence[Figure]) -> str:
@@ -78,11 +72,9 @@ def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
 
 def results() -> list[Table]:
     """Table 3, in two parts as the paper has it."""
-    task = {"task": "results"}
-    columns = (
-        _metrics(), Column("n", task, count()), Column("unscored", task, _unscored),
-        Column("refused", {"task": "refusals"}, _refused),
-    )  # fmt: skip
+    task, refused = {"task": "results"}, {"task": "refusals"}
+    unscored, refusals = Column("unscored", task, _unscored), Column("refused", refused, _refused)
+    columns = (_metrics(), Column("n", task, count()), unscored, refusals)
     parts = (("results_quality", "Image quality"), ("results_presence", "Removal and retention"))
     where = {"task": ("results", "refusals"), "group": ("", ALL)}
     return [
@@ -96,107 +88,125 @@ def _refused(figures: Sequence[Figure]) -> str:
 
 
 REFUSALS = Table(
-    "refusals", "Refused by the editor", (*RUN, Row("group", "negative instruction")),
-    (Column("refused %"), Column("refused", show=_refused)), {"task": "refusals"},
-    "Requests that the editor or its service declined: in no score, and sent again only with "
+    "refusals",
+    "Refused by the editor",
+    (*RUN, Row("group", "negative instruction")),
+    (Column("refused %"), Column("refused", show=_refused)),
+    note="Requests that the editor or its service declined: in no score, and sent again only with "
     "retry_refused.",
-)  # fmt: skip
-
-
+)
 LIMIT = Table(
-    "limit", "FID for N to infinity", RUN, (Column("FID"), Column("from", show=count())),
+    "limit",
+    "FID for N to infinity",
+    RUN,
+    (Column("FID"), Column("from", show=count())),
     {"task": "limit", "metric": "fid", "refused": ""},
     "FID is biased upward by about 1/N; jackknife estimate for N to infinity. The interval of FID itself is "
     "that of another sample of N images; compare FIDs at equal N.",
-)  # fmt: skip
-_LEVELS = Column(by="level", show=shown, order=tuple(map(str, range(10))))
-_NS = Column("n of each", show=lambda figures: ", ".join(dict.fromkeys(str(f["n"]) for f in figures)))
-_FAMILY = Row("group", "family")
+)
+
+
+def _scored(figures: Sequence[Figure]) -> str:
+    n, unscored = figures[0]["n"], figures[0]["unscored"]
+    return format.number(n / (n + unscored or 1), "%")
+
+
+def _reasons(figures: Sequence[Figure]) -> str:
+    return "; ".join(f"{n} × {why}" for why, n in list(frames.reasons(figures[0]).items())[:3])
+
+
+def _of_each(figures: Sequence[Figure]) -> str:
+    return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
 
 def _curve(axis: str, which: str) -> plots.Plot:
-    title = "Edits that obey a negation, by what is known of the pictures, by number of"
-    return plots.plot(
-        axis.replace(" ", "_"),
-        f"{title} {axis}{which}, 95 % intervals",
-        {"task": "difficulty", "metric": "obeyed", "axis": axis},
-        plots.curves,
-        x="level",
-        line="group",
-        panel=("model", "variant"),
-        axes=(f"{axis}, how many", "obeyed, per cent"),
-        names={name: name.replace("_", " ") for name in CONSTRUCTIONS},
-    )
+    title = f"Edits that obey a negation, by what is known of the pictures, by number of {axis}{which}"
+    names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
+    how: Any = {"axes": (f"{axis}, how many", "obeyed, per cent"), "panel": ("model", "variant")}
+    where = {"task": "difficulty", "metric": "obeyed", "axis": axis}
+    key, title = axis.replace(" ", "_"), f"{title}, 95 % intervals"
+    return plots.plot(key, title, where, plots.curves, x="level", line="group", names=names, **how)
 
 
 def families() -> Section:
     """By family of negation and, where it is known, by what makes a sentence difficult."""
-    by_family = Table(
-        "families", "By family of negation", (*RUN, _FAMILY), (_metrics(), Column("n", show=_attempted)),
-        {"task": "families", "metric": _of_presence()},
-    )  # fmt: skip
-    by_difficulty = Table(
-        "difficulty", "By family and difficulty", (*RUN, _FAMILY, METRIC, Row("axis", "how many")),
-        (_LEVELS, _NS), {"task": "difficulty", "metric": _of_presence()},
-    )  # fmt: skip
+    rows, which = [*RUN, Row("group", "family")], {"metric": _of_presence()}
+    columns = [_metrics(), Column("n", show=_attempted)]
+    by_family = Table("families", "By family of negation", rows, columns, {"task": "families", **which})
+    rows = [*rows, METRIC, Row("axis", "how many")]
+    columns = [
+        Column(by="level", show=shown, order=tuple(map(str, range(10)))),
+        Column("n of each", show=_of_each),
+    ]
+    where = {"task": "difficulty", **which}
+    by_difficulty = Table("difficulty", "By family and difficulty", rows, columns, where)
     curves = [_curve(OTHERS, ", without a denial above"), _curve(DEPTH, "")]
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
 
 
 COVERAGE = Table(
-    "coverage", "Coverage", (*RUN, Row("metric", names=lambda name: METRICS[name].title)),
-    (Column("attempted", show=_attempted), Column("scored", show=count()),
-     Column("scored %", show=lambda figures: format.number(figures[0]["n"] / (
-         figures[0]["n"] + figures[0]["unscored"] or 1), "%")),
-     Column("unscored", show=count("unscored")),
-     Column("commonest reasons", show=lambda figures: "; ".join(
-         f"{n} × {why}" for why, n in list(frames.reasons(figures[0]).items())[:3]))),
+    "coverage",
+    "Coverage",
+    (*RUN, Row("metric", names=lambda name: METRICS[name].title)),
+    (
+        Column("attempted", show=_attempted),
+        Column("scored", show=count()),
+        Column("scored %", show=_scored),
+        Column("unscored", show=count("unscored")),
+        Column("commonest reasons", show=_reasons),
+    ),
     {"task": "results", "source": ""},
-)  # fmt: skip
+)
 _BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
 _GAP = {"statistic": "gap"}
 GAP = Table(
-    "gap", "Negation gap", _BY_JUDGE,
-    (*_columns("statistic", {'"Remove the X."': "remove", "negative": "negative"}),
-     Column("gap (points)", _GAP, higher_is_better=False), Column("ratio", {"statistic": "ratio"}),
-     Column("p", _GAP, p_value()), Column("pairs", _GAP, count())),
-    {"task": "gap"},
-    'Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples from '
-    "the same noise. Gap: the paired difference. Ratio: – where nothing was removed.",
-)  # fmt: skip
+    "gap",
+    "Negation gap",
+    _BY_JUDGE,
+    (
+        *_columns("statistic", {'"Remove the X."': "remove", "negative": "negative"}),
+        Column("gap (points)", _GAP, higher_is_better=False),
+        Column("ratio", {"statistic": "ratio"}),
+        Column("p", _GAP, p_value()),
+        Column("pairs", _GAP, count()),
+    ),
+    note='Removal in per cent when told "Remove the X." and when told that X is absent, for the same samples '
+    "from the same noise. Gap: the paired difference. Ratio: – where nothing was removed.",
+)
 GAP_BY_TEMPLATE = Table(
-    "gap_by_template", "Negation gap by template", (*_BY_JUDGE, Row("group", "negative instruction")),
-    (Column("gap (points)"), Column("pairs", show=count())), {"task": "gap_by_template"},
-    "Paired by sample, intervals clustered by source image; not corrected for looking at many templates.",
-)  # fmt: skip
+    "gap_by_template",
+    "Negation gap by template",
+    (*_BY_JUDGE, Row("group", "negative instruction")),
+    (Column("gap (points)"), Column("pairs", show=count())),
+    note="Paired by sample, intervals clustered by source image; not corrected for their number.",
+)
 _PART = {"statistic": "part"}
 MINIMAL_PAIRS = Table(
-    "minimal_pairs", "Minimal pairs: what decides the edit", _BY_JUDGE,
-    (*(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
-     *(Column(f"{part} part", {**_PART, "group": part}) for part in two_way.PARTS),
-     Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
-     Column("judge right before %", {"statistic": "agrees"}),
-     Column("n", _PART, count()), Column("unscored", _PART, count("unscored"))),
-    {"task": "minimal_pairs"},
-    "The object affirmed or denied, there or absent in the picture that is edited. Change in presence in "
-    "points: seen by the judge after the edit, less seen by it before. Judge right before: how often it says "
-    "of the unedited pictures what the data do. An editor that does what it is told has +100 of text, -100 "
-    "of picture, 0 of interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 "
-    "throughout.",
-)  # fmt: skip
-BREAKDOWNS = {
-    "by_template": "negative instruction", "by_object": "object", "by_size": "size of the source image",
-}  # fmt: skip
+    "minimal_pairs",
+    "Minimal pairs: what decides the edit",
+    _BY_JUDGE,
+    (
+        *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
+        *(Column(f"{part} part", {**_PART, "group": part}) for part in two_way.PARTS),
+        Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
+        Column("judge right before %", {"statistic": "agrees"}),
+        Column("n", _PART, count()),
+        Column("unscored", _PART, count("unscored")),
+    ),
+    note="The object affirmed or denied, there or absent in the picture that is edited. Change in presence "
+    "in points: seen by the judge after the edit, less seen before. Judge right before: how often it says of "
+    "the unedited pictures what the data do. An editor that obeys has +100 of text, -100 of picture, 0 of "
+    "interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 throughout.",
+)
+BREAKDOWNS = {"by_template": "negative instruction", "by_object": "object"}
+BREAKDOWNS |= {"by_size": "size of the source image"}
 
 
 def breakdowns() -> list[Table]:
-    columns = (
-        Column(by="metric", names=heading, order=tuple(METRICS)), Column("samples", show=_attempted)
-    )  # fmt: skip
-    return [
-        Table(task, f"By {title}", (*RUN, Row("group", title)), columns, {"task": task})
-        for task, title in BREAKDOWNS.items()
-    ]
+    metrics = Column(by="metric", names=heading, order=tuple(METRICS))
+    columns = (metrics, Column("samples", show=_attempted))
+    rows = {key: (*RUN, Row("group", title)) for key, title in BREAKDOWNS.items()}
+    return [Table(key, f"By {title}", rows[key], columns) for key, title in BREAKDOWNS.items()]
 
 
 def comparisons(out_of_reach: str = "") -> Table:
@@ -207,82 +217,112 @@ def comparisons(out_of_reach: str = "") -> Table:
 
 
 CALIBRATION = Table(
-    "calibration", "Judges on known truth", (Row("judge"), Row("group", "pictures")),
-    (*_columns("metric", {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}),
-     *_columns("metric", {"present": "sensitivity", "absent": "specificity"}, count()),
-     *_columns("metric", {"unscored": "sensitivity"}, count("unscored"))),
-    {"task": "calibration"},
-    "Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that are "
-    "not seen; ROC-AUC of the soft score. Clustered by picture.",
-)  # fmt: skip
+    "calibration",
+    "Judges on known truth",
+    (Row("judge"), Row("group", "pictures")),
+    (
+        *_columns("metric", {"sensitivity": "sensitivity", "specificity": "specificity", "ROC-AUC": "auc"}),
+        *_columns("metric", {"present": "sensitivity", "absent": "specificity"}, count()),
+        *_columns("metric", {"unscored": "sensitivity"}, count("unscored")),
+    ),
+    note="Sensitivity: share of objects that are there and are seen; specificity: share of absent ones that "
+    "are not seen; ROC-AUC of the soft score. Clustered by picture.",
+)
+_CONTROL = {"metric": ("fall", "same")}
 CONTROLS = Table(
-    "controls", "Judges under controls", (Row("judge"), Row("group", "control", controls.TITLES)),
-    (*_columns("metric", {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}),
-     Column("n", {"metric": ("fall", "same")}, count()),
-     Column("unscored", {"metric": ("fall", "same")}, count("unscored")),
-     Column("flag", {"metric": ("fall", "same")}, entry("flag"))),
-    {"task": "controls"},
-    "Questions about objects that are there, with the picture or the question changed. A judge that looks "
-    "and reads says yes less often (fall, in points; flagged where the interval reaches 0), and answers the "
-    "same on a mirrored picture or with yes and no swapped (flagged where the interval ends below "
-    f"{100 * controls.STEADY:.0f} %). Clustered by picture.",
-)  # fmt: skip
+    "controls",
+    "Judges under controls",
+    (Row("judge"), Row("group", "control", controls.TITLES)),
+    (
+        *_columns(
+            "metric", {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
+        ),
+        Column("n", _CONTROL, count()),
+        Column("unscored", _CONTROL, count("unscored")),
+        Column("flag", _CONTROL, entry("flag")),
+    ),
+    note="Questions about objects that are there, with the picture or the question changed. A judge that "
+    "looks and reads says yes less often (fall, in points; flagged where the interval reaches 0), and "
+    "answers the same on a mirrored picture or with yes and no swapped (flagged where the interval ends "
+    f"below {100 * controls.STEADY:.0f} %). Clustered by picture.",
+)
 BEST_OF = Table(
-    "best-of", "The best of several edits", RUN,
-    tuple(Column(f"gain ({by})", {"metric": name, "statistic": "gain"}) for name, by in REMOVALS.items()),
-    {"task": "best-of"},
-    "Gain in Removal of the chosen edit over the editor's own, the first candidate, in points over the "
+    "best-of",
+    "The best of several edits",
+    RUN,
+    _columns("metric", {f"gain ({by})": name for name, by in REMOVALS.items()}),
+    note="Gain in Removal of the chosen edit over the editor's own, the first candidate, in points over the "
     "samples scored in both; the judge that chose may be the one that scores (removal: VQA).",
-)  # fmt: skip
+)
 CORRECTED = Table(
-    "corrected", "Corrected for the judge's error", (*RUN, METRIC),
-    (*_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
-     Column("not corrected because", {"statistic": "corrected"}, entry("refused"))),
-    {"task": "corrected"},
-    "Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. The "
-    "interval contains that of the raw figure and of both error rates.",
-)  # fmt: skip
+    "corrected",
+    "Corrected for the judge's error",
+    (*RUN, METRIC),
+    (
+        *_columns("statistic", {"as judged": "judged", "corrected": "corrected"}),
+        Column("not corrected because", {"statistic": "corrected"}, entry("refused")),
+    ),
+    note="Rogan-Gladen: as if the judge erred on the edited pictures as often as on those of known truth. "
+    "The interval contains that of the raw figure and of both error rates.",
+)
+_LABELLED = {"statistic": "labelled"}
 LABELLED = Table(
-    "labelled", "Removal with people's labels", (*RUN, METRIC),
-    (*_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
-     Column("labels", {"statistic": "labelled"}, count()),
-     Column("more labels for ± 5 points", {"statistic": "labelled"}, entry("more")),
-     Column("not given because", {"statistic": "labelled"}, entry("refused"))),
-    {"task": "labelled"},
-    "Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples are "
-    "random. With ± 5 points for each of two runs a gap of 10 points between them is found with probability "
-    "0.8; \"more samples\": the verdicts alone leave more doubt than that. Partly gone is not gone.",
-)  # fmt: skip
+    "labelled",
+    "Removal with people's labels",
+    (*RUN, METRIC),
+    (
+        *_columns("statistic", {"as judged": "judged", "with labels": "labelled"}),
+        *(
+            Column("labels", _LABELLED, count()),
+            Column("more labels for ± 5 points", _LABELLED, entry("more")),
+        ),
+        Column("not given because", _LABELLED, entry("refused")),
+    ),
+    note="Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples "
+    "are random. With ± 5 points for each of two runs a gap of 10 points between them is found with "
+    'probability 0.8; "more samples": the verdicts alone leave more doubt. Partly gone is not gone.',
+)
+_SEES = {"sees what people see %": "sensitivity", "sees none where people see none %": "specificity"}
+_SAME = Column("samples", {"statistic": "same"}, count())
 JUDGE_PEOPLE = Table(
-    "judge_people", "The judges against people",
+    "judge-people",
+    "The judges against people",
     (Row("metric", "judge", REMOVALS), Row("by"), Row("group", "")),
-    (*_columns("statistic", {"same verdict %": "same", "sees what people see %": "sensitivity",
-                             "sees none where people see none %": "specificity"}),
-     Column("labels", {"statistic": "same"}, count())),
-    {"task": "judge-people"},
-)  # fmt: skip
+    (*_columns("statistic", {"same verdict %": "same", **_SEES}), dataclasses.replace(_SAME, title="labels")),
+)
+_AGREE = {"same verdict %": "same", "Cohen's kappa": "kappa", "Krippendorff's alpha": "alpha"}
 AGREEMENT = Table(
-    "agreement", "Agreement of the judges", RUN,
-    (*_columns("statistic", {"same verdict %": "same", "Cohen's kappa": "kappa",
-                             "Krippendorff's alpha": "alpha"}),
-     Column("samples", {"statistic": "same"}, count())),
-    {"task": "agreement"},
-    "Removal by VQA against removal by detection. – where there is one verdict only.",
-)  # fmt: skip
+    "agreement",
+    "Agreement of the judges",
+    RUN,
+    (*_columns("statistic", _AGREE), _SAME),
+    note="Removal by VQA against removal by detection. – where there is one verdict only.",
+)
 PEOPLE = [LABELLED, JUDGE_PEOPLE, labels.AGREEMENT]
 _ASKED = ("original questions", "negated questions")
+
+
+def _both(figures: Sequence[Figure]) -> str:
+    return f"{round((figures[0]['value'] or 0) * figures[0]['n'])} of {figures[0]['n']}"
+
+
+def _unread(figures: Sequence[Figure]) -> str:
+    return str(sum(figure["unscored"] for figure in figures))
+
+
 NEGVQA = Table(
-    "negvqa", "The judge on NegVQA", (Row("used", "judge of"), Row("judge", "class"), Row("asked")),
-    (*(Column(name, {"statistic": name}) for name in (*_ASKED, "negation gap")),
-     Column("both right", {"statistic": "both"},
-            lambda figures: f"{round((figures[0]['value'] or 0) * figures[0]['n'])} of {figures[0]['n']}"),
-     Column("unscored answers", {"statistic": _ASKED},
-            lambda figures: str(sum(figure["unscored"] for figure in figures)))),
-    {"task": "negvqa"},
-    "Two-choice questions and their negations, put to the judge (same weights and settings) that decided "
-    "about the runs named first; per cent right, chance 50. A judge with a gap must not be asked negated "
-    "questions: Removal and Retention ask it affirmative ones only.",
-)  # fmt: skip
+    "negvqa",
+    "The judge on NegVQA",
+    (Row("used", "judge of"), Row("judge", "class"), Row("asked")),
+    (
+        *(Column(name, {"statistic": name}) for name in (*_ASKED, "negation gap")),
+        Column("both right", {"statistic": "both"}, _both),
+        Column("unscored answers", {"statistic": _ASKED}, _unread),
+    ),
+    note="Two-choice questions and their negations, put to the judge (same weights and settings) that "
+    "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
+    "negated questions: Removal and Retention ask it affirmative ones only.",
+)
 
 
 def _change(figures: Sequence[Figure]) -> str:
@@ -293,34 +333,45 @@ def _change(figures: Sequence[Figure]) -> str:
     return format.number(paper - fixed, by["fixed"]["unit"], sign=True)
 
 
+def _ns(figures: Sequence[Figure]) -> str:
+    return str(figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures)))
+
+
 _BOTH = {"statistic": ("fixed", "paper")}
 PROTOCOLS = Table(
-    "protocols", "Published protocol against the mended one",
+    "protocols",
+    "Published protocol against the mended one",
     (*RUN, METRIC, Row("quirk", names={"all": "all of them"})),
-    (*_columns("statistic", {"fixed": "fixed", "paper": "paper"}), Column("change", _BOTH, _change),
-     Column("samples that flip", {"statistic": "flips"}),
-     Column("n (fixed / paper)", _BOTH, lambda figures: str(
-         figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures))))),
-    {"task": "protocols"},
-    "; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
+    (
+        *_columns("statistic", {"fixed": "fixed", "paper": "paper"}),
+        Column("change", _BOTH, _change),
+        Column("samples that flip", {"statistic": "flips"}),
+        Column("n (fixed / paper)", _BOTH, _ns),
+    ),
+    note="; ".join(f"{name}: {text}" for name, text in QUIRKS.items())
     + ". From the recorded answers; no model was run. These need another run: "
     + ", ".join(f"{option} ({text})" for option, text in NOT_FROM_EVIDENCE.items())
     + ".",
-)  # fmt: skip
+)
+
+
+def _bytes(figures: Sequence[Figure]) -> str:
+    return f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH
 
 
 COSTS = Table(
-    "costs", "Costs", (*RUN, Row("stage"), Row("device")),
-    (Column("samples", {"metric": "samples"}), Column("seconds", {"metric": "seconds"}, value(1)),
-     Column("samples/s", {"metric": "rate"}),
-     *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"},
-               lambda figures: f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH)),
-    {"task": "costs"},
-    "Seconds: summed over blocks, which run in parallel. Memory: peak of the process.",
-)  # fmt: skip
-
-
-_JUDGES = {"removal_vqa": plots.BLUE, "removal_ovd": plots.RED}
+    "costs",
+    "Costs",
+    (*RUN, Row("stage"), Row("device")),
+    (
+        Column("samples", {"metric": "samples"}),
+        Column("seconds", {"metric": "seconds"}, value(1)),
+        Column("samples/s", {"metric": "rate"}),
+        *_columns("metric", {"memory": "host_bytes", "GPU memory": "device_bytes"}, _bytes),
+    ),
+    note="Seconds: summed over blocks, which run in parallel. Memory: peak of the process.",
+)
+_TOLD = {"remove": 'told "Remove the X."', "negative": "told that X is absent", "add": 'told "Add a X."'}
 REMOVAL = plots.plot(
     "gap",
     "Removal by instruction, with 95 % intervals clustered by source image",
@@ -331,12 +382,7 @@ REMOVAL = plots.plot(
     panel=("metric",),
     order=("remove", "negative", "add", *REMOVALS),
     axis="Removal, per cent",
-    names={
-        **REMOVALS,
-        "remove": 'told "Remove the X."',
-        "negative": "told that X is absent",
-        "add": 'told "Add a X."',
-    },
+    names={**REMOVALS, **_TOLD},
     colors={"remove": plots.BLUE, "negative": plots.RED, "add": plots.GREEN},
 )
 GAPS = plots.plot(
@@ -350,7 +396,7 @@ GAPS = plots.plot(
     panel=("model",),
     order=(*REMOVALS, *TEMPLATES),
     names=REMOVALS,
-    colors=_JUDGES,
+    colors={"removal_vqa": plots.BLUE, "removal_ovd": plots.RED},
     axis="gap in Removal, points",
     limits=None,
 )
@@ -381,32 +427,18 @@ RELIABILITY = plots.plot(
     diagonal=True,
     axes=("soft score", "per cent really present"),
 )
-
-
 _PAIRS = Section("minimal_pairs", "Minimal pairs", [MINIMAL_PAIRS], [PARTS])
 
 
 def of_runs() -> list[Section]:
     """What an evaluation writes."""
-    return [
-        Section("results", "Results", [*results(), LIMIT, REFUSALS]),
-        families(),
-        _PAIRS,
-        Section("gap", "Negation gap", [GAP_BY_TEMPLATE], [GAPS]),
-    ]
+    shown = Section("results", "Results", [*results(), LIMIT, REFUSALS])
+    return [shown, families(), _PAIRS, Section("gap", "Negation gap", [GAP_BY_TEMPLATE], [GAPS])]
 
 
 def page(out_of_reach: str) -> list[Section]:
     """What the report shows. out_of_reach: see `comparisons`."""
-    about_judges = [
-        CALIBRATION,
-        CONTROLS,
-        BEST_OF,
-        CORRECTED,
-        AGREEMENT,
-        *PEOPLE,
-        NEGVQA,
-    ]
+    about_judges = [CALIBRATION, CONTROLS, BEST_OF, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
