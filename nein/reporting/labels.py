@@ -55,13 +55,10 @@ class Item:
 
 def write_page(path: Path, title: str, how: str, questions: Sequence[Question], items: Sequence[Item]) -> str:
     """Writes the page of a sheet; returns the sheet's name, a hash of all that it shows."""
-    facts: dict[str, Any] = {
-        "questions": [{**asdict(q), "answers": list(q.answers.items())} for q in questions],
-        "items": [asdict(item) for item in items],
-    }  # fmt: skip
+    asked = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
+    facts: dict[str, Any] = {"questions": asked, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
-    values = {"facts": page.script_json(facts)}
-    part = page.Part("labels", "Labels", page.TEMPLATES, lambda: values)
+    part = page.Part("labels", "Labels", page.TEMPLATES, lambda: {"facts": page.script_json(facts)})
     atomic.write_text(path, page.render(page.Page(title, how, parts=[part])))
     return str(facts["sheet"])
 
@@ -143,14 +140,10 @@ def raters(
     for rater in dict.fromkeys(row["rater"] for row in rows):
         own = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
         answers = [row[question.key] for row in own for question in questions if row[question.key]]
-        known = [row for row in own if row["item"] in gold]
-        right = sum(row[questions[0].key] == gold[row["item"]] for row in known)
-        usual = [Counter(row[q.key] for row in own if row["item"] not in gold) for q in questions]
-        always = [
-            f"{q.key}: always '{next(iter(counts))}'"
-            for q, counts in zip(questions, usual, strict=True)
-            if len(counts) == 1 and counts.total() >= FEW
-        ]
+        known = [row[questions[0].key] == gold[row["item"]] for row in own if row["item"] in gold]
+        usual = {q.key: Counter(row[q.key] for row in own if row["item"] not in gold) for q in questions}
+        same = {key: counts for key, counts in usual.items() if len(counts) == 1 and counts.total() >= FEW}
+        always = [f"{key}: always '{next(iter(counts))}'" for key, counts in same.items()]
         seconds = [float(row["seconds"]) for row in own if row["seconds"].replace(".", "", 1).isdigit()]
         what: dict[str, Any] = {"task": "raters", "rater": rater}
         yield number(len(own), unit="count", statistic="labelled", remark="; ".join(always), **what)
@@ -159,24 +152,32 @@ def raters(
         middle = plain.median(seconds) if seconds else None
         yield number(middle, unit="", statistic="seconds", **what)
         if known:
-            yield number(right / len(known), unit="%", n=len(known), statistic="gold", **what)
+            yield number(sum(known) / len(known), unit="%", n=len(known), statistic="gold", **what)
 
 
+_OF_GOLD = {"statistic": "gold"}
 RATERS = Table(
-    "raters", "Raters", (Row("rater"),),
-    (Column("items", {"statistic": "labelled"}, value()),
-     Column("cannot tell %", {"statistic": "unsure"}, value()),
-     Column("seconds (median)", {"statistic": "seconds"}, value(1)),
-     Column("right where known %", {"statistic": "gold"}, value()),
-     Column("of", {"statistic": "gold"}, count()),
-     Column("remark", {"statistic": "labelled"}, entry("remark"))),
-    {"task": "raters"},
-)  # fmt: skip
+    "raters",
+    "Raters",
+    (Row("rater"),),
+    (
+        Column("items", {"statistic": "labelled"}, value()),
+        Column("cannot tell %", {"statistic": "unsure"}, value()),
+        Column("seconds (median)", {"statistic": "seconds"}, value(1)),
+        Column("right where known %", _OF_GOLD, value()),
+        Column("of", _OF_GOLD, count()),
+        Column("remark", {"statistic": "labelled"}, entry("remark")),
+    ),
+)
 AGREEMENT = Table(
-    "people", "Agreement of the raters", (Row("metric", "question"), Row("group", "raters")),
-    (Column("same answer %", {"statistic": "same"}), Column("Cohen's kappa", {"statistic": "kappa"}),
-     Column("Krippendorff's alpha", {"statistic": "alpha"}),
-     Column("items", {"statistic": ("same", "alpha")}, count())),
-    {"task": "people"},
-    "About the items that both, or at least two, labelled; \"cannot tell\" is no label.",
-)  # fmt: skip
+    "people",
+    "Agreement of the raters",
+    (Row("metric", "question"), Row("group", "raters")),
+    (
+        Column("same answer %", {"statistic": "same"}),
+        Column("Cohen's kappa", {"statistic": "kappa"}),
+        Column("Krippendorff's alpha", {"statistic": "alpha"}),
+        Column("items", {"statistic": ("same", "alpha")}, count()),
+    ),
+    note='About the items that both, or at least two, labelled; "cannot tell" is no label.',
+)

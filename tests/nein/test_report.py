@@ -5,8 +5,8 @@ import pytest
 
 from nein import metrics, statistics
 from nein.benchmarks.nein import figures, paper_numbers
-from nein.benchmarks.nein.reporting import judge_tables, protocols, report
-from nein.benchmarks.nein.reporting.protocols import NoEvidence, Rules, verdict
+from nein.benchmarks.nein.reporting import calibrations, protocols, report
+from nein.benchmarks.nein.reporting.protocols import NoEvidence, verdict
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
@@ -50,7 +50,7 @@ def test_what_choosing_the_best_of_several_edits_gains_is_over_the_editors_own_e
     own = write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, None]})
     chosen = write_run(tmp_path, "ip2p+best-of-2-removal", "negative", {"removal_vqa": [1.0, 0.0, 1.0, 1.0]})
     chosen.note_model("editor", "x", {"mended": {"arm": "best-of"}})
-    [gain] = judge_tables.best_of([RunDir(run.path) for run in (own, chosen)])
+    [gain] = calibrations.best_of([RunDir(run.path) for run in (own, chosen)])
     assert (gain["task"], gain["metric"]) == ("best-of", "removal_vqa")
     assert (gain["model"], gain["n"], gain["value"]) == (chosen.name, 3, pytest.approx(1 / 3))
 
@@ -214,7 +214,8 @@ def test_the_evidence_of_one_protocol_gives_the_scores_of_the_other(own, other):
     recorded, expected = scored(own), scored(other, "own")
     for metric in protocols.MOVES:
         if metric != "fid":
-            values = [verdict(metric, row_of(score), Rules(other, other)) for score in recorded[metric]]
+            quirks = ("answers", "objects") if other == "paper" else ()
+            values = [verdict(metric, row_of(score), quirks) for score in recorded[metric]]
             assert values == [score.value for score in expected[metric]], metric
     assert expected["removal_vqa"] != scored("fixed" if other == "paper" else "paper")["removal_vqa"]
     if own == other:  # asking for the record changes no score
@@ -229,12 +230,12 @@ def row_of(score):
 
 def test_quirks_apart_differ_and_without_the_other_protocols_answers_there_is_no_guess():
     rows = [row_of(score) for score in scored("fixed")["retention_vqa"]]
-    settings = [Rules(), Rules(answers="paper"), Rules(objects="paper"), Rules("paper", "paper")]
-    assert len({tuple(verdict("retention_vqa", row, rules) for row in rows) for rules in settings}) == 4
+    settings = [(), ("answers",), ("objects",), ("answers", "objects")]
+    assert len({tuple(verdict("retention_vqa", row, quirks) for row in rows) for quirks in settings}) == 4
     record = row_of(scored("fixed", "own")["retention_vqa"][0])
-    assert verdict("retention_vqa", record, Rules()) == record["value"]
+    assert verdict("retention_vqa", record) == record["value"]
     with pytest.raises(NoEvidence, match="evidence: own"):
-        verdict("retention_vqa", record, Rules("paper", "paper"))
+        verdict("retention_vqa", record, ("answers", "objects"))
 
 
 def test_a_run_is_read_under_both_protocols_and_failures_move_the_denominator(evaluate, make_data, tmp_path):

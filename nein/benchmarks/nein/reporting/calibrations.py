@@ -1,4 +1,4 @@
-"""Calibrated judges: what `nein calibrate` wrote, and the figures that follow of it."""
+"""The judges of a report as figures: their calibration, agreement, grades, and figures corrected by them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from nein.benchmarks import controls
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein.reporting.judge_tables import beside
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.reporting.figures import figure
+from nein.engine.folder import Folder, runs_below
+from nein.reporting import figures as frames
+from nein.reporting.figures import figure, number
 from nein.statistics import calibration
 from nein.statistics.calibration import Corrected, Rates
+from nein.statistics.estimates import Estimate, bounded_mean
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
-#: What a calibration's two files hold, as far as it is read back.
-_FACTS: Mapping[str, Mapping[str, Any]] = {
-    "vqa": {"kind": str, "fingerprint": str, "article": (str, None)},
-    "ovd": {"kind": str, "fingerprint": str, "threshold": (float, None)},
-}
-_VERDICT = {
-    "set": str, "cluster": str, "role": str, "present": bool, "score": (float, None),
-    "verdict_fixed": (bool, None), "verdict_paper": (bool, None), "control?": str,
-}  # fmt: skip
+#: What of its manifest a judge must have in common with a run, besides its fingerprint.
+_OPTIONS = {"vqa": "article", "ovd": "threshold"}
+_VERDICTS = {"verdict_fixed": (bool, None), "verdict_paper": (bool, None), "score": (float, None)}
+_ROW = {"set": str, "cluster": str, "role": str, "present": bool, "control?": str, **_VERDICTS}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Calibration:
 
     def fits(self, run: RunDir) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
-        option = "article" if self.kind == "vqa" else "threshold"
+        option = _OPTIONS[self.kind]
         same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
         return same and run.about.get("config", {}).get(option) == self.manifest[option]
 
@@ -62,12 +61,11 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
         if not files and explicit:
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
-            manifest, lines = atomic.read_json(file), file.with_suffix(".jsonl")
-            kind = str(manifest.get("kind")) if isinstance(manifest, dict) else ""
-            if kind not in _FACTS or not lines.is_file():
+            manifest, lines = atomic.read_json(file, dict), file.with_suffix(".jsonl")
+            if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            manifest = atomic.read_json(file, _FACTS[kind])
-            rows = atomic.read_lines(lines, _VERDICT)
+            atomic.check(manifest, {"fingerprint": str, _OPTIONS[kind]: (str, float, None)}, f"'{file}'")
+            rows = atomic.read_lines(lines, _ROW)
             plain, of_controls = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
             calibrations.append(Calibration(kind, manifest, plain, of_controls))
     return calibrations
@@ -77,18 +75,29 @@ def judged(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Ite
     """Rows of the frame: error rates by set of images (task "calibration", sets in `group`), controls,
     reliability, and the corrected figures of runs."""
     for judge in calibrations:
-        yield from controls.figures(judge.rows, judge.controls, KINDS[judge.kind])
+        title = KINDS[judge.kind]
+        yield from controls.figures(judge.rows, judge.controls, title)
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
                 rate = judge.rates(protocol, where=where)
-                name = f"{KINDS[judge.kind]} ({protocol})" if judge.kind == "vqa" else KINDS[judge.kind]
+                what: dict[str, Any] = {"task": "calibration", "group": where or "all"}
+                what["judge"] = f"{title} ({protocol})" if judge.kind == "vqa" else title
                 for metric in ("sensitivity", "specificity", "auc"):
-                    yield figure(
-                        getattr(rate, metric), unit="%", unscored=rate.n_unscored, task="calibration",
-                        metric=metric, judge=name, group=where or "all",
-                    )  # fmt: skip
-    yield from reliability(calibrations)
+                    estimate, lost = getattr(rate, metric), rate.n_unscored
+                    yield figure(estimate, unit="%", unscored=lost, metric=metric, **what)
+        yield from _reliability(judge, title)
     yield from corrected(loaded, calibrations) if calibrations else ()
+
+
+def _reliability(judge: Calibration, title: str) -> Iterator[dict[str, Any]]:
+    """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
+    bin in `score`); the calibration error stands in `group`, the name of its panel."""
+    if rows := [row for row in judge.rows if row["score"] is not None]:
+        scores, present, clusters = ([row[name] for row in rows] for name in ("score", "present", "cluster"))
+        bins, error = calibration.reliability(scores, present, clusters)
+        what: dict[str, Any] = {"task": "reliability", "metric": "present", "judge": title}
+        what["group"] = f"{title}: calibration error {error:.3f}"
+        yield from (figure(share, unit="%", score=repr(score), **what) for score, share in bins)
 
 
 def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
@@ -98,7 +107,8 @@ def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> 
             entry = figures.estimate(run.of(metric), metric)
             if entry is None:
                 continue
-            what, _, kind = metric.rpartition("_")
+            what: Any = metric.rpartition("_")[0]
+            kind = metric.rpartition("_")[2]
             judge = next((known for known in calibrations if known.kind == kind and known.fits(run)), None)
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:
@@ -109,18 +119,85 @@ def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> 
             yield from beside(entry, result, "corrected", run, metric)
 
 
-def reliability(calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
-    """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
-    bin in `score`); the calibration error stands in `group`, the name of its panel."""
-    for judge in calibrations:
-        rows = [row for row in judge.rows if row["score"] is not None]
-        if not rows:
+def beside(
+    judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str
+) -> Iterator[dict[str, Any]]:
+    """A figure as judged, and what is made of it."""
+    what: dict[str, Any] = {"task": how, "metric": metric, **_of(run)}
+    yield figure(judged, unit="%", statistic="judged", **what)
+    ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
+    yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
+
+
+def _of(run: RunDir) -> dict[str, Any]:
+    return {"model": run.name, "variant": run.track}
+
+
+def agreements(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
+    """How far the two removal judges agree on the same edited pictures (task "agreement")."""
+    for run in loaded:
+        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
+        if not clusters:
             continue
-        scores, present, clusters = ([row[name] for row in rows] for name in ("score", "present", "cluster"))
-        bins, error = calibration.reliability(scores, present, clusters)
-        name = KINDS[judge.kind]
-        for score, share in bins:
-            yield figure(
-                share, unit="%", score=repr(score), task="reliability", metric="present",
-                judge=name, group=f"{name}: calibration error {error:.3f}",
-            )  # fmt: skip
+        first, second = (run.values(metric) for metric in REMOVALS)
+        kappa = calibration.cohen_kappa(first, second, run.sources)
+        alpha = calibration.krippendorff_alpha([first, second], run.sources)
+        what: dict[str, Any] = {"task": "agreement", "metric": "removal", **_of(run)}
+        yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
+        yield figure(kappa, unit="", statistic="kappa", **what)
+        yield figure(alpha, unit="", statistic="alpha", **what)
+
+
+def best_of(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
+    """Of every arm that chooses the best of several edits, the gain in Removal over the editor's own edits of
+    the same samples (task "best-of")."""
+    by_place = {(run.out, run.editor, run.track): run for run in loaded}
+    for run in loaded:
+        own = by_place.get((run.out, run.editor.partition("+best-of-")[0], run.track))
+        if own is None or run.model("editor").get("mended", {}).get("arm") != "best-of":
+            continue
+        for metric in (name for name in REMOVALS if name in run.metrics and name in own.metrics):
+            chosen, first, clusters = run.of(metric).pair(own.of(metric))
+            gain = bounded_mean(chosen - first, clusters, -1.0, 1.0)
+            yield figure(gain, unit="points", task="best-of", metric=metric, statistic="gain", **_of(run))
+
+
+#: How a graded judge was asked, and what was read.
+_ASKED = {
+    ("letters", "generated"): "for the letter",
+    ("options", "generated"): "about each option: the only yes",
+    ("options", "logprob"): "about each option: the likelier yes",
+}
+#: What is shown of a grade -> which figure it is.
+_GRADE = {
+    "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
+    "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
+    "negation gap": {"task": "gap", "metric": "gap"},
+    "both": {"task": "outcomes", "metric": "both"},
+}
+
+
+def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """How well the judges that decide Removal answer questions and their negations (task "negvqa"), by the
+    runs of `nein negvqa --model judge` below the folders. Raises UserError."""
+    for path in paths:
+        runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
+        runs = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
+        if not runs:
+            raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
+        for manifest, file in runs:
+            yield from _graded(loaded, manifest, frames.read(file))
+
+
+def _graded(
+    loaded: Sequence[RunDir], manifest: Mapping[str, Any], grade: pd.DataFrame
+) -> Iterator[dict[str, Any]]:
+    judge, asking = manifest["models"]["model"], manifest["identity"]["asking"]
+    used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
+    what = {"task": "negvqa", "metric": "accuracy", "variant": "", "category": "", "model": ""}
+    what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
+    overall = frames.select(grade, headline="yes", protocol="fixed", category="Average")
+    for statistic, where in _GRADE.items():
+        row = frames.pick(overall, **where) or {}
+        asked = _ASKED[asking, row["scoring"]]
+        yield {**row, **what, "asked": asked, "statistic": statistic, "fingerprint": judge["judge"]}

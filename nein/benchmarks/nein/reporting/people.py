@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.nein import figures
-from nein.benchmarks.nein.reporting.judge_tables import beside
+from nein.benchmarks.nein.reporting.calibrations import beside
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -19,32 +20,34 @@ from nein.reporting.labels import UNSURE, Labelled, Question
 from nein.reporting.tables import Column, Row, Table, count
 from nein.statistics import bounded_mean, calibration
 
+_GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
+_KEPT = {"mostly": "mostly", "some": "some changes", "changed": "changed"}
 #: What is asked about one edit; `gone` decides about Removal.
 QUESTIONS = (
-    Question("gone", "Is it gone?", {
-        "gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE,
-    }),
-    Question("kept", "Is the rest of the picture kept?", {
-        "mostly": "mostly", "some": "some changes", "changed": "changed",
-    }),
+    Question("gone", "Is it gone?", _GONE),
+    Question("kept", "Is the rest of the picture kept?", _KEPT),
     Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
-)  # fmt: skip
+)
 #: What counts as removed: an object of which a part is left is not. None: no label.
-REMOVED = {
-    "gone": 1.0, "1": 1.0, "yes": 1.0, "partly": 0.0, "there": 0.0, "0": 0.0, "no": 0.0, UNSURE: None,
-    "": None,
-}  # fmt: skip
-BETTER = Question("better", "Which edit is better: is it gone, is the rest kept?", {
-    "left": "left", "right": "right", "tie": "tie", "both bad": "both bad",
-})  # fmt: skip
+REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
+REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
+_SIDES = {"left": 1.0, "right": 0.0, "tie": 0.5, "both bad": 0.5}
+BETTER = Question(
+    "better", "Which edit is better: is it gone, is the rest kept?", {name: name for name in _SIDES}
+)
 PREFERRED = Table(
-    "preferred", "Which edit people prefer", (Row("first", "A"), Row("second", "B")),
-    (Column("A is better %", {"statistic": "first"}), Column("labels", {"statistic": "first"}, count()),
-     *(Column(f"{name} %", {"statistic": name}) for name in ("tie", "both bad")),
-     *(Column(f"{by} chooses as people %", {"statistic": name}) for name, by in REMOVALS.items())),
-    {"task": "preferred"},
-    "Ties and two bad edits count as half. A judge chooses where it finds the object gone in one of the two.",
-)  # fmt: skip
+    "preferred",
+    "Which edit people prefer",
+    (Row("first", "A"), Row("second", "B")),
+    (
+        Column("A is better %", {"statistic": "first"}),
+        Column("labels", {"statistic": "first"}, count()),
+        *(Column(f"{name} %", {"statistic": name}) for name in ("tie", "both bad")),
+        *(Column(f"{by} chooses as people %", {"statistic": name}) for name, by in REMOVALS.items()),
+    ),
+    note="Ties and two bad edits count as half. A judge chooses where it finds the object gone in one of the "
+    "two.",
+)
 KEY = ("editor", "track", "id")
 
 
@@ -53,52 +56,47 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
     rows: list[Labelled] = []
     verdicts: dict[tuple[str, ...], float | None] = {}
+    allowed = ", ".join(filter(None, REMOVED))
     for file in files:
         for line, row in atomic.read_csv(file, (*KEY, "gone")):
             row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
+            where = f"'{file}', line {line}:"
             if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
-                raise UserError(
-                    f"'{file}', line {line}: expected editor, track, id and gone "
-                    f"({', '.join(filter(None, REMOVED))}), not {row}."
-                )
+                raise UserError(f"{where} expected editor, track, id and gone ({allowed}), not {row}.")
             key = (row["rater"], *(row[name] for name in KEY))
             if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
                 raise UserError(
-                    f"'{file}', line {line}: '{row['id']}' of {row['editor']}/{row['track']} has another "
-                    "label above; keep the agreed one, or name each rater in a column rater."
+                    f"{where} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
+                    "the agreed one, or name each rater in a column rater."
                 )
             rows.append(row)
     return rows
 
 
-def shares(rows: Sequence[Labelled]) -> dict[tuple[str, str], dict[str, float]]:
-    """(editor, track) -> sample id -> share of the raters with a label who find the object gone."""
-    every: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in rows:
-        if (value := REMOVED[row["gone"]]) is not None:
-            every.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
-    return {run: {name: sum(given) / len(given) for name, given in ids.items()} for run, ids in every.items()}
-
-
 def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
-    known, found = shares(rows), []
+    said: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if (value := REMOVED[row["gone"]]) is not None:
+            said.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
+    #: Of every sample the share of the raters with a label who find the object gone.
+    known = {key: {name: statistics.mean(given) for name, given in ids.items()} for key, ids in said.items()}
     runs = {(run.editor, run.track): run for run in loaded}
     if not known.keys() & runs.keys():
         given, here = ("; ".join("/".join(key) for key in keys) or "none" for keys in (known, runs))
         raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
-    for key, of_run in known.items():
-        run = runs.get(key)
-        if run and (stranger := next((name for name in of_run if name not in run.index), None)):
+    found = []
+    for key, run in ((key, run) for key, run in runs.items() if key in known):
+        if stranger := next((name for name in known[key] if name not in run.index), None):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
-    for key, run in runs.items():
         for metric in REMOVALS:
-            entry, of_run = figures.estimate(run.of(metric), metric), known.get(key, {})
-            if entry is not None and of_run:
-                result = calibration.prediction_powered(run.values(metric), of_run, run.sources)
-                needed = "more samples" if result.needed is None else str(max(0, result.needed - len(of_run)))
-                found += [row | {"more": needed} for row in beside(entry, result, "labelled", run, metric)]
+            if (entry := figures.estimate(run.of(metric), metric)) is not None:
+                result = calibration.prediction_powered(run.values(metric), known[key], run.sources)
+                more = "more samples"
+                if result.needed is not None:
+                    more = str(max(0, result.needed - len(known[key])))
+                found += [row | {"more": more} for row in beside(entry, result, "labelled", run, metric)]
     found += against(runs, known)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
@@ -141,7 +139,7 @@ def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[di
     verdicts = {(run.label, metric): run.values(metric) for run in loaded for metric in REMOVALS}
     hits: list[tuple[Any, ...]] = []
     for row in (row for row in rows if row["better"]):
-        name, value = row["id"], {"left": 1.0, "right": 0.0}.get(row["better"], 0.5)
+        name, value = row["id"], _SIDES[row["better"]]
         sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
         sources = {run.label: run.sources[name] for run in sides if run is not None and name in run.index}
         if len(sources) < 2:

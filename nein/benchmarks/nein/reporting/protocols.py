@@ -6,17 +6,13 @@ of the Frechet distance. No model is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from nein.benchmarks.nein.figures import read_features
-from nein.benchmarks.nein.runs import RunDir
-from nein.metrics import METRICS
+from nein.benchmarks.nein.runs import NOT_EDITED, RunDir
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.reporting.figures import number
-
-Rule = Literal["paper", "fixed"]
 
 #: Named quirk -> what the paper's side of it does.
 QUIRKS = {
@@ -27,9 +23,8 @@ QUIRKS = {
     "denominator": "samples without an edited picture count as failures (constant denominators of the "
     "scripts)",
 }
-#: Quirks of `--protocol paper`. The denominator of the released scripts is shown beside it: the protocol here
-#: leaves failed edits unscored.
-IN_PROTOCOL = ("answers", "objects", "reference")
+#: Metric -> the quirks that move it. That of the denominator is of the released scripts and not of
+#: `--protocol paper`, which leaves failed edits unscored.
 MOVES = {
     "removal_vqa": ("answers", "denominator"),
     "retention_vqa": ("answers", "objects", "denominator"),
@@ -44,126 +39,102 @@ NOT_FROM_EVIDENCE = {
     "models.ovd_backend": "the detector's resize",
     "models.vqa_quantization": "the judge's dtype",
 }
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Which side of every quirk is taken."""
-
-    answers: Rule = "fixed"
-    objects: Rule = "fixed"
-    denominator: Rule = "fixed"
-
-
-#: No quirk, and all of `--protocol paper`.
+#: A metric without any quirk, and with all of `--protocol paper`.
 FIXED, ALL = "", "all"
-#: Metric -> the ways to read its scores: without any quirk, with each of them, and with all.
-SIDES = {
-    metric: {
-        FIXED: Rules(),
-        **{quirk: Rules(**{quirk: "paper"}) for quirk in quirks},  # type: ignore[arg-type]
-        **({ALL: Rules("paper", "paper")} if len(set(quirks) & set(IN_PROTOCOL)) > 1 else {}),
-    }
-    for metric, quirks in MOVES.items()
-    if metric != "fid"
-}
 
 
 class NoEvidence(ValueError):
     """The record does not hold what the other protocol needs."""
 
 
-def verdict(metric: str, row: Mapping[str, Any], rules: Rules) -> float | None:
-    """The value of a score row under `rules`; None: unscored. `row`: `value`, `reason`, `detail`.
+def verdict(metric: str, row: Mapping[str, Any], quirks: Collection[str] = ()) -> float | None:
+    """The value of a score row with these quirks of the paper; None: unscored. `row`: `reason`, `detail`.
 
     Raises NoEvidence when the other protocol's questions were not asked (`evidence: own`).
     """
     detail = row["detail"]
-    if str(row["reason"]).startswith("not edited: "):
-        return 0.0 if rules.denominator == "paper" else None
-    if metric == "removal_vqa":
-        if "answer" not in detail:
-            return None
-        if rules.answers == "paper":
-            return float(paper_removed(detail["answer"]))
-        seen = parse_yes_no(detail["answer"])
-        return None if seen is None else float(not seen)
+    if str(row["reason"]).startswith(NOT_EDITED):
+        return 0.0 if "denominator" in quirks else None
+    if metric.startswith("retention_"):
+        return _retention(metric.removeprefix("retention_"), detail, quirks) if "before" in detail else None
     if metric == "removal_ovd":
         return float(detail["score"] <= detail["threshold"]) if "score" in detail else None
-    if metric.startswith("retention_"):
-        return _retention(metric.removeprefix("retention_"), detail, rules)
-    raise AssertionError(f"no protocol changes {metric}")
-
-
-def _retention(kind: str, detail: Mapping[str, Any], rules: Rules) -> float | None:
-    if "before" not in detail:
+    if "answer" not in detail:
         return None
-    if "objects_of" not in detail:
-        if detail["protocol"] != rules.objects or (kind == "vqa" and detail["protocol"] != rules.answers):
-            raise NoEvidence(f"retention_{kind} was scored with evidence: own")
-        objects = detail["objects"]
+    if "answers" in quirks:
+        return float(paper_removed(detail["answer"]))
+    seen = parse_yes_no(detail["answer"])
+    return None if seen is None else float(not seen)
+
+
+def _retention(kind: str, detail: Mapping[str, Any], quirks: Collection[str]) -> float | None:
+    objects_of, answers_of = ("paper" if quirk in quirks else "fixed" for quirk in ("objects", "answers"))
+    if "objects_of" in detail:
+        objects = detail["objects_of"][objects_of]
+    elif detail["protocol"] != objects_of or (kind == "vqa" and detail["protocol"] != answers_of):
+        raise NoEvidence(f"retention_{kind} was scored with evidence: own")
     else:
-        objects = detail["objects_of"][rules.objects]
+        objects = detail["objects"]
+    before, after = detail["before"], detail["after"]
     if kind == "ovd":
         objects = list(dict.fromkeys(objects))
-
-    def present(reply: Any) -> bool | None:
-        if kind == "ovd":
-            return bool(reply > detail["threshold"])
-        return paper_present(reply) if rules.answers == "paper" else parse_yes_no(reply)
-
-    before, after = detail["before"], detail["after"]
-    if any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
+    elif any(isinstance(before[name], Mapping) for name in objects):  # the judge failed on one
         return None
-    held = [name for name in objects if present(before[name]) is True]
+    held = [name for name in objects if _is_present(before[name], kind, detail, answers_of)]
     if not held or any(isinstance(after[name], Mapping) for name in held):
         return None
-    seen = [present(after[name]) for name in held]
+    seen = [_is_present(after[name], kind, detail, answers_of) for name in held]
     return None if None in seen else sum(map(bool, seen)) / len(held)
 
 
-def rows(run: RunDir) -> list[dict[str, Any]]:
+def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: str) -> bool | None:
+    if kind == "ovd":
+        return bool(reply > detail["threshold"])
+    return paper_present(reply) if answers_of == "paper" else parse_yes_no(reply)
+
+
+def rows(run: RunDir) -> Iterator[dict[str, Any]]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
     values: dict[tuple[str, str], dict[str, float | None]] = {}
     refused: dict[tuple[str, str], str] = {}
     for row in run.score_rows():
-        metric = row["metric"]
-        for quirk, rules in SIDES.get(metric, {}).items():
-            side = values.setdefault((metric, quirk), {})
+        moves = MOVES.get(row["metric"], ())
+        in_protocol = tuple(quirk for quirk in moves if quirk != "denominator")
+        sides: dict[str, tuple[str, ...]] = {FIXED: (), **{quirk: (quirk,) for quirk in moves}}
+        if len(in_protocol) > 1:
+            sides[ALL] = in_protocol
+        for side, quirks in sides.items() if moves else ():
+            known = values.setdefault((row["metric"], side), {})
             try:
-                side[row["id"]] = verdict(metric, row, rules)
+                known[row["id"]] = verdict(row["metric"], row, quirks)
             except NoEvidence as error:
-                refused[metric, quirk] = f"{error}; score again with evidence: both"
-    found = []
-    for metric, quirk in values:
+                refused[row["metric"], side] = f"{error}; score again with evidence: both"
+    what: dict[str, Any] = {"task": "protocols", "model": run.name, "variant": run.track}
+    for metric, quirk in sorted(values, key=lambda key: [*MOVES].index(key[0])):
         if quirk == FIXED:
             continue
-        note = refused.get((metric, FIXED)) or refused.get((metric, quirk)) or ""
-        fixed, paper = ({} if note else values[metric, side] for side in (FIXED, quirk))
-        flips = None if note else sum(fixed[name] != paper[name] for name in fixed)
-        scored = ([value for value in side.values() if value is not None] for side in (fixed, paper))
-        before, after = ((sum(side) / len(side) if side else None, len(side)) for side in scored)
-        found += _shift(metric, quirk, before, after, flips, note)
-    features = read_features(run) if run.corpus().get("fid", {}).get("value") is not None else None
-    if features is not None and len(once := features.unique_targets()) > 1:
-        from nein.metrics.fid import frechet_distance
-
-        targets = features.target, features.target[once]
-        fixed_, paper_ = ((frechet_distance(features.edited, real), len(features.ids)) for real in targets)
-        found += _shift("fid", "reference", fixed_, paper_, None)
-    what = {"task": "protocols", "model": run.name, "variant": run.track}
-    return [{**row, **what} for row in sorted(found, key=lambda row: list(MOVES).index(row["metric"]))]
+        why = refused.get((metric, FIXED)) or refused.get((metric, quirk), "")
+        named = {**what, "metric": metric, "quirk": quirk, "note": why}
+        fixed, paper = ({} if why else values[metric, side] for side in (FIXED, quirk))
+        for statistic, side_of in (("fixed", fixed), ("paper", paper)):
+            scored = [value for value in side_of.values() if value is not None]
+            mean = sum(scored) / len(scored) if scored else None
+            yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
+        flips = None if why else sum(fixed[name] != paper[name] for name in fixed)
+        yield number(flips, unit="count", statistic="flips", **named)
+    if run.corpus().get("fid", {}).get("value") is not None:
+        yield from _of_fid(run, **what)
 
 
-def _shift(
-    metric: str, quirk: str, fixed: tuple[Any, int], paper: tuple[Any, int], flips: int | None, note: str = ""
-) -> list[dict[str, Any]]:
-    unit = "%" if METRICS[metric].unit == "per cent" else ""
-    what: dict[str, Any] = {"metric": metric, "quirk": quirk, "note": note}
-    return [
-        number(fixed[0], unit=unit, n=fixed[1], statistic="fixed", **what),
-        number(paper[0], unit=unit, n=paper[1], statistic="paper", **what),
-        number(flips, unit="count", statistic="flips", **what),
-    ]
+def _of_fid(run: RunDir, **what: Any) -> Iterator[dict[str, Any]]:
+    from nein.metrics.fid import frechet_distance
+
+    features = read_features(run)
+    if features is None or len(once := features.unique_targets()) < 2:
+        return
+    what |= {"metric": "fid", "quirk": "reference", "note": "", "n": len(features.ids)}
+    for statistic, targets in (("fixed", features.target), ("paper", features.target[once])):
+        yield number(frechet_distance(features.edited, targets), unit="", statistic=statistic, **what)
+    yield number(None, unit="count", statistic="flips", **what | {"n": None})

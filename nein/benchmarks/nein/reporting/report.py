@@ -19,7 +19,6 @@ from nein.benchmarks.nein.edit import idle
 from nein.benchmarks.nein.reporting import (
     calibrations,
     comparisons,
-    judge_tables,
     people,
     protocols,
     sections,
@@ -74,11 +73,11 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     negative = [run for run in loaded if run.track == "negative"] or loaded
     compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
-    rows = [*compared, *judge_tables.agreements(loaded), *calibrations.judged(loaded, judges)]
-    rows += [*costs(loaded), *judge_tables.best_of(loaded)]
+    rows = [*compared, *calibrations.agreements(loaded), *calibrations.judged(loaded, judges)]
+    rows += [*costs(loaded), *calibrations.best_of(loaded)]
     if options.labels:
         rows += people.labelled(loaded, people.read(options.labels))
-    rows += judge_tables.grades(loaded, judge_tables.read_grades(options.judge_grade))
+    rows += calibrations.grades(loaded, options.judge_grade)
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
