@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nein.benchmarks import compare as comparing
 from nein.benchmarks import registry
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.benchmarks.runner import Benchmark, Finished
@@ -36,7 +37,16 @@ def compare(options: CompareConfig) -> str:
     if unfinished:
         names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
         print(f"not compared because not complete: {names}", file=sys.stderr)
-    return benchmark.compare(finished, options)
+    sides = benchmark.sides(finished, options)
+    if len(sides) < 2:
+        track = getattr(options, "track", "all")
+        more = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
+        raise UserError(f"A comparison needs two runs; {len(sides)} complete run is there{more}.")
+    pairs = comparing.chosen([*sides], options.baseline)
+    rows = comparing.comparisons(sides, pairs, options.metrics, options.family)
+    if not rows:
+        raise UserError("These runs have no metric in common; score them with the same --metrics.")
+    return comparing.printed(options.format, rows, benchmark.name)
 
 
 def _finished(benchmark: Benchmark, paths: list[Path]) -> tuple[list[Finished], list[Path]]:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 
-from nein.benchmarks import paired
+from nein.benchmarks import compare
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.groups import FORMATS
 from nein.config.options import Options
@@ -184,17 +184,14 @@ class Benchmark:
         """The rows by which runs are compared, one of every sample, metric and variant."""
         return self.decides(table, folder)
 
-    def compare(self, finished: Sequence[Finished], options: Any) -> str:
-        """What `nein compare` prints."""
-        if len(finished) < 2:
-            raise UserError("A comparison needs two runs, and one is there.")
-        tables = {run.name: ScoreTable.read(run.folder.path / SCORES) for run in finished}
-        scores = {run.name: self.compared(tables[run.name], run.folder) for run in finished}
-        pairs = paired.chosen(list(scores), options.baseline)
-        rows = paired.comparisons(scores, pairs, self.gap, options.metrics, options.family)
-        if not rows:
-            raise UserError("These runs have no metric in common.")
-        return paired.printed(options.format, frames.frame(rows, benchmark=self.name), [paired.COMPARISONS])
+    def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, compare.Side]:
+        """The runs that `nein compare` compares, by name."""
+        found = {}
+        for run in finished:
+            table = self.compared(ScoreTable.read(run.folder.path / SCORES), run.folder)
+            ends = [table.where(variant=name) for name in self.gap or ()]
+            found[run.name] = compare.Side(table, *ends)
+        return found
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
         """The negation gaps of runs on the same data: rows of `figures.gap` with the columns run (its name),

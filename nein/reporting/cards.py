@@ -119,40 +119,41 @@ class Samples:
 class _Index:
     """Of every card all that is needed to search, filter and order; the rest is handed on."""
 
-    def __init__(self) -> None:
-        self.cards: list[Card] = []
+    def __init__(self, samples: Samples) -> None:
+        self.samples, self.cards = samples, list[Card]()
 
     def chunks(self, cards: Iterable[Card]) -> Iterator[bytes]:
         """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
         coming = iter(cards)
         while part := [*itertools.islice(coming, CHUNK)]:
-            details = [
-                {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
-                for card in part
-            ]
             self.cards += [replace(card, pictures=(), lines=(), said=()) for card in part]
-            yield page.script_bytes(details)
+            yield page.script_bytes(
+                [
+                    {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
+                    for card in part
+                ]
+            )
 
-    def described(self, samples: Samples) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """JSON-serialisable, column by column."""
-        names = dict.fromkeys(name for card in self.cards for name, entries in card.facets.items() if entries)
+        cards, measures = self.cards, self.samples.measures
+        names = dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries)
+        facets = []
+        for name in names:
+            of_cards = [card.facets.get(name, ()) for card in cards]
+            places = {
+                entry: k for k, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(of_cards)))
+            }
+            chosen = [[places[entry] for entry in entries] for entries in of_cards]
+            facets.append({"name": name, "entries": [*places], "of": chosen})
         values = [
-            [
-                [card.values[member][measure] for card in self.cards]
-                for measure in range(len(samples.measures))
-            ]
-            for member in range(len(samples.members))
+            [[card.values[member][measure] for card in cards] for measure in range(len(measures))]
+            for member in range(len(self.samples.members))
         ]
-        return {
-            **vars(samples),
-            "ids": [card.id for card in self.cards],
-            "titles": [card.title for card in self.cards],
-            "asides": [card.aside for card in self.cards],
-            "facets": [_facet(name, [card.facets.get(name, ()) for card in self.cards]) for name in names],
-            "values": values,
-            "chosen": samples.chosen or next((m.name for m in samples.measures), ""),
-            "chunk": CHUNK,
-        }
+        texts = {f"{key}s": [getattr(card, key) for card in cards] for key in ("id", "title", "aside")}
+        chosen_first = self.samples.chosen or next((measure.name for measure in measures), "")
+        facts = {**vars(self.samples), **texts, "facets": facets, "values": values, "chunk": CHUNK}
+        return {**facts, "chosen": chosen_first}
 
 
 def browser(
@@ -169,12 +170,11 @@ def browser(
     beside which chunks lie that total more than `budget` bytes; None: all are inside."""
 
     def values() -> dict[str, Any]:
-        index = _Index()
+        index = _Index(samples)
         chunks = index.chunks(cards())
-        inside = page.store(out, chunks, budget) if out else [Markup(c.decode()) for c in chunks]
-        facts = {**index.described(samples), "folder": page.beside(out).name if out else ""}
-        outside = bool(index.cards) and not inside
-        return {"note": note, "index": page.script_json(facts), "chunks": inside, "outside": outside}
+        inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
+        facts = page.script_json({**index.facts(), "folder": page.beside(out).name if out else ""})
+        return {"note": note, "index": facts, "chunks": inside, "outside": bool(index.cards) and not inside}
 
     return Part("cards", title, TEMPLATES, values, scripts)
 
@@ -184,11 +184,6 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
     place when there are more."""
     chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
     return [identity for identity in ids if identity in chosen]
-
-
-def _facet(name: str, entries: Sequence[Sequence[str]]) -> dict[str, Any]:
-    index = {entry: k for k, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(entries)))}
-    return {"name": name, "entries": list(index), "of": [[index[e] for e in several] for several in entries]}
 
 
 def _said(said: CardReply | None) -> dict[str, Any] | None:

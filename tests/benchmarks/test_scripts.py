@@ -1,7 +1,6 @@
 """The scripts of `benchmarks/` run, at the smallest sizes their options allow."""
 
 import json
-import tracemalloc
 
 import pytest
 import torch
@@ -10,9 +9,9 @@ from transformers import MistralConfig, MistralModel
 
 from benchmarks import common, published, report, true_size
 from nein import statistics
-from nein.benchmarks import export
+from nein.benchmarks import compare
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.reporting import comparisons
+from nein.benchmarks.nein.reporting.report import sides
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.metrics import METRICS
 from nein.statistics.estimates import pairs as paired_values
@@ -27,8 +26,9 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
         RunDir(run.path).scored().write(run.path / "scores.csv")
     first, second = of_runs.load([runs])
+    both = sides([first, second]).values()
     for metric in ("l1", "removal_vqa"):
-        one, other, apart = comparisons.compared(first, second, metric)
+        one, other, apart = compare.compared(*both, metric)
         test = statistics.pairs_test(
             *paired_values(first.values(metric), second.values(metric), first.sources), METRICS[metric].span
         )
@@ -37,19 +37,6 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         estimate = test.difference.as_dict()
         assert {key: apart[key] for key in estimate} == pytest.approx(estimate)
         assert (apart["p"], one["value"], other["value"]) == pytest.approx((test.p, *test.means))
-
-
-@pytest.mark.usefixtures("often_swept")
-def test_tables_for_other_programs_hold_no_rows(tmp_path):
-    peaks = []
-    for count in (160, 320):
-        run = report.make(tmp_path / str(count), count, editors=1, side=8) / "editor-0" / "negative"
-        tracemalloc.start()
-        export.tables([run], tmp_path / "out")
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert (tmp_path / "out" / "scores.csv").read_text().count("\n") == 1 + 320 * 10
-    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path):

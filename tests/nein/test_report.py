@@ -5,7 +5,7 @@ import pytest
 
 from nein import metrics, statistics
 from nein.benchmarks.nein import figures, paper_numbers
-from nein.benchmarks.nein.reporting import calibrations, protocols, report
+from nein.benchmarks.nein.reporting import protocols, report
 from nein.benchmarks.nein.reporting.protocols import NoEvidence, verdict
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.engine.errors import UserError
@@ -44,15 +44,6 @@ def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_
         "| –", "4 are unscored in Removal (OVD)",  # missing, not zero
     ):  # fmt: skip
         assert said in text
-
-
-def test_what_choosing_the_best_of_several_edits_gains_is_over_the_editors_own_edits(tmp_path):
-    own = write_run(tmp_path, "ip2p", "negative", {"removal_vqa": [0.0, 0.0, 1.0, None]})
-    chosen = write_run(tmp_path, "ip2p+best-of-2-removal", "negative", {"removal_vqa": [1.0, 0.0, 1.0, 1.0]})
-    chosen.note_model("editor", "x", {"mended": {"arm": "best-of"}})
-    [gain] = calibrations.best_of([RunDir(run.path) for run in (own, chosen)])
-    assert (gain["task"], gain["metric"]) == ("best-of", "removal_vqa")
-    assert (gain["model"], gain["n"], gain["value"]) == (chosen.name, 3, pytest.approx(1 / 3))
 
 
 def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path):

@@ -112,7 +112,7 @@ def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
     gaps = {row["statistic"]: float(row["value"]) for row in shown}
     scored = [i for i in range(len(rows)) if i != 2]
     own = [sum(told[e](i) - denied[e](i) for i in scored) / len(scored) for e in ("ip2p", "magicbrush")]
-    first, second = own if shown[0]["first"] == "ip2p" else own[::-1]
+    first, second = own if shown[0]["first"] == "ip2p/negative" else own[::-1]
     assert gaps == pytest.approx({"first": first, "second": second, "difference": first - second})
     assert {row["unscored"] for row in shown if row["statistic"] == "difference"} == {"1"}
 

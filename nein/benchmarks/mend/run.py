@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nein import editors
-from nein.benchmarks import paired, registry
+from nein.benchmarks import compare, registry
 from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of
-from nein.benchmarks.runner import SCORES
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
@@ -27,7 +26,6 @@ from nein.reporting import figures as frames
 from nein.reporting import format, tables
 from nein.reporting.page import Page, Section
 from nein.reporting.report import headline, places, write
-from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 
 #: A change is none by chance where Holm's p is below this.
@@ -53,7 +51,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     for model_run in benchmark.runs(inner, executor.device):
         folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
     cost_rows = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
-    rows = paired.corrected([*compared(kind, folders)], "metric")
+    rows = compare.corrected([*compared(kind, folders)], "metric")
     for row in rows:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = verdicts(kind, rows, arms)
@@ -84,20 +82,14 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
     for arm in filter(None, folders):
-        both = [*zip(folders[arm], folders[""], strict=True)]
-        if kind.benchmark == "nein":
-            from nein.benchmarks.nein.reporting import comparisons
-
-            removed: Any = {run.name: run for pair in both for run in pair if run.track == "remove"}
-            for row in comparisons.comparisons(both, controls=removed):
-                yield {"variant": row["first"].rpartition("/")[2], **row, "model": arm}
-            continue
-        for pair in both:
-            tables = [benchmark.compared(ScoreTable.read(half.path / SCORES), half) for half in pair]
-            scores = dict(zip("AB", tables, strict=True))
-            for row in paired.comparisons(scores, [("A", "B")], benchmark.gap, (), "metric"):
-                data = f" ({pair[0].path.name})" if several else ""
-                yield {**row, "metric": row["metric"] + data, "model": arm}
+        finished = benchmark.of_folders([folder.path for folder in (*folders[arm], *folders[""])])
+        sides = benchmark.sides(finished, None)
+        names = {entry.folder.path: entry.name for entry in finished}
+        for folder, plain in zip(folders[arm], folders[""], strict=True):
+            for row in compare.comparisons(sides, [(names[folder.path], names[plain.path])]):
+                data = f" ({folder.path.name})" if several and kind.benchmark != "nein" else ""
+                variant = row["variant"] or folder.path.name
+                yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
 
 
 def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
@@ -185,9 +177,13 @@ REMEDIES = Table(
     "points. Closes, worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
 )  # fmt: skip
 CHANGES = dataclasses.replace(
-    paired.COMPARISONS, key="changes", title="A: with the remedy, B: as it is",
-    rows=(Row("model", "remedy"), Row("what")), note="",
-)  # fmt: skip
+    compare.COMPARISONS,
+    key="changes",
+    title="A: with the remedy, B: as it is",
+    rows=(Row("model", "remedy"), Row("what")),
+    where={"task": "comparisons"},
+    note="",
+)
 
 
 def _title(metric: str) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
+from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import figures, paper_numbers, score
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import editing
 from nein.benchmarks.nein.reporting import report
-from nein.benchmarks.nein.reporting.comparisons import compare
-from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir, in_order, scores_of
 from nein.benchmarks.nein.score import scorer_model, scoring
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.nein import loading
@@ -215,8 +215,10 @@ class NeIn(Benchmark):
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
         return report.page(finished, options)
 
-    def compare(self, finished: Sequence[Finished], options: Any) -> str:
-        return compare(finished, options)
+    def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
+        loaded = in_order([entry.folder for entry in finished])
+        chosen = [run for run in loaded if options is None or options.track in (run.track, "all")]
+        return report.sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
         return figures.negation_gaps(finished)

@@ -19,7 +19,7 @@ from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.statistics import calibration
 from nein.statistics.calibration import Corrected, Rates
-from nein.statistics.estimates import Estimate, bounded_mean
+from nein.statistics.estimates import Estimate
 
 KINDS = {"vqa": "VQA", "ovd": "OVD"}
 #: What of its manifest a judge must have in common with a run, besides its fingerprint.
@@ -146,20 +146,6 @@ def agreements(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
         yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
         yield figure(kappa, unit="", statistic="kappa", **what)
         yield figure(alpha, unit="", statistic="alpha", **what)
-
-
-def best_of(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
-    """Of every arm that chooses the best of several edits, the gain in Removal over the editor's own edits of
-    the same samples (task "best-of")."""
-    by_place = {(run.out, run.editor, run.track): run for run in loaded}
-    for run in loaded:
-        own = by_place.get((run.out, run.editor.partition("+best-of-")[0], run.track))
-        if own is None or run.model("editor").get("mended", {}).get("arm") != "best-of":
-            continue
-        for metric in (name for name in REMOVALS if name in run.metrics and name in own.metrics):
-            chosen, first, clusters = run.of(metric).pair(own.of(metric))
-            gain = bounded_mean(chosen - first, clusters, -1.0, 1.0)
-            yield figure(gain, unit="points", task="best-of", metric=metric, statistic="gain", **_of(run))
 
 
 #: How a graded judge was asked, and what was read.

@@ -5,20 +5,20 @@ Needs no torch, and no pictures but for the samples of a page.
 
 from __future__ import annotations
 
-import operator
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks import controls
+from nein.benchmarks import compare, controls
+from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import figures, runs
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
 from nein.benchmarks.nein.edit import idle
 from nein.benchmarks.nein.reporting import (
     calibrations,
-    comparisons,
     people,
     protocols,
     sections,
@@ -34,6 +34,7 @@ from nein.reporting import page as pages
 from nein.reporting.figures import number
 from nein.reporting.format import widest
 from nein.reporting.page import Page
+from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
 
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
@@ -60,10 +61,9 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     results = figures.together({entry.folder.path: entry.figures for entry in finished}, loaded)
     gaps = figures.gaps(loaded)
-    tables = (table for table in reversed(sections.results()) if table.sheet(results).rows)
-    common: dict[str, Any] = {
-        "subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded), "headline": [*tables][:1],
-    }  # fmt: skip
+    shown = (table for table in reversed(sections.results()) if table.sheet(results).rows)
+    common: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded)}
+    common["headline"] = [*shown][:1]
     if isinstance(options, EvalConfig):
         frame = frames.concat([results, gaps], benchmark="nein")
         return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **common)
@@ -71,10 +71,11 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
-    negative = [run for run in loaded if run.track == "negative"] or loaded
-    compared = comparisons.comparisons(comparisons.chosen(negative, options), options.family)
+    of_runs = sides([run for run in loaded if run.track == "negative"] or loaded)
+    pairs = compare.chosen([*of_runs], options.baseline)
+    compared = compare.comparisons(of_runs, pairs, family=options.family)
     rows = [*compared, *calibrations.agreements(loaded), *calibrations.judged(loaded, judges)]
-    rows += [*costs(loaded), *calibrations.best_of(loaded)]
+    rows += costs(loaded)
     if options.labels:
         rows += people.labelled(loaded, people.read(options.labels))
     rows += calibrations.grades(loaded, options.judge_grade)
@@ -82,58 +83,66 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
     frame = frames.concat([results, gaps, *more], benchmark="nein")
-    common["notes"] += controls.flags(
-        frame, dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
-    )
+    kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
+    common["notes"] += controls.flags(frame, kinds)
     out = options.out.with_suffix(".html")
     return Page(
         options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
-        findings=finding(frame), frame=frame,
+        findings=finding(frame),
+        frame=frame,
         parts=[browser.part(out, pictures, options.embed * 2**20)],
-        sections=sections.page(comparisons.out_of_reach(compared)),
-        settings={run.label: pages.setting({
-            "editor": run.editor, "track": run.track,
-            **{key: run.about.get(key, {}) for key in ("config", "data", "models")},
-            "invocations": [
-                {k: v for k, v in call.items() if k != "command"} for call in run.about["invocations"]
-            ],
-        }) for run in loaded}, **common,
-    )  # fmt: skip
+        sections=sections.page(compare.table(compared)),
+        settings={run.label: _setting(run) for run in loaded},
+        **common,
+    )
+
+
+def _setting(run: RunDir) -> str:
+    facts = {key: run.about.get(key, {}) for key in ("config", "data", "models")}
+    calls = [{key: v for key, v in call.items() if key != "command"} for call in run.about["invocations"]]
+    return pages.setting({"editor": run.editor, "track": run.track, **facts, "invocations": calls})
+
+
+def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})) -> dict[str, Side]:
+    """The runs as they are compared. controls: editor -> its run of "Remove the X.", less which a run with
+    negative instructions has its negation gap."""
+    found = {}
+    for run in loaded:
+        # Of one track: a column of tracks would keep runs of two apart.
+        scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
+        told = controls.get(run.name) if run.track == "negative" else None
+        affirmed, negated = (
+            side.table.where(metric=tuple(REMOVALS)) if told and side else None for side in (told, run)
+        )
+        found[run.label] = Side(scores, affirmed, negated, run.corpus())
+    return found
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
     gaps = figures.headline(frame)
+    change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
-        sentence = widest(
-            frames.select(gaps, measure=METRICS[metric].title),
-            what=f"Removal (judged by {judge})",
-            change='"Remove the X." becomes a sentence that says X is absent',
-            models="editors",
-        )
-        if sentence:
+        of_judge, what = frames.select(gaps, measure=METRICS[metric].title), f"Removal (judged by {judge})"
+        if sentence := widest(of_judge, what=what, change=change, models="editors"):
             return [sentence]
-    sentence = "Of 100 points by which a sentence and its denial should make edited pictures differ,"
-    sentence += " {} makes {}"
     parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
-    if sentences := _lowest(frames.select(frame, **parts), sentence, "{} {}"):
-        return sentences
-    sentence = "Told that X is absent, {} removes it in {} % of the samples"
+    opposite = (
+        "Of 100 points by which a sentence and its denial should make edited pictures differ, {} makes {}"
+    )
     results = {"task": "results", "variant": "negative", "source": ""}
-    return _lowest(frames.select(frame, **results), sentence, "{} in {} %")
-
-
-def _lowest(given: pd.DataFrame, sentence: str, highest: str) -> list[str]:
-    """What is said of the lowest figure of the first judge that has one, and of the highest beside it."""
-    value = operator.itemgetter("value")
-    for metric, judge in REMOVALS.items():
-        rows = [f for f in frames.records(given, metric=metric) if f["value"] is not None]
-        if rows:
-            last, first = min(reversed(rows), key=value), max(rows, key=value)
-            more = ", " + highest.format(first["model"], format.text(first, interval="none"))
-            text = sentence.format(last["model"], format.text(last))
-            return [f"{text}{more if first is not last else ''} (judged by {judge})."]
+    removed = "Told that X is absent, {} removes it in {} % of the samples"
+    for where, sentence, highest in ((parts, opposite, "{} {}"), (results, removed, "{} in {} %")):
+        for metric, judge in REMOVALS.items():
+            found = frames.records(frames.select(frame, **where), metric=metric)
+            rows = sorted((row for row in found if row["value"] is not None), key=lambda row: row["value"])
+            if rows:
+                ends = sentence.format(rows[0]["model"], format.text(rows[0]))
+                if len(rows) > 1:
+                    most = format.text(rows[-1], interval="none")
+                    ends += ", " + highest.format(rows[-1]["model"], most)
+                return [f"{ends} (judged by {judge})."]
     return []
 
 
@@ -235,16 +244,13 @@ def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
         machines = [call.get("environment", {}) for call in reversed(run.about.get("invocations", []))]
         machine: dict[str, Any] = next((system for system in machines if system.get("device")), {})
         costs = run.costs()
-        for stage in ("edit", "score"):
-            if (cost := costs.get(stage)) is None:
-                continue
-            count, seconds, peak = cost["rows"], cost["seconds"], cost["peak_memory"]
-            values = {
-                "samples": count, "seconds": seconds, "rate": count / seconds if seconds else None,
-                "host_bytes": peak.get("host", 0), "device_bytes": peak.get("device", 0),
-            }  # fmt: skip
-            what = {"task": "costs", "model": run.name, "variant": run.track, "stage": stage}
+        for stage in (name for name in ("edit", "score") if name in costs):
+            count, seconds, peak = (costs[stage][name] for name in ("rows", "seconds", "peak_memory"))
+            what: dict[str, Any] = {"task": "costs", "model": run.name, "variant": run.track}
+            what["stage"] = stage
             what["device"] = machine.get("device_name") or machine.get("device") or "–"
-            for metric, value in values.items():
-                unit = "count" if metric in ("samples", "host_bytes", "device_bytes") else ""
-                yield {**number(value, unit=unit), **what, "metric": metric}
+            yield number(count, unit="count", metric="samples", **what)
+            yield number(seconds, unit="", metric="seconds", **what)
+            yield number(count / seconds if seconds else None, unit="", metric="rate", **what)
+            yield number(peak.get("host", 0), unit="count", metric="host_bytes", **what)
+            yield number(peak.get("device", 0), unit="count", metric="device_bytes", **what)

@@ -49,10 +49,10 @@ class Browser:
                 raise
             samples, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
         sizes = {}
-        for key, path in {s.source_id: s.source_path for name in ids if (s := samples.get(name))}.items():
+        for sample in {s.source_id: s for name in ids if (s := samples.get(name))}.values():
             with contextlib.suppress(images.ImageError):
-                side = max(images.probe(path))
-                sizes[key] = next(name for limit, name in SIZES if side <= limit)
+                side = max(images.probe(sample.source_path))
+                sizes[sample.source_id] = next(name for limit, name in SIZES if side <= limit)
         return cls(loaded, ids, samples, sizes, note)
 
     def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
@@ -61,24 +61,8 @@ class Browser:
 
     def part(self, out: Path, pictures: Iterator[list[Thumbnail]], budget: int) -> page.Part:
         """What the page at `out` shows of the samples. budget: bytes of chunks that may be in the page."""
-        return cards.browser(
-            self.layout(),
-            functools.partial(self.shown, pictures),
-            note=self.note,
-            out=out,
-            budget=budget,
-            scripts=[Path(__file__).with_name("evidence.js")],
-        )
-
-    @functools.cached_property
-    def metrics(self) -> list[str]:
-        """Those that any run was scored with."""
-        return [name for name in METRICS if any(name in run.metrics for run in self.runs)]
-
-    def layout(self) -> cards.Samples:
-        negative = [run for run in self.runs if run.track == "negative"]
-        track = (negative or self.runs)[0].track
-        return cards.Samples(
+        track = self.told[0].track
+        layout = cards.Samples(
             [cards.Member(run.label, (run.name, run.track), run.track == track) for run in self.runs],
             [_measure(name) for name in self.metrics],
             chosen="removal_vqa" if "removal_vqa" in self.metrics else "",
@@ -87,17 +71,29 @@ class Browser:
             words=("samples", "Run", "Metric"),
             columns=COLUMNS,
         )
+        shown, scripts = functools.partial(self.shown, pictures), [Path(__file__).with_name("evidence.js")]
+        return cards.browser(layout, shown, note=self.note, out=out, budget=budget, scripts=scripts)
+
+    @functools.cached_property
+    def metrics(self) -> list[str]:
+        """Those that any run was scored with."""
+        return [name for name in METRICS if any(name in run.metrics for run in self.runs)]
+
+    @functools.cached_property
+    def told(self) -> list[RunDir]:
+        """The runs, those with negative instructions first: a sample is told as in the first that has it."""
+        return sorted(self.runs, key=lambda run: run.track != "negative")
 
     def shown(self, pictures: Iterator[list[Thumbnail]]) -> Iterator[cards.Card]:
-        """Sample after sample, told as in the first run with negative instructions that has it."""
+        """Sample after sample."""
         none: Thumbnail = {"none": "no pictures in this report"}
-        negative = [run for run in self.runs if run.track == "negative"]
         values = [[run.values(metric) for metric in self.metrics] for run in self.runs]
         for name, thumbnails in zip(self.ids, pictures, strict=True):
-            both = list(zip(("sample", "target"), thumbnails[:2], strict=True)) if thumbnails else []
             edits = thumbnails[2:] or [none] * len(self.runs)
-            first = next(edit for run in self.runs if (edit := run.edit(name)) is not None)
-            told = next(edit for run in [*negative, *self.runs] if (edit := run.edit(name)) is not None)
+            first, told = (
+                next(edit for run in runs if (edit := run.edit(name)) is not None)
+                for runs in (self.runs, self.told)
+            )
             sample, template = self.samples.get(name), told["template"]
             caption = f" · caption: {sample.caption}" if sample else ""
             facets = {
@@ -111,12 +107,12 @@ class Browser:
                 name,
                 told["instruction"],
                 f"source image {first['source_id']} · object: {first['object']}{caption}",
-                {key: [entry] if entry else [] for key, entry in facets.items()},
+                {key: [entry] for key, entry in facets.items() if entry},
                 [
                     [_short(of_metric.get(name, words)) for of_metric in of_run]
                     for of_run, words in zip(values, why, strict=True)
                 ],
-                both,
+                [*zip(("sample", "target"), thumbnails[:2], strict=False)],
                 said=[self._said(run, name, edit) for run, edit in zip(self.runs, edits, strict=True)],
             )
 
@@ -125,9 +121,8 @@ class Browser:
         edit, rows = run.edit(name), []
         if edit is None:
             return cards.CardReply(picture)
-        seed = edit.get("seed", "")
-        parts = [edit["instruction"], f"seed {seed}" if seed != "" else ""]
-        parts += [why_not(edit) if edit.get("error") else "", edit.get("note") or ""]
+        seed = f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""
+        parts = [edit["instruction"], seed, why_not(edit) if edit.get("error") else "", edit.get("note")]
         for row in run.replies(name):
             cells, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
             if detail:
@@ -145,10 +140,8 @@ class Browser:
             places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
             edit = run.edit(name)
-            if edit is None:
-                places.append({"none": "not in this run"})
-            elif edit["image"] is None:
-                places.append({"none": why_not(edit)})
+            if edit is None or edit["image"] is None:
+                places.append({"none": why_not(edit) if edit else "not in this run"})
             else:
                 places.append(str(run.image_path(edit)))
         return places

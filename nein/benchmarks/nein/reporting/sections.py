@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.benchmarks import controls, paired
+from nein.benchmarks import controls
 from nein.benchmarks.nein.figures import ALL, ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
@@ -209,13 +209,6 @@ def breakdowns() -> list[Table]:
     return [Table(key, f"By {title}", rows[key], columns) for key, title in BREAKDOWNS.items()]
 
 
-def comparisons(out_of_reach: str = "") -> Table:
-    """Every pair of runs, metric by metric. out_of_reach: a sentence on what these runs cannot show."""
-    table = paired.COMPARISONS
-    rows = tuple(METRIC if row.column == "metric" else row for row in table.rows)
-    return dataclasses.replace(table, rows=rows, note=f"{table.note} {out_of_reach}".strip())
-
-
 CALIBRATION = Table(
     "calibration",
     "Judges on known truth",
@@ -245,14 +238,6 @@ CONTROLS = Table(
     "looks and reads says yes less often (fall, in points; flagged where the interval reaches 0), and "
     "answers the same on a mirrored picture or with yes and no swapped (flagged where the interval ends "
     f"below {100 * controls.STEADY:.0f} %). Clustered by picture.",
-)
-BEST_OF = Table(
-    "best-of",
-    "The best of several edits",
-    RUN,
-    _columns("metric", {f"gain ({by})": name for name, by in REMOVALS.items()}),
-    note="Gain in Removal of the chosen edit over the editor's own, the first candidate, in points over the "
-    "samples scored in both; the judge that chose may be the one that scores (removal: VQA).",
 )
 CORRECTED = Table(
     "corrected",
@@ -436,16 +421,16 @@ def of_runs() -> list[Section]:
     return [shown, families(), _PAIRS, Section("gap", "Negation gap", [GAP_BY_TEMPLATE], [GAPS])]
 
 
-def page(out_of_reach: str) -> list[Section]:
-    """What the report shows. out_of_reach: see `comparisons`."""
-    about_judges = [CALIBRATION, CONTROLS, BEST_OF, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
+def page(comparisons: Table) -> list[Section]:
+    """What the report shows."""
+    about_judges = [CALIBRATION, CONTROLS, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
         Section("results", "Results", [*results(), LIMIT, REFUSALS, COVERAGE]),
         families(),
         Section("breakdowns", "Breakdowns", breakdowns()),
-        Section("comparisons", "Comparisons", [comparisons(out_of_reach)]),
+        Section("comparisons", "Comparisons", [comparisons]),
         Section("judges", "Judges", about_judges, [RELIABILITY]),
         Section("protocols", "Protocols", [PROTOCOLS]),
         Section("costs", "Costs", [COSTS]),

@@ -1,0 +1,207 @@
+"""Finished runs against each other, sample by sample: differences, corrected tests, power."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from nein import statistics
+from nein.engine.errors import unknown
+from nein.metrics import METRICS
+from nein.reporting import figures as frames
+from nein.reporting import format, report, tables
+from nein.reporting.figures import figure, number
+from nein.reporting.scores import ScoreTable
+from nein.reporting.tables import Column, Row, Table
+from nein.statistics import Estimate
+from nein.statistics.estimates import p_value
+
+SIGNIFICANT = 0.05
+_DIFFERENCE = {"statistic": "difference"}
+NOTE = (
+    "Means and differences over the samples scored in both runs, intervals and tests clustered by source "
+    "image. p below 0.05: the interval excludes 0. Holm: corrected for the number of comparisons in the next "
+    "column (--family, --baseline). Needed: source images for 80 % power at the 5 % level, if the true "
+    "difference is this large. gap: the difference of both runs' negation gaps."
+)
+
+
+def _heading(metric: str) -> str:
+    known = METRICS.get(metric)
+    return format.heading(known.title, known.higher_is_better) if known else metric
+
+
+COMPARISONS = Table(
+    "comparisons",
+    "Paired comparisons",
+    (Row("first", "A"), Row("second", "B"), Row("metric", names=_heading), Row("variant")),
+    (
+        Column("A: mean", {"statistic": "first"}),
+        Column("B: mean", {"statistic": "second"}),
+        Column("A - B", _DIFFERENCE),
+        Column("p", _DIFFERENCE, tables.p_value()),
+        Column("p (Holm)", _DIFFERENCE, tables.p_value("p_holm")),
+        Column("of", _DIFFERENCE, tables.entry("family")),
+        Column("pairs", _DIFFERENCE, tables.count()),
+        Column("unscored", _DIFFERENCE, tables.count("unscored")),
+        Column("source images", _DIFFERENCE, tables.count("clusters")),
+        Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or format.DASH),
+    ),
+    note=NOTE,
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run that is compared.
+
+    scores             One row of every sample, metric and variant.
+    affirmed, negated  Rows whose difference, sample by sample, is its negation gap.
+    whole              Metric -> its figure of the whole: `value`, `n`, ..., and `left_out`, the same without
+                       each of the groups of source images (FID).
+    """
+
+    scores: ScoreTable
+    affirmed: ScoreTable | None = None
+    negated: ScoreTable | None = None
+    whole: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def gap(self, metric: str) -> ScoreTable | None:
+        if self.affirmed is None or self.negated is None:
+            return None
+        return self.affirmed.where(metric=metric).less(self.negated.where(metric=metric))
+
+    def metrics(self) -> list[str]:
+        found = [*self.scores.names("metric"), *self.whole]
+        known = [name for name in METRICS if name in found]
+        return [*known, *(name for name in found if name not in known)]
+
+
+def printed(form: str, rows: Sequence[Mapping[str, Any]], benchmark: str) -> str:
+    """What `nein compare` prints in a format."""
+    figures, shown = frames.frame(rows, benchmark=benchmark), table(rows)
+    if form == "csv":
+        return frames.to_csv(figures)
+    if form == "text":
+        return report.headline(figures, [shown], [shown.note], ["Every row: --format md, csv or tex"])
+    return (tables.latex if form == "tex" else tables.markdown)(tables.sheets([shown], figures), "Comparison")
+
+
+def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:
+    """The pairs to compare: all, or every run with the baseline: a run, or an EDITOR of several, track by
+    track. Raises UserError for an unknown one."""
+    if baseline is None:
+        return list(itertools.combinations(names, 2))
+    base = [name for name in names if baseline in (name, name.rpartition("/")[0])]
+    if not base:
+        raise unknown("baseline", baseline, sorted({*names, *(n.rpartition("/")[0] or n for n in names)}))
+    tracks = {name: name.rpartition("/")[2] if len(base) > 1 else "" for name in names}
+    others = [name for name in names if name not in base]
+    return [(name, against) for against in base for name in others if tracks[name] == tracks[against]]
+
+
+def comparisons(
+    sides: Mapping[str, Side],
+    pairs: Sequence[tuple[str, str]],
+    metrics: Sequence[str] = (),
+    family: str = "metric",
+) -> list[dict[str, Any]]:
+    """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
+    and their difference, with interval, tests and power."""
+    rows: list[dict[str, Any]] = []
+    for first, second in pairs:
+        for metric in metrics or sides[first].metrics():
+            for row in compared(sides[first], sides[second], metric):
+                rows.append(
+                    {"task": "comparisons", "first": first, "second": second, "metric": metric, **row}
+                )
+    return corrected(rows, family)
+
+
+def compared(one: Side, other: Side, metric: str) -> Iterator[dict[str, Any]]:
+    """The rows of a metric; none without samples scored in both."""
+    if metric in one.whole and metric in other.whole:
+        yield from _of_whole(one.whole[metric], other.whole[metric])
+        return
+    known = METRICS.get(metric)
+    span, unit = (known.span, "%" if known.unit == "per cent" else "") if known else (1.0, "%")
+    mine, theirs = one.scores.where(metric=metric), other.scores.where(metric=metric)
+    for (variant,), part in mine.groups("variant"):
+        rows = tested(part, theirs.where(variant=variant or None), span, unit)
+        yield from ({**row, "variant": variant} for row in rows)
+    first, second = one.gap(metric), other.gap(metric)
+    if first is not None and second is not None:
+        yield from ({**row, "variant": "gap"} for row in tested(first, second, 2.0, "points"))
+
+
+def tested(one: ScoreTable, other: ScoreTable, span: float | None, unit: str) -> Iterator[dict[str, Any]]:
+    """The rows of one comparison. span: as of `pairs_test`."""
+    a, b, clusters = one.pair(other)
+    test = statistics.pairs_test(a, b, clusters, span)
+    if test is None:
+        return
+    yield number(test.means[0], unit=unit, n=len(one.scored), statistic="first")
+    yield number(test.means[1], unit=unit, n=len(other.scored), statistic="second")
+    unscored = len({*one.names("id"), *other.names("id")}) - len(a)
+    numbers = {"p": test.p, "p_least": test.least, "needed": test.needed, "detectable": test.detectable}
+    row = figure(test.difference, unit="points" if unit == "%" else unit, unscored=unscored)
+    yield {**row, **numbers, "statistic": "difference"}
+
+
+def _of_whole(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
+    if first["value"] is None or second["value"] is None:
+        return
+    if any(first[key] != second[key] for key in ("sources", "reference")):
+        return
+    from nein.metrics import fid
+
+    names = ("value", "low", "high", "standard_error")
+    sides = [fid.FidInterval(*map(side.get, names), tuple(side["left_out"])) for side in (first, second)]
+    gap, n = fid.difference(*sides), min(first["n"], second["n"])
+    p = 1.0
+    if gap.standard_error and gap.value:
+        p = p_value(gap.value / gap.standard_error, len(gap.left_out) - 1)
+    for side, entry in (("first", first), ("second", second)):
+        yield number(entry["value"], unit="", n=entry["n"], statistic=side)
+    estimate = Estimate(gap.value, gap.low, gap.high, gap.standard_error, n, first["clusters"])
+    unscored = max(entry["n"] + entry["n_unscored"] for entry in (first, second)) - n
+    yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p)
+
+
+def corrected(rows: list[dict[str, Any]], family: str) -> list[dict[str, Any]]:
+    """Adds to the differences their p after Holm, and over how many: those of a metric ("metric"), the gaps
+    of a metric, or "all"."""
+    families: dict[Any, list[dict[str, Any]]] = {}
+    for row in (row for row in rows if row["statistic"] == "difference"):
+        key = (row["metric"], row.get("variant") == "gap") if family == "metric" else None
+        families.setdefault(key, []).append(row)
+    for members in families.values():
+        adjusted = statistics.holm([1.0 if row["p"] is None else row["p"] for row in members])
+        for row, p in zip(members, adjusted, strict=True):
+            row |= {"p_holm": None if row["p"] is None else p, "family": str(len(members))}
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """`COMPARISONS`, with a sentence where no difference could be significant: where the least p times the
+    size of the family is 5 % or more, as if no other were small."""
+    tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)
+    if "p_least" not in tests or tests["p_least"].isna().all():
+        return COMPARISONS
+    tests = tests.assign(after=tests["p_least"].astype(float) * tests["family"].astype(int))
+    worst = tests.loc[tests["after"].idxmax()]
+    if worst["after"] < SIGNIFICANT:
+        return COMPARISONS
+    note = (
+        f"{NOTE} With {worst['clusters']:g} source images no p of a share can be below {worst['p_least']:.2g}, "
+        f"and corrected for {worst['family']} comparisons not below {min(1.0, worst['after']):.2g}: however "
+        "large a difference is, it cannot be significant here. Take more source images, or fewer comparisons "
+        "(--baseline)."
+    )
+    return dataclasses.replace(COMPARISONS, note=note)
