@@ -198,10 +198,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     worst = tests.loc[tests["after"].idxmax()]
     if worst["after"] < SIGNIFICANT:
         return COMPARISONS
+    images, least, size = worst["clusters"], worst["p_least"], worst["family"]
     note = (
-        f"{NOTE} With {worst['clusters']:g} source images no p of a share can be below {worst['p_least']:.2g}, "
-        f"and corrected for {worst['family']} comparisons not below {min(1.0, worst['after']):.2g}: however "
-        "large a difference is, it cannot be significant here. Take more source images, or fewer comparisons "
-        "(--baseline)."
+        f"{NOTE} With {images:g} source images no p of a share can be below {least:.2g}, and corrected for "
+        f"{size} comparisons not below {min(1.0, worst['after']):.2g}: however large a difference is, it "
+        "cannot be significant here. Take more source images, or fewer comparisons (--baseline)."
     )
     return dataclasses.replace(COMPARISONS, note=note)

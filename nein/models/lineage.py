@@ -15,14 +15,10 @@ import numpy as np
 #: OpenAI's own weights, by the repositories that have them.
 PLAIN = re.compile(r"openai/clip-vit-[\w-]+|timm/[\w.-]*clip[\w.-]*\.openai")
 #: Of these, where the commonest are looked for.
-OPENAI = (
-    "openai/clip-vit-base-patch32", "timm/vit_base_patch32_clip_224.openai", "openai/clip-vit-large-patch14",
-    "timm/vit_large_patch14_clip_224.openai",
-)  # fmt: skip
+OPENAI = [f"openai/clip-vit-{size}" for size in ("base-patch32", "large-patch14")]
+OPENAI += [f"timm/vit_{size}_clip_224.openai" for size in ("base_patch32", "large_patch14")]
 #: The embedding of words, by the layouts' names for it.
-WORDS = (
-    "text_model.embeddings.token_embedding.weight", "token_embedding.weight", "text.token_embedding.weight",
-)  # fmt: skip
+WORDS = tuple(f"{name}token_embedding.weight" for name in ("text_model.embeddings.", "", "text."))
 #: Relative distance of two word embeddings below which one was trained on from the other: two that were drawn
 #: apart are at 1.4, and fine-tuning moves them by some hundredths.
 NEAR = 0.5

@@ -13,7 +13,6 @@ Text that is not there is "", a number NaN. A figure that says two things (a gap
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -49,15 +48,11 @@ UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count
 Figure = Mapping[str, Any]
 
 
-def figure(
-    estimate: Estimate | None, *, unit: str, unscored: int = 0, reasons: Mapping[str, int] | None = None,
-    **what: Any,
-) -> dict[str, Any]:  # fmt: skip
+def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **what: Any) -> dict[str, Any]:
     """A row from an estimate, or from None where nothing was scored. what: the columns that say what it is of
-    (`model`, `metric`, ...) and, of a difference, its tests."""
+    (`model`, `metric`, ...), `reasons`, and, of a difference, its tests."""
     numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
-    row = {**what, **numbers, "unscored": unscored, "unit": unit}
-    return {**row, "reasons": dict(reasons)} if reasons else row
+    return {**what, **numbers, "unscored": unscored, "unit": unit}
 
 
 def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
@@ -181,26 +176,19 @@ def write(path: Path, figures: pd.DataFrame) -> None:
 def read(path: Path) -> pd.DataFrame:
     """The frame that `write` wrote. Raises UserError where the file cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-        head = text.partition("\n")[0].split(",")
-        if lacking := [name for name in ("n", "unscored", "value") if name not in head]:
+        cells = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if lacking := [name for name in ("n", "unscored", "value") if name not in cells]:
             raise ValueError(f"there is no column '{lacking[0]}'")
-        figures = read_csv(text)
-        if "unit" in figures and (odd := set(figures["unit"]) - set(UNITS)):
+        for name in cells.columns:
+            is_number = name in NUMBERS
+            cells[name] = (
+                pd.to_numeric(cells[name].replace("", None)) if is_number else cells[name].map(as_written)
+            )
+        figures = _tidy(cells)
+        if "unit" in cells and (odd := set(figures["unit"]) - set(UNITS)):
             raise ValueError(f"there is no unit '{min(odd)}'")
         return figures
     except FileNotFoundError:
         raise UserError(f"'{path}' does not exist.") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, ValueError) as error:
+    except (OSError, pd.errors.ParserError, ValueError) as error:
         raise UserError(f"'{path}' holds no figures ({error}).") from None
-
-
-def read_csv(text: str) -> pd.DataFrame:
-    """The frame of `to_csv`'s text."""
-    cells = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-    for name in cells.columns:
-        if name in NUMBERS:
-            cells[name] = pd.to_numeric(cells[name].replace("", None))
-        else:
-            cells[name] = cells[name].map(as_written)
-    return _tidy(cells)

@@ -126,8 +126,9 @@ class ScoreTable:
 
     def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> dict[str, Any]:
         """Another estimate of these rows, with how many are unscored and why."""
-        reasons = self.unscored()
-        return frames.figure(estimate, unit=unit, unscored=reasons.total(), reasons=reasons, **what)
+        if reasons := self.unscored():
+            what["reasons"] = dict(reasons)
+        return frames.figure(estimate, unit=unit, unscored=reasons.total(), **what)
 
     def figures(self, **what: Any) -> pd.DataFrame:
         """A figure of every metric and variant."""

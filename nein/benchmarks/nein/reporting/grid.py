@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+import pandas as pd
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
@@ -34,27 +35,18 @@ def grid(options: GridConfig) -> str:
     """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
     drawn = read_runs(options.runs, options.tracks)
     dataset = loading.reload(drawn[0].about["data"], options.data, options.split)
-    chosen = choose(
-        dataset, drawn, ids=options.samples, select=options.select, metric=options.metric,
-        number=options.number,
-        seed=options.seed,
-    )  # fmt: skip
+    chosen = choose(dataset, drawn, options)
     by_name = {column.name: column for column in columns(drawn)}
     visible = [] if options.columns else list(by_name.values())
     for name, equals, caption in (word.partition("=") for word in options.columns):
         if name not in by_name:
             raise unknown("column", name, by_name)
         visible.append(replace(by_name[name], caption=caption) if equals else by_name[name])
-    metric = options.metric if options.metric not in REMOVALS else None
-    how: Any = {"captions": options.captions, "verdicts": options.verdicts}
-    rows = [
-        replace(build_row(sample, visible, metric, **how), marked=sample.id in options.highlight)
-        for sample in chosen
-    ]
-    names = [column.name for column in visible]
+    names, ids = [column.name for column in visible], [sample.id for sample in chosen]
     for name in options.highlight:
-        if name not in names and all(name != sample.id for sample in chosen):
-            raise unknown("column or sample", name, [*names, *(sample.id for sample in chosen)])
+        if name not in (*names, *ids):
+            raise unknown("column or sample", name, [*names, *ids])
+    rows = [build_row(sample, visible, options) for sample in chosen]
     marked = [index for index, name in enumerate(names) if name in options.highlight]
     out = options.out or options.runs[0] / "grid.png"
     captions = [column.caption for column in visible]
@@ -78,37 +70,31 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]
     return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
 
 
-def choose(
-    dataset: Dataset, loaded: Sequence[RunDir], *, ids: Sequence[str] | None = None, select: str = "random",
-    metric: str | None = None, number: int = 6, seed: int = 0,
-) -> list[Sample]:  # fmt: skip
-    """The samples to draw: `ids`; or "random", those whose hash with the seed is smallest, so that a sample
-    stays when the run grows, in data order; or "worst" and "best" by the mean of `metric` over the runs that
-    scored the sample, equal ones by the hash."""
-    if ids:
-        return [dataset.samples[index] for index in dataset.places(ids)]
+def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> list[Sample]:
+    """The samples to draw: those named; or "random", those whose hash with the seed is smallest, so that a
+    sample stays when the run grows, in data order; or "worst" and "best" by the mean of the metric over the
+    runs that scored the sample, equal ones by the hash."""
+    if options.samples:
+        return [dataset.samples[index] for index in dataset.places(options.samples)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.index for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
-    ranked = sorted(edited, key=lambda sample: hashlib.sha256(f"{seed}:{sample.id}".encode()).hexdigest())
-    if select == "random":
-        drawn = set(ranked[:number])
+    hashes = {s: hashlib.sha256(f"{options.seed}:{s.id}".encode()).hexdigest() for s in edited}
+    ranked = sorted(edited, key=hashes.__getitem__)
+    if options.select == "random":
+        drawn = set(ranked[: options.number])
         return [sample for sample in edited if sample in drawn]
-    metric = metric or "removal_vqa"
-    values: dict[str, list[float]] = {}
-    for run in loaded:
-        for name, value in run.values(metric, every=True).items():
-            if value is not None:
-                values.setdefault(name, []).append(value)
-    if not values:
+    metric = options.metric or "removal_vqa"
+    values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)
+    means = values.mean().dropna()
+    if means.empty:
         raise UserError(
             f"No sample has a value of {metric} here (fid is a value of a run, not of a sample); choose "
             f"another --metric, or score it: nein eval --metrics {metric}."
         )
-    means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
     scored = [sample for sample in ranked if sample.id in means]
-    ascending = METRICS[metric].higher_is_better == (select == "worst")
-    return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[:number]
+    ascending = METRICS[metric].higher_is_better == (options.select == "worst")
+    return sorted(scored, key=lambda sample: means[sample.id], reverse=not ascending)[: options.number]
 
 
 def columns(loaded: Sequence[RunDir]) -> list[Column]:
@@ -123,23 +109,20 @@ def columns(loaded: Sequence[RunDir]) -> list[Column]:
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
-def build_row(
-    sample: Sample, columns: Sequence[Column], metric: str | None = None, *, captions: str = "all",
-    verdicts: bool = True,
-) -> Row:  # fmt: skip
-    """What is drawn for one sample; below every edit the value of `metric` and the judges' verdicts."""
-    tracks = list(dict.fromkeys(column.run.track for column in columns if column.run))
-    lines = [sample.instruction(track) for track in tracks or ["negative"]]
-    if len(tracks) > 1:
-        lines = [f"{track}: {line}" for track, line in zip(tracks, lines, strict=True)]
+def build_row(sample: Sample, columns: Sequence[Column], options: GridConfig) -> Row:
+    """What is drawn for one sample; below every edit the judges' verdicts, and its value by another metric by
+    which samples are chosen."""
+    tracks = list(dict.fromkeys(column.run.track for column in columns if column.run)) or ["negative"]
+    lines = [f"{track}: " * (len(tracks) > 1) + sample.instruction(track) for track in tracks]
     pictures = {"sample": sample.sample_path, "target": sample.source_path}
     cells = [
-        _edit(sample.id, column.run, metric, verdicts) if column.run else _picture(pictures[column.name])
+        _edit(sample.id, column.run, options) if column.run else _picture(pictures[column.name])
         for column in columns
     ]
     facts = f"{sample.id}   object: {sample.object}   caption: {sample.caption}"
-    title = "" if captions == "none" else "\n".join(lines)
-    return Row(title, facts if captions == "all" else "", cells)
+    title = "" if options.captions == "none" else "\n".join(lines)
+    marked = sample.id in options.highlight
+    return Row(title, facts if options.captions == "all" else "", cells, marked)
 
 
 def _picture(path: Path) -> Cell:
@@ -153,20 +136,19 @@ def _picture(path: Path) -> Cell:
 _SAID = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
 
 
-def _edit(name: str, run: RunDir, shown: str | None, verdicts: bool) -> Cell:
+def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
     edit = run.edit(name)
     if edit is None:
         return Cell(None, "not edited yet")
     if edit["image"] is None:
         return Cell(None, runs.why_not(edit), color=RED)
-    cell = _picture(run.image_path(edit))
-    values = {row["metric"]: row["value"] for row in run.replies(name)}
-    badges = []
-    for metric, judge in REMOVALS.items() if verdicts else ():
+    values, badges = {row["metric"]: row["value"] for row in run.replies(name)}, []
+    for metric, judge in REMOVALS.items() if options.verdicts else ():
         if metric in values:
-            badges.append(Badge(f"{judge}: {_SAID[values[metric]][0]}", _SAID[values[metric]][1]))
-    if shown is not None and shown in values:
-        value, info = values[shown], METRICS[shown]
+            said, color = _SAID[values[metric]]
+            badges.append(Badge(f"{judge}: {said}", color))
+    if (metric := options.metric or "") in values and metric not in REMOVALS:
+        value, info = values[metric], METRICS[metric]
         number = "unscored" if value is None else f"{value * info.scale:.3g}"
         badges.append(Badge(f"{info.title} {number}", GREY))
-    return Cell(cell.picture, cell.message, badges)
+    return replace(_picture(run.image_path(edit)), badges=badges)
