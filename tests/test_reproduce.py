@@ -54,21 +54,6 @@ def test_a_table_is_reproduced_in_miniature_and_its_file_is_in_order(table, made
     assert printed.count("miniature models: not comparable") == count
 
 
-def test_a_second_command_computes_nothing_and_a_block_that_is_lost_is_made_again(made, capsys):
-    folder = made("negvqa-table1")
-    before = json.loads((folder / FILE).read_text())
-    block = next((folder / "llava-1.5-7b-hf" / "answers").rglob("*.jsonl"))
-    for lost in ([folder / FILE], [folder / FILE, block]):
-        for path in lost:
-            path.unlink()
-        words = ("negvqa-table1", "--preset=nano", "--limit=4", "--device=cpu", f"--out={folder}")
-        assert outcome(capsys, "reproduce", *words).code == 0
-        after = json.loads((folder / FILE).read_text())
-        assert [run["figures"] for run in after["runs"]] == [run["figures"] for run in before["runs"]]
-        stages = [[run["stages"] for run in file["runs"]] for file in (before, after)]
-        assert (stages[0] == stages[1]) == (len(lost) == 1)
-
-
 def test_every_table_names_models_of_it_and_options_of_its_command():
     for name, table in TABLES.items():
         cells = list(registry.get(table.benchmark).published(table.source, None))

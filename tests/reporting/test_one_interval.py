@@ -1,10 +1,9 @@
-"""A figure has one interval, wherever it stands, and the tests of a table are those that were asked for."""
+"""Every interval that is shown is one of the CSV, and the tests of a table are those that were asked for."""
 
 import csv
 import html
 import io
 import re
-from collections import defaultdict
 
 import pytest
 
@@ -12,7 +11,6 @@ from nein.benchmarks.nein.config import CompareConfig
 from nein.benchmarks.report import compare
 from nein.engine.errors import UserError
 from nein.reporting import format
-from tests.helpers import runs
 from tests.reporting import made
 
 Row = dict[str, str]
@@ -46,31 +44,6 @@ def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of
         shown = set(SHOWN.findall(visible(path)))
         assert len(shown) > 20, path
         assert shown <= allowed, (path, shown - allowed)
-
-
-def identity(row):
-    role = row.get("statistic", "")
-    runs = (row["model"], row["variant"], row.get("first", ""), row.get("second", ""))
-    return (*runs, row["metric"], role, row["n"], row["clusters"], f"{float(row['value']):.9g}")
-
-
-def test_a_figure_that_stands_in_several_tables_and_files_has_one_interval(out, page):
-    """The page's CSV, the CSV that the evaluation wrote for all runs, and that of every run."""
-    runs.report(out)
-    tables = [rows_of(page.with_suffix(".csv")), rows_of(out / "figures.csv")]
-    for path in out.glob("*/*/figures.csv"):
-        names = {"model": path.parent.parent.name, "variant": path.parent.name}
-        tables.append([{**row, **names} for row in rows_of(path)])
-    every = defaultdict(set)
-    places = defaultdict(int)
-    for table in tables:
-        for row in with_interval(table):
-            if not row.get("group"):  # parts of the samples are other figures, though their counts be equal
-                ends = tuple(f"{float(row[name]):.9g}" for name in ("low", "high"))
-                every[identity(row)].add((ends[0], ends[1]))
-                places[identity(row)] += 1
-    assert sum(count > 1 for count in places.values()) > 12
-    assert {key: ends for key, ends in every.items() if len(ends) > 1} == {}
 
 
 def compared(*words):
