@@ -32,7 +32,7 @@ def made(outcomes, **more):
 
 def test_our_intervals_are_the_printed_bounds_of_table_1_but_one_after_rounding():
     strange = []
-    for cell in paper_numbers.cells():
+    for cell in frames.records(paper_numbers.cells()):
         ours = scores.normal(Estimate(cell["value"], None, None, None, cell["n"], 1))
         if any(round(100 * getattr(ours, end), 1) != round(100 * cell[end], 1) for end in ("low", "high")):
             strange.append((cell["model"], cell["variant"], cell["category"]))
@@ -70,12 +70,12 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
 
 def test_the_notebooks_subsets_are_those_of_table_1():
     """Doc & Chart is the unweighted mean of five subsets, all of which the notebook prints."""
-    by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in paper_numbers.subset_cells()}
+    by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in frames.records(paper_numbers.subset_cells())}
     assert len(by) == 22 * 2 * 14
     assert round(by["VILA1.5-8B", "original", "A-OKVQA"], 6) == 0.886022
     assert round(by["Chameleon-30B", "negated", "VizWiz"], 6) == 0.057692
     docs = ("DocVQA", "ChartQA", "InfoVQA", "TableVQABench", "AI2D")
-    for cell in paper_numbers.cells():
+    for cell in frames.records(paper_numbers.cells()):
         if cell["category"] == "DocChart":
             mean = sum(by[cell["model"], cell["variant"], subset] for subset in docs) / 5
             assert round(100 * mean, 1) == round(100 * cell["value"], 1)

@@ -8,11 +8,10 @@ which Figure 5 draws without numbers. Source: the output of plot_results.ipynb, 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,37 +65,44 @@ HUB_IDS = {
 }
 
 
-@lru_cache(maxsize=1)
-def cells() -> tuple[Mapping[str, Any], ...]:
-    """All 200 figures in the table's order, as rows of the frame of figures: shares, not per cent."""
-    with (Path(__file__).parent / "paper_numbers.csv").open(newline="", encoding="utf-8") as file:
-        return tuple(
-            {
-                **frames.number(float(row["accuracy"]) / 100, unit="%", n=SIZES[row["category"]]),
-                "low": float(row["low95"]) / 100, "high": float(row["high95"]) / 100, "metric": "accuracy",
-                "model": row["model"], "variant": row["questions"], "category": row["category"],
-            }
-            for row in csv.DictReader(file)
-        )  # fmt: skip
+@cache
+def cells() -> pd.DataFrame:
+    """All 200 figures in the table's order: shares, not per cent."""
+    table = pd.read_csv(Path(__file__).parent / "paper_numbers.csv").rename(columns={"questions": "variant"})
+    given = {"value": table.pop("accuracy"), "low": table.pop("low95"), "high": table.pop("high95")}
+    shares = {name: column / 100 for name, column in given.items()}
+    return frames.label(table, **shares, n=table["category"].map(SIZES), metric="accuracy", unit="%")
+
+
+@cache
+def subset_cells() -> pd.DataFrame:
+    """The figures of the notebook by subset."""
+    table = pd.read_csv(Path(__file__).parent / "notebook_numbers.csv").rename(
+        columns={"questions": "variant"}
+    )
+    right = (
+        table.set_index(["model", "variant"]).rename_axis(columns="subset").stack().reset_index(name="value")
+    )
+    n = right["subset"].map(SUBSETS)
+    return frames.label(right, value=right["value"] / n, n=n, metric="accuracy", unit="%")
 
 
 def gaps() -> Iterator[dict[str, Any]]:
     """The averages of Table 1 as a leaderboard has them."""
-    shares = {(c["model"], c["variant"]): c["value"] for c in cells() if c["category"] == AVERAGE}
-    for model in dict.fromkeys(model for model, _ in shares):
-        ends = {"affirmed": shares[model, "original"], "negated": shares[model, "negated"]}
+    for model, part in frames.select(cells(), category=AVERAGE).groupby("model", sort=False):
+        shares = dict(zip(part["variant"], part["value"], strict=True))
+        ends = {"affirmed": shares["original"], "negated": shares["negated"]}
         yield {"model": model, "data": HUB, "measure": "accuracy (generated)", **ends}
 
 
 def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
     """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
     folder is known by the name that it was given: the end of its hub id."""
-    row = run and (printed_as(run["reference"]) or printed_as(run["name"]))
-    for cell in cells():
-        if run is None or cell["model"] == row:
-            facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
-            facts |= {"variant": cell["variant"], "category": cell["category"]}
-            yield Printed(cell["model"], facts, cell["value"], "%", cell["n"])
+    wanted = {"model": printed_as(run["reference"]) or printed_as(run["name"])} if run else {}
+    facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
+    for cell in frames.records(cells(), **wanted):
+        of = {**facts, "variant": cell["variant"], "category": cell["category"]}
+        yield Printed(cell["model"], of, cell["value"], "%", cell["n"])
 
 
 def printed_as(reference: str) -> str | None:
@@ -106,33 +112,45 @@ def printed_as(reference: str) -> str | None:
     return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
+def family(name: str) -> tuple[str, float] | None:
+    """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
+    ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
+    tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
+    sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
+    return (sized[1], float(sized[2])) if sized else None
+
+
 def is_negvqa(data: Mapping[str, Any]) -> bool:
     """Whether a run's data, as its manifest has them, are the published ones, of which alone Table 1 speaks:
     those on the hub, or any others with the same number of questions in every subset."""
     return data.get("name") == HUB or Counter(data.get("subsets")) == Counter(SUBSETS)
 
 
+def as_printed(figures: pd.DataFrame, name: str, **where: str) -> pd.DataFrame:
+    """A model's accuracies as Table 1 has them (`source` "here"), of what it wrote where it was asked to."""
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
+    shares = shares[shares["value"].notna()]
+    return shares[shares["scoring"] == shares["scoring"].min()].assign(model=name, source="here")
+
+
 def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
     """Table 1 (task "table1", `source` "printed"), and below each of its models those measured here ("here",
     protocol "paper"); others stand at the end. runs: name -> (figures, reference)."""
-    rows: list[dict[str, Any]] = []
-    for printed in (*dict.fromkeys(cell["model"] for cell in cells()), None):
-        rows += [{**cell, "source": "printed"} for cell in cells() if cell["model"] == printed]
-        for name, (figures, reference) in runs.items():
-            if printed_as(reference) == printed:
-                rows += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
-    return frames.label(frames.frame(rows), task="table1")
+    here = [(printed_as(reference), as_printed(own, name)) for name, (own, reference) in runs.items()]
+    parts = []
+    for model, part in cells().groupby("model", sort=False):
+        parts += [part.assign(source="printed"), *(own for printed, own in here if printed == model)]
+    return frames.concat([*parts, *(own for printed, own in here if printed is None)], task="table1")
 
 
 def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The best model of either kind of questions, and the mean drop over models (task "overall"): of Table 1
     ("printed") and, where there are several, of the figures of runs ("here"), protocol "paper"."""
-    shares = [{**cell, "source": "printed"} for cell in cells()]
-    for name, figures in runs.items():
-        shares += [{**row, "model": name, "source": "here"} for row in _as_printed(figures)]
     rows: list[dict[str, Any]] = []
-    every = frames.select(pd.DataFrame(shares), category=AVERAGE)
-    for source, part in every.groupby("source", sort=False):
+    here = frames.concat(as_printed(figures, name) for name, figures in runs.items())
+    for source, part in (("printed", cells()), ("here", here)):
+        if not len(part := frames.select(part, category=AVERAGE)):
+            continue
         wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
         if len(wide) > 1:
             what: dict[str, Any] = {"task": "overall", "source": source, "n": len(wide)}
@@ -148,58 +166,32 @@ def beside(figures: pd.DataFrame, model: str, reference: str) -> pd.DataFrame:
     """Figures of Table 1 beside a model's own (task "beside"), and its own by size (task "scaling"); both
     of protocol "paper", with `source` "here" or "printed"; and its subsets by size (task "subset scaling").
     """
-    printed, size = printed_as(reference), family(printed_as(reference) or reference)
-    rows: list[dict[str, Any]] = []
-    printed_cells = {(c["variant"], c["category"]): c for c in cells() if c["model"] == printed}
-    for row in _as_printed(figures):
-        if other := printed_cells.get((row["variant"], row["category"])):
-            what = {"model": model, "task": "beside", "printed_as": printed}
-            rows += [{**row, **what, "source": "here"}, {**other, **what, "source": "printed"}]
-    if size is not None:
-        named = {"model": model, "source": "here", "family": size[0], "size": f"{size[1]:g}"}
-        rows += [{**row, **named, "task": "scaling"} for row in _as_printed(figures, headline="yes")]
-        subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
-        for row in frames.records(subsets[subsets["value"].notna()]):
-            rows.append({**row, **named, "task": "subset scaling", "line": f"{size[0]}, {row['variant']}"})
-    return frames.frame(rows)
-
-
-def _as_printed(figures: pd.DataFrame, **where: str) -> list[dict[str, Any]]:
-    """A model's accuracies as Table 1 has them, of what it wrote where it was asked to write."""
-    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
-    shares = shares[shares["value"].notna()]
-    scorings = sorted(shares["scoring"].unique())  # "generated" comes first
-    return frames.records(frames.select(shares, scoring=tuple(scorings[:1])))
-
-
-def subset_cells() -> Iterator[dict[str, Any]]:
-    """The figures of the notebook by subset, as rows of the frame of figures."""
-    with (Path(__file__).parent / "notebook_numbers.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            what = {"metric": "accuracy", "model": row.pop("model"), "variant": row.pop("questions")}
-            for subset, right in row.items():
-                n = SUBSETS[subset]
-                yield frames.number(int(right) / n, unit="%", n=n, subset=subset, **what)
+    printed = printed_as(reference)
+    theirs = frames.select(cells(), model=printed).assign(model=model, source="printed")
+    both = frames.concat([as_printed(figures, model), theirs], task="beside", printed_as=printed)
+    pairs = both.groupby(["variant", "category"], sort=False) if len(theirs) else ()
+    parts = [pair for _, pair in pairs if len(pair) == 2]
+    subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
+    subsets = subsets[subsets["value"].notna()].assign(model=model, source="here")
+    parts.append(_sized(as_printed(figures, model, headline="yes"), "scaling", printed or reference))
+    return frames.concat([*parts, _sized(subsets, "subset scaling", printed or reference)])
 
 
 def by_size() -> pd.DataFrame:
     """The printed figures of the models that the paper draws, by family and size (task "scaling"), and those
     of the notebook by subset (task "subset scaling")."""
-    rows = []
-    for printed in (*cells(), *subset_cells()):
-        size = family(printed["model"])
-        drawn = printed["model"] in HUB_IDS and printed["model"] != "Molmo-7B-D"  # as in the paper's plots
-        if size is not None and drawn:
-            named = {"task": "scaling", "source": "printed", "family": size[0], "size": f"{size[1]:g}"}
-            if "subset" in printed:
-                named |= {"task": "subset scaling", "line": f"{size[0]}, {printed['variant']}"}
-            rows.append({**printed, **named, "low": None, "high": None})
-    return frames.frame(rows)
+    parts = []
+    for task, table in (("scaling", cells()), ("subset scaling", subset_cells())):
+        table = table.assign(source="printed", low=None, high=None)
+        for model, part in table.groupby("model", sort=False):
+            if model in HUB_IDS and model != "Molmo-7B-D":  # as in the paper's plots
+                parts.append(_sized(part, task, str(model)))
+    return frames.concat(parts)
 
 
-def family(name: str) -> tuple[str, float] | None:
-    """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
-    ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
-    tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
-    sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
-    return (sized[1], float(sized[2])) if sized else None
+def _sized(figures: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
+    """The figures of a model with its family and size; none where its name does not say them."""
+    if (size := family(name)) is None:
+        return figures.head(0)
+    line = {"line": f"{size[0]}, " + figures["variant"]} if task == "subset scaling" else {}
+    return figures.assign(task=task, family=size[0], size=f"{size[1]:g}", **line)
