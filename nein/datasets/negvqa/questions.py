@@ -27,11 +27,8 @@ from nein.nano.sentences import KINDS, iter_questions
 
 Row = Mapping[str, Any]
 #: As NegVQA's files name them.
-FIELDS = (
-    "index", "image", "category", "original_question", "negated_question", "original_answer",
-    "negated_answer",
-)  # fmt: skip
 VARIANTS = ("original", "negated")
+FIELDS = ("index", "image", "category", *(f"{v}_{what}" for what in ("question", "answer") for v in VARIANTS))
 HUB = "yuhuizhang/NegVQA"
 SPLIT = "val"
 FILE = "questions.jsonl"
@@ -109,35 +106,49 @@ def load(
     """
     columns = dict(columns or {})
     names = {**{name: name for name in (*FIELDS, *LETTERS)}, **columns}
-    for key in columns:
-        if key not in FIELDS and key not in LETTERS:
-            raise UserError(f"--columns has no key '{key}'; allowed: {', '.join(FIELDS)}, A, B, ...")
+    if strange := next((key for key in columns if key not in (*FIELDS, *LETTERS)), None):
+        raise UserError(f"--columns has no key '{strange}'; allowed: {', '.join(FIELDS)}, A, B, ...")
+    folder: Path | None = None
+    origin: dict[str, Any]
     if is_nano(source):
         folder = drawn(questions, world(source))
         rows: Iterable[Row] = atomic.checked_lines(folder / FILE)
-        origin: dict[str, Any] = {"kind": "nano", "world": source, "questions": questions}
+        origin = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
-        folder, rows = None, hub.read(reference, split)
-        origin = {"kind": "hub", **reference._asdict(), "split": split}
+        rows, origin = hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}
     else:
         file = expanded(source)
-        if file.is_dir():
-            raise UserError(f"'{source}' is a folder; give the .jsonl file with the questions in it.")
-        if not file.exists():
+        if not file.is_file():
             raise UserError(f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file.")
-        folder = file.parent
+        folder, origin = file.parent, {"kind": "file", "file": file.name}
         rows = (row for _, row in atomic.iter_lines(file))  # one by one: pictures may be in them
-        origin = {"kind": "file", "file": file.name}
         if negated is not None:
-            rows = _joined(rows, atomic.read_lines(expanded(negated)), names, source, negated)
+            rows = _joined(rows, atomic.read_lines(expanded(negated)), names, negated)
             origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = columns
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in columns]
     folder = expanded(pictures) if pictures else folder
-    items = _items(rows, names, letters, folder, f"'{source}'")
-    return Questions(items, origin, _hash(items))
+    items: dict[str, Item] = {}
+    problems = Problems()
+    for number, row in enumerate(rows, start=1):
+        try:
+            item = _item({key: row.get(names[key]) for key in (*FIELDS, *letters)}, letters, folder)
+        except ValueError as error:
+            problems.add(str(error), f"record {number}")
+            continue
+        if item.id in items:
+            problems.add("with an index that occurs twice", item.id)
+        items[item.id] = item
+    problems.raise_if_any(f"'{source}'")
+    if not items:
+        raise UserError(f"'{source}' holds no questions.")
+    digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
+    for item in items.values():
+        facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
+        digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
+    return Questions(tuple(items.values()), origin, digest.hexdigest())
 
 
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
@@ -157,47 +168,23 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     return found
 
 
-def _items(
-    rows: Iterable[Row], names: Mapping[str, str], possible: Sequence[str], folder: Path | None, where: str
-) -> tuple[Item, ...]:
-    items: dict[str, Item] = {}
-    problems = Problems()
-    for number, row in enumerate(rows, start=1):
-        try:
-            item = _item(row, names, possible, folder)
-        except ValueError as error:
-            problems.add(str(error), f"record {number}")
-            continue
-        if item.id in items:
-            problems.add(f"with an {names['index']} that occurs twice", item.id)
-        items[item.id] = item
-    problems.raise_if_any(where)
-    if not items:
-        raise UserError(f"{where} holds no questions.")
-    return tuple(items.values())
-
-
-def _item(row: Row, names: Mapping[str, str], possible: Sequence[str], folder: Path | None) -> Item:
-    """Raises ValueError saying what is wrong."""
-    absent = [names[key] for key in (*FIELDS, "A", "B") if row.get(names[key]) in (None, "")]
-    if absent:
+def _item(row: Row, letters: Sequence[str], folder: Path | None) -> Item:
+    """Of a record with our names. Raises ValueError saying what is wrong."""
+    if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
         raise ValueError(f"without {', '.join(absent)}")
-    texts = [row[names[k]] for k in possible if row.get(names[k]) not in (None, "")]
-    questions = {v: row[names[f"{v}_question"]] for v in VARIANTS}
+    texts = [row[letter] for letter in letters if row[letter] not in (None, "")]
+    questions = {variant: row[f"{variant}_question"] for variant in VARIANTS}
     if any(isinstance(text, (list, dict, bool)) for text in (*texts, *questions.values())):
         raise ValueError("whose questions or options are no texts")
-    answers = {v: str(row[names[f"{v}_answer"]]).strip().upper() for v in VARIANTS}
+    answers = {variant: str(row[f"{variant}_answer"]).strip().upper() for variant in VARIANTS}
     if not {*answers.values()} <= {*LETTERS[: len(texts)]}:
         raise ValueError("whose answer is no letter of its options")
     if answers["original"] == answers["negated"]:
         raise ValueError("with one answer to both questions")
-    cell = row[names["image"]]
-    picture = read_picture(cell, folder)
-    return Item(
-        str(row[names["index"]]), str(row[names["category"]]), picture, _source(picture, cell),
-        tuple(str(text).strip() for text in texts), {v: str(text).strip() for v, text in questions.items()},
-        answers,
-    )  # fmt: skip
+    picture = read_picture(row["image"], folder)
+    questions = {variant: str(text).strip() for variant, text in questions.items()}
+    about = (str(row["index"]), str(row["category"]), picture, _source(picture, row["image"]))
+    return Item(*about, tuple(str(text).strip() for text in texts), questions, answers)
 
 
 def _source(picture: Path, cell: Any) -> str:
@@ -244,25 +231,16 @@ def _named(cell: Any) -> str | None:
 
 
 def _joined(
-    originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], one: str, other: str
+    originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], file: str
 ) -> Iterator[Row]:
-    """Records of two files with `question` and `answer`, joined by index."""
+    """Records of two files with `question` and `answer`, joined by index; the second one is `file`."""
     by_index = {str(row.get(names["index"])): row for row in negations}
     for row in originals:
         twin = by_index.get(str(row.get(names["index"])))
         if twin is None:
-            raise UserError(f"'{other}' has no question {row.get(names['index'])}, which '{one}' has.")
+            raise UserError(f"'{file}' has no question {row.get(names['index'])}, which the first file has.")
         both = zip(VARIANTS, (row, twin), strict=True)
         yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in both for key in ("question", "answer")}}
-
-
-def _hash(items: Iterable[Item]) -> str:
-    """SHA-256 over ids, words, letters and the names (or bytes) of pictures."""
-    digest = hashlib.sha256()
-    for item in items:
-        facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
-        digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
-    return digest.hexdigest()
 
 
 def drawn(count: int, world: World = NANO) -> Path:

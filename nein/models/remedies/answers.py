@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,21 +27,18 @@ NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made c
 
 def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Every question that denies is asked without its denial, and the other option taken."""
-
-    def reworded(one: ChoiceQuestion) -> ChoiceQuestion:
-        text = affirmed(one.question)
-        if text is None:
-            return one
-        return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
-
-    instead = _each(reworded, asked)
-    replies = answer_each(model, images, instead, scorings)
-    return _each(lambda r, one, other: r if other is one else _other(r, one), replies, asked, instead)
+    instead = [[_without_denial(one, wording) for one in row] for row in asked]
+    rows = zip(answer_each(model, images, instead, scorings), asked, instead, strict=True)
+    return [
+        [reply if other is one else _other(reply, one) for reply, one, other in zip(*row, strict=True)]
+        for row in rows
+    ]
 
 
-def _each(work: Callable[..., Any], *tables: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """`work` of the cells of tables of one shape, in their shape."""
-    return [[work(*cells) for cells in zip(*rows, strict=True)] for rows in zip(*tables, strict=True)]
+def _without_denial(one: ChoiceQuestion, wording: str) -> ChoiceQuestion:
+    if (text := affirmed(one.question)) is None:
+        return one
+    return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
 
 
 def _other(reply: Reply, asked: ChoiceQuestion) -> Reply:
@@ -53,64 +50,57 @@ def _other(reply: Reply, asked: ChoiceQuestion) -> Reply:
     letter, _, _ = parse(reply.text or "", list(asked.texts), "fixed")
     text = reply.text if letter is None else LETTERS[1 - LETTERS.index(letter)]
     logprobs = None if reply.logprobs is None else reply.logprobs[::-1]
-    return dataclasses.replace(reply, text=text, logprobs=logprobs, each=None)
+    return replace(reply, text=text, logprobs=logprobs, each=None)
 
 
 def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """A question and its negation get different letters: the likelier of the two ways."""
+    rows = []
     replies = answer_each(model, images, asked, sorted({*scorings, "logprob"}))
-    return [
-        [
-            reply
-            for pair in zip(row[::2], row[1::2], questions[::2], strict=True)
-            for reply in _agreed(*pair, scorings)
-        ]
-        for row, questions in zip(replies, asked, strict=True)
-    ]
+    for row, questions in zip(replies, asked, strict=True):
+        pairs = zip(row[::2], row[1::2], questions[::2], strict=True)
+        rows.append([reply for pair in pairs for reply in _agreed(*pair, scorings)])
+    return rows
 
 
 def _agreed(
     first: Reply, second: Reply, asked: ChoiceQuestion, scorings: Sequence[str]
 ) -> tuple[Reply, Reply]:
     failure = first.error or second.error or ("" if asked.options == 2 else NOT_TWO)
-    ends = [[-math.inf if p is None else p for p in reply.logprobs or ()] for reply in (first, second)]
-    if not failure and (not all(ends) or -math.inf in map(max, ends)):
+    one, other = ([-math.inf if p is None else p for p in r.logprobs or ()] for r in (first, second))
+    if not failure and (not one or not other or -math.inf in (max(one), max(other))):
         failure = NO_PROBABILITIES
     if failure:
-        reply = Reply(error=failure)
-        return reply, reply
+        return Reply(error=failure), Reply(error=failure)
+    ways = (one[0] + other[1], one[1] + other[0])  # A and B, B and A
     replies = []
-    for a, b in ((ends[0][0] + ends[1][1], ends[0][1] + ends[1][0]),  # A and B, B and A
-                 (ends[0][1] + ends[1][0], ends[0][0] + ends[1][1])):  # fmt: skip
+    for a, b in (ways, ways[::-1]):
         text = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
-        replies.append(
-            Reply(text if "generated" in scorings else None, (a, b) if "logprob" in scorings else None)
-        )
+        text, logs = text if "generated" in scorings else None, (a, b) if "logprob" in scorings else None
+        replies.append(Reply(text, logs))
     return replies[0], replies[1]
 
 
 def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Asked twice: first to think, then for the letter behind what was thought."""
-
-    def longer(one: ChoiceQuestion, words: str) -> ChoiceQuestion:
-        before, after = one.prompt
-        return dataclasses.replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
-
-    thinking = _each(lambda one: longer(one, STEPS), asked)
+    thinking = [[_longer(one, STEPS) for one in row] for row in asked]
     thoughts = answer_each(model, images, thinking, ["generated"])
-    concluding = [
-        [
-            longer(one, f"{STEPS}\n{thought.text or ''}{_THEREFORE}")
-            for one, thought in zip(*rows, strict=True)
-            if not thought.error
+    concluding = []
+    for row in zip(asked, thoughts, strict=True):
+        thought_of = [
+            (one, thought.text or "") for one, thought in zip(*row, strict=True) if not thought.error
         ]
-        for rows in zip(asked, thoughts, strict=True)
-    ]
+        concluding.append([_longer(one, f"{STEPS}\n{text}{_THEREFORE}") for one, text in thought_of])
     replies = [iter(row) for row in answer_each(model, images, concluding, scorings)]
     return [
         [thought if thought.error else next(rest) for thought in row]
         for row, rest in zip(thoughts, replies, strict=True)
     ]
+
+
+def _longer(one: ChoiceQuestion, words: str) -> ChoiceQuestion:
+    before, after = one.prompt
+    return replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
 
 
 #: Name -> its function of (model, pictures, questions, scorings, wording).
