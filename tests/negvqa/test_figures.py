@@ -70,7 +70,8 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
 
 def test_the_notebooks_subsets_are_those_of_table_1():
     """Doc & Chart is the unweighted mean of five subsets, all of which the notebook prints."""
-    by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in frames.records(paper_numbers.subset_cells())}
+    subsets = frames.records(paper_numbers.subset_cells())
+    by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in subsets}
     assert len(by) == 22 * 2 * 14
     assert round(by["VILA1.5-8B", "original", "A-OKVQA"], 6) == 0.886022
     assert round(by["Chameleon-30B", "negated", "VizWiz"], 6) == 0.057692
