@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nein.engine import environment
+from nein.engine import machine
 from nein.nano import data
 
 #: Sizes of the probes: a square matrix and a 3 x 3 convolution (channels, side) of the kind a UNet has.
@@ -184,7 +184,7 @@ def measure(
         taken.append((time.perf_counter() - clock, time.process_time() - start))
     seconds, processor = (statistics.median(column) for column in zip(*taken, strict=True))
     own = processor / (threads or torch.get_num_threads()) if device == "cpu" else seconds
-    peaks = environment.peak_memory(device)
+    peaks = machine.peak_memory(device)
     peak = peaks.get("device", peaks.get("host"))
     return Measured(result, own, seconds, operations, peak, longest)
 
@@ -272,7 +272,7 @@ def reset_peak(device: str) -> None:
 
 def describe_device(device: str) -> str:
     """ "AMD EPYC, 2 threads, AVX512"."""
-    facts = environment.describe(device)
+    facts = machine.describe(device)
     if device.startswith("cuda"):
         return str(facts["device_name"])
     return f"{facts['device_name']}, {torch.get_num_threads()} threads, {facts['arithmetic']}"
@@ -288,7 +288,7 @@ def setup(threads: int) -> None:
     """The given number of threads for torch, freed memory kept as commands keep it, no progress bars."""
     import transformers
 
-    environment.keep_freed_memory()
+    machine.tune_process()
     torch.set_num_threads(threads)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

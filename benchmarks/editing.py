@@ -34,8 +34,7 @@ from benchmarks import common, published
 from benchmarks.common import Measured
 from nein.editors import EditRequest, get_editor
 from nein.editors.checkpoint import quiet
-from nein.engine.environment import keep_freed_memory
-from nein.engine.processes import one_thread
+from nein.engine.machine import one_thread, tune_process
 from nein.loading.digests import DTYPES, torch_dtype
 from nein.models.references import resolve
 
@@ -60,7 +59,7 @@ class Sides:
 
 
 def main() -> None:
-    keep_freed_memory()
+    tune_process()
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         if options.size == "sd15" and options.checkpoint is None:

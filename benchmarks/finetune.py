@@ -33,7 +33,7 @@ import torch
 from benchmarks import common, published
 from benchmarks.common import Measured
 from nein.editors.checkpoint import load_pipeline
-from nein.engine import environment
+from nein.engine import machine
 from nein.models.references import resolve
 from nein.train import finetune_ip2p, record
 from nein.train.editor_finetuning.data import load, prepare
@@ -47,7 +47,7 @@ SKIPPED = 0.25  # share of the first steps that is not timed: allocation and war
 
 def main() -> None:
     options = _parse()
-    environment.keep_freed_memory()
+    machine.tune_process()
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

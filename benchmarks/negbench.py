@@ -27,7 +27,7 @@ from nein.benchmarks.negbench import config, report, run
 from nein.benchmarks.negbench import data as folders
 from nein.datasets.negbench import drawn, official
 from nein.engine.images import write_png
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.engine.run import Executor
 from nein.metrics.dual import openclip
 from nein.reporting.figures import pick

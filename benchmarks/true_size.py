@@ -27,7 +27,7 @@ import torch
 from benchmarks import common, editing, image_metrics, judges, published
 from benchmarks.common import Measured, Pair
 from nein import metrics
-from nein.engine.environment import keep_freed_memory
+from nein.engine.machine import tune_process
 from nein.loading.digests import DTYPES, torch_dtype
 from nein.metrics.base import MemoryStore
 from nein.metrics.presence import spacy_model
@@ -39,7 +39,7 @@ Stage = tuple[Measured, Measured, int, dict[str, Any]]
 
 
 def main() -> None:
-    keep_freed_memory()
+    tune_process()
     options = parse()
     if options.table:
         print(table(json.loads(Path(options.table).read_text(encoding="utf-8"))))

@@ -17,7 +17,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The tests' own servers and browser are on this machine, which a proxy cannot reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
-from nein.engine.environment import keep_freed_memory, look_for_garbage_seldom
+from nein.engine.machine import tune_process
 from tests.helpers.commands import PLUGINS
 from tests.helpers.hub import Hub
 from tests.loopback import Server
@@ -25,10 +25,9 @@ from tests.loopback import Server
 sys.path.insert(0, str(PLUGINS))
 
 gc.disable()  # until everything is imported, which is no garbage
-keep_freed_memory()  # a multiple of the speed for everything below that runs a model
 #: Thresholds of the three generations: Python's own, and those of the tests.
 OFTEN, SELDOM = gc.get_threshold(), (50_000, 5, 2)
-look_for_garbage_seldom()  # above all not at the end, which would take seconds
+tune_process()  # a multiple of the speed for everything below that runs a model
 
 
 #: The files that take longest, longest first: one that is begun last would leave the other core idle.

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.images import ImageError
-from nein.engine.processes import Processes, one_thread, read_ahead
+from nein.engine.machine import Processes, one_thread, read_ahead
 
 FORMAT = 3
 OPEN = 4096  # files mapped at a time: they cost no memory of their own

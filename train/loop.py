@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from nein.engine import atomic
 from nein.engine.errors import Terminated, UserError
-from nein.engine.processes import read_ahead
+from nein.engine.machine import read_ahead
 from nein.train.record import Record
 
 #: () float32, without its graph, and further numbers for the log.

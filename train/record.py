@@ -24,10 +24,10 @@ from filelock import FileLock, Timeout
 from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
-from nein.engine import atomic, environment
+from nein.engine import atomic, machine
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.reporting import tracking
 from nein.train.options import RunOptions
 
@@ -87,9 +87,9 @@ class Record:
             earlier = None
         invocation = {
             "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "command": environment.command_line(),
+            "command": machine.command_line(),
             "processes": self.session.processes.size,
-            "environment": environment.describe(str(self.session.accelerator.device)),
+            "environment": machine.describe(str(self.session.accelerator.device)),
         }
         manifest = {
             "format": FORMAT,
@@ -217,7 +217,7 @@ class Record:
 
 def memory_gib() -> float:
     """Most memory in use so far: the GPU's where one is in use, else this process's."""
-    peaks = environment.peak_memory()
+    peaks = machine.peak_memory()
     return peaks.get("device", peaks.get("host", 0)) / 2**30
 
 
@@ -234,7 +234,7 @@ class Session(AbstractContextManager["Session"]):
     def __init__(self, config: RunOptions) -> None:
         from accelerate import Accelerator, InitProcessGroupKwargs
 
-        environment.keep_freed_memory()
+        machine.tune_process()
         if config.threads is not None:
             if config.threads > MOST_THREADS:
                 raise UserError(f"--threads is {config.threads}; at most {MOST_THREADS} can be had.")
@@ -262,7 +262,7 @@ class Session(AbstractContextManager["Session"]):
         try:
             if self.processes.is_main:
                 self._lock = _lock(config.out_dir)
-                environment.say_device(config.device, str(self.accelerator.device))
+                machine.say_device(config.device, str(self.accelerator.device))
         except UserError:
             self.__exit__()
             raise

@@ -24,7 +24,7 @@ from nein.benchmarks import compare
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.groups import FORMATS
 from nein.config.options import Options
-from nein.engine import atomic, environment, images
+from nein.engine import atomic, images, machine
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError, shortlist
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, id_of, runs_below
@@ -284,7 +284,7 @@ class Benchmark:
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
             failures = len(failed.drop_duplicates(["id", "metric", "variant"]))
-            again = f" {failures} failed; retry with: {environment.typed()}" if failures else ""
+            again = f" {failures} failed; retry with: {machine.typed()}" if failures else ""
             have = "has" if reasons.total() == 1 else "have"
             said = f"{run.name}: {reasons.total()} {have} no score{why}.{again}"
             print(said, file=sys.stderr, flush=True)
@@ -449,8 +449,8 @@ def invocation(executor: Executor) -> dict[str, Any]:
     """When and how the command at hand was given, and on what."""
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": environment.command_line(),
+        "command": machine.command_line(),
         "directory": str(Path.cwd()),
         **executor.describe(),
-        "environment": environment.describe(executor.device),
+        "environment": machine.describe(executor.device),
     }

@@ -39,10 +39,9 @@ def launch(
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
-    from nein.engine import environment
+    from nein.engine import machine
 
-    environment.look_for_garbage_seldom()
-    environment.keep_freed_memory()
+    machine.tune_process()
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
@@ -59,18 +58,18 @@ def launch(
 
 def start(options: Any) -> Executor:
     """The executor of `--on` (`nein.config.groups.RuntimeOptions`). Raises UserError."""
-    from nein.engine import processes, run
+    from nein.engine import machine, run
     from nein.loading.service import AT_ONCE
 
-    on = getattr(options, "on", None) or ("ranks" if processes.launched() else "threads")
+    on = getattr(options, "on", None) or ("ranks" if machine.launched() else "threads")
     if on == "ray":
         from nein.engine.ray import Ray
 
         pool = options.executor
         return Ray(options.device, None, pool.workers, pool.gpus_per_worker)
-    if on == "ranks" and not processes.launched():
+    if on == "ranks" and not machine.launched():
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
-    ranks = processes.from_environment() if on == "ranks" else None
+    ranks = machine.from_environment() if on == "ranks" else None
     requests = options.endpoint.concurrency or AT_ONCE
     return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
 

@@ -21,7 +21,7 @@ import pydantic
 import yaml
 
 from nein.engine.errors import UserError, chosen, near_match, unknown
-from nein.engine.processes import DEVICES, DEVICES_SAID
+from nein.engine.machine import DEVICES, DEVICES_SAID
 from nein.loading import credentials
 from nein.loading.references import Need
 
@@ -216,6 +216,10 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         choices = ", ".join(literals(needed[0].hint))
         rest = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
+    for key, item in flat(cls).items():  # YAML's true would be read as 1
+        value = functools.reduce(lambda group, name: (group or {}).get(name), key.split("."), values)
+        if isinstance(value, bool) and _takes(item.hint, int, float) and not _takes(item.hint, bool):
+            raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
         given: Given = _adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
@@ -377,6 +381,11 @@ def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
         text += f" (default: {shown.replace('%', '%%')})"
     second = [SHORT[name]] if name in SHORT else []
     group.add_argument(flag, *second, dest=name, help=text, **more)
+
+
+def _takes(hint: Any, *kinds: type) -> bool:
+    """Whether one of these types is a part of another."""
+    return hint in kinds or any(_takes(part, *kinds) for part in typing.get_args(hint))
 
 
 def literals(hint: Any) -> list[str]:

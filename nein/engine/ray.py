@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from nein.engine import environment, processes
+from nein.engine import machine
 from nein.engine.errors import UserError
 from nein.engine.run import Executor, needs
 from nein.engine.stages import Plan, Step, open_tasks
@@ -38,7 +38,7 @@ def work(
     """What runs on a node: a share of the steps from part[0] to part[1]. Raises UserError for what this node
     lacks."""
     os.environ.update(secrets)
-    environment.look_for_garbage_seldom()
+    machine.tune_process()
     executor = Executor(device, share=share, at_once=1)
     return executor.compute(plan(executor.device)[slice(*part)])
 
@@ -64,7 +64,7 @@ class Ray(Executor):
         if device.startswith("cuda") and not gpus:
             raise UserError(f"--device is '{device}', but no node of the Ray cluster has a GPU.")
         self.device = "cuda" if gpus and device != "cpu" else "cpu"
-        environment.say_device(device, self.device)
+        machine.say_device(device, self.device)
 
     def describe(self) -> dict[str, Any]:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
@@ -157,7 +157,7 @@ def _connect(address: str | None) -> Any:
     if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
     if address is None:
-        _init(ray, address="local", num_cpus=processes.cores(), include_dashboard=False, **options)
+        _init(ray, address="local", num_cpus=machine.cores(), include_dashboard=False, **options)
         return ray
     try:
         host, _, port = address.rpartition(":")

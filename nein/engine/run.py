@@ -25,10 +25,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from nein.engine import atomic, environment
+from nein.engine import atomic, machine
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.processes import Processes, one_thread
+from nein.engine.machine import Processes, one_thread
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
@@ -190,7 +190,7 @@ class Executor:
         block = stage.read(task.number) if inputs is None else inputs.result()
         start = time.perf_counter()
         rows = stage.work(thing, block, task.missing)
-        seconds, peaks = time.perf_counter() - start, environment.peak_memory(self.device)
+        seconds, peaks = time.perf_counter() - start, machine.peak_memory(self.device)
         with self._mutex:
             # What a model is stands in the folder before the first rows of it.
             for kind, facts in (stage.model.describe(thing) if stage.model else {}).items():
@@ -231,7 +231,7 @@ class Executor:
         """Frees the memory of the model at hand."""
         self._note_usage()
         self._model = self._thing = None
-        if self.device == "cpu" and 0 < environment.peak_memory().get("host", 0) < SMALL:
+        if self.device == "cpu" and 0 < machine.peak_memory().get("host", 0) < SMALL:
             return
         gc.collect()
         torch = sys.modules.get("torch")  # never the reason to import it

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nein.engine import environment
+from nein.engine import machine
 from nein.engine.errors import UserError
 from nein.engine.run import SHARE
 
@@ -37,7 +37,7 @@ class Whole:
 
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
-        env = {**os.environ, environment.GIVEN: json.dumps(self.given)}
+        env = {**os.environ, machine.GIVEN: json.dumps(self.given)}
         process = subprocess.Popen(line, env={**env, **({SHARE: self.share} if self.share else {})})
         try:
             code = process.wait()

@@ -21,12 +21,12 @@ from tqdm import tqdm
 from nein.benchmarks import controls
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets.nein import loading
-from nein.engine import atomic, environment
+from nein.engine import atomic, machine
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import ANSWERS
 from nein.engine.images import ImageError
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.judges.config import SETS, CalibrateConfig, read_config
 from nein.models import judges
 from nein.models.cached import Services
@@ -52,7 +52,7 @@ def run(options: CalibrateConfig) -> None:
     cases = gather(options, directory)
     for name, (present, absent) in counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
-    environment.keep_freed_memory()
+    machine.tune_process()
     device = Processes().device(options.device or config.device)
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:

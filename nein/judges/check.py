@@ -54,7 +54,7 @@ class Failed(AssertionError):
 
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
-    from nein.engine.processes import Processes
+    from nein.engine.machine import Processes
     from nein.models import editor_choice, judges
     from nein.models.cached import Services
 

@@ -16,7 +16,7 @@ from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.judges.calibrate import Asking
 from nein.judges.config import RetrievedConfig, read_config
 from nein.judges.known import Case

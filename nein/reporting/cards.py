@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from nein.engine import images, processes
+from nein.engine import images, machine
 from nein.engine.blocks import sample_seed
 from nein.reporting import page
 from nein.reporting.page import TEMPLATES, Part
@@ -216,7 +216,7 @@ def of_file(path: Path, side: int) -> Thumbnail:
 def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> Iterator[list[Thumbnail]]:
     """The pictures of every sample, in order, read from files by threads; side 0: none."""
     coming = iter(samples)
-    with ThreadPoolExecutor(processes.cores()) as pool:
+    with ThreadPoolExecutor(machine.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
             thumbnails = dict(

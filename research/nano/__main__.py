@@ -29,7 +29,7 @@ from nein.config.groups import OnDevice, Seed
 from nein.config.launch import launch
 from nein.config.options import Names, argument, option
 from nein.engine.errors import exit_with, unknown
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.nano.zoo import ZOO
 
 SEED = 20250519

@@ -16,7 +16,7 @@ from nein.engine import run
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
-from nein.engine.processes import read_ahead
+from nein.engine.machine import read_ahead
 from nein.engine.run import Executor
 from nein.engine.stages import Functions, Model, Step, open_tasks
 from nein.loading.weights import ALIGNMENT, aligned

@@ -15,7 +15,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
-from nein.engine import environment, images
+from nein.engine import images, machine
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
@@ -240,15 +240,15 @@ def test_columns_rename_fields(make_data):
 
 
 def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
-    found = environment.describe("cpu")
+    found = machine.describe("cpu")
     assert (bool(found["packages"]["numpy"]), found["device"]) == (True, "cpu")
-    assert environment.git_state(tmp_path) is None
+    assert machine.git_state(tmp_path) is None
     (tmp_path / "file").write_text("1")
     for words in ("init -q", "add file", "-c user.name=a -c user.email=a@b commit -qm one"):
         subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True)
-    clean = environment.git_state(tmp_path)
+    clean = machine.git_state(tmp_path)
     (tmp_path / "file").write_text("2")
-    dirty = environment.git_state(tmp_path)
+    dirty = machine.git_state(tmp_path)
     assert (clean["dirty"], dirty["dirty"], len(clean["commit"])) == (False, True, 40)
     assert clean["commit"] == dirty["commit"]
 

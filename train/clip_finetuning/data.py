@@ -27,7 +27,7 @@ from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.loading.digests import json_digest
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world

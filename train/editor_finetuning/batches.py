@@ -25,7 +25,7 @@ from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import Problems, UserError
 from nein.engine.images import ImageError
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.loading.digests import json_digest, torch_dtype
 from nein.train.editor_finetuning.data import Example, Pairs, prepare
 from nein.train.editor_finetuning.options import TuneConfig

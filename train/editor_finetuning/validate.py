@@ -29,7 +29,7 @@ from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import COMPLETE
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.reporting import figures as frames

@@ -23,7 +23,7 @@ from nein import metrics, statistics
 from nein.benchmarks.negbench import models
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.benchmarks.negbench.models import Choice
-from nein.engine import atomic, processes
+from nein.engine import atomic, machine
 from nein.engine.errors import UserError
 from nein.metrics.dual import normalise
 from nein.reporting import figures as frames
@@ -235,9 +235,9 @@ def run(options: AnalyseConfig) -> None:
     short = [net.name if net else Path(name).name.removeprefix("sentence:") for name, net in chosen.items()]
     labels = [name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)]
     atomic.make_folder(out)
-    device = processes.Processes().device(options.device)
+    device = machine.Processes().device(options.device)
     if device == "cpu":  # a result does not depend on the number of cores
-        processes.one_thread()
+        machine.one_thread()
     sets = [sentences(pair, options.article) for pair in pairs]
     texts = list(dict.fromkeys(s.text for group in sets for s in group))
     rows: list[Figure] = []

@@ -13,7 +13,7 @@ from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.data import Features, Reader, load
 from nein.train.clip_finetuning.options import ContrastConfig

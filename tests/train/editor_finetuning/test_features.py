@@ -5,7 +5,7 @@ from PIL import Image
 
 from nein.editors.checkpoint import load_pipeline
 from nein.engine.errors import UserError
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 from nein.train.editor_finetuning.batches import Encoder, Features, Loader, Order
 from nein.train.editor_finetuning.data import load
 

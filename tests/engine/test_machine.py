@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from nein.engine import environment
+from nein.engine import machine
 from nein.engine.errors import UserError
-from nein.engine.processes import Processes
+from nein.engine.machine import Processes
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def gpus(monkeypatch):
     def make(cuda=None, hip=None, mps=False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda or hip))
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"{'AMD' if hip else 'NVIDIA'} X")
@@ -29,12 +29,10 @@ def machine(monkeypatch):
         ({}, "cpu", "", torch.backends.cpu.get_cpu_capability()),
     ],
 )
-def test_auto_takes_what_is_there_and_the_main_process_names_it(
-    machine, has, device, name, arithmetic, capsys
-):
-    machine(**has)
+def test_auto_takes_what_is_there_and_the_main_process_names_it(gpus, has, device, name, arithmetic, capsys):
+    gpus(**has)
     assert Processes().device("auto") == device
-    found = environment.describe(device)
+    found = machine.describe(device)
     assert capsys.readouterr().err == f"--device auto: {device}, {found['device_name']}, {arithmetic}\n"
     assert found["arithmetic"] == arithmetic
     assert found["device_name"] == name or not name
@@ -45,7 +43,7 @@ def test_auto_takes_what_is_there_and_the_main_process_names_it(
 
 
 @pytest.mark.parametrize(("wanted", "whose"), [("cuda:0", "NVIDIA or AMD"), ("mps", "Apple")])
-def test_a_device_that_is_not_there_is_one_sentence(machine, wanted, whose):
-    machine()
+def test_a_device_that_is_not_there_is_one_sentence(gpus, wanted, whose):
+    gpus()
     with pytest.raises(UserError, match=f"'{wanted}', but this PyTorch sees no .*{whose}.*--device cpu"):
         Processes().device(wanted)

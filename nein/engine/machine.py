@@ -1,0 +1,281 @@
+"""The machine: which process this is and how many there are, its devices and memory, and what a manifest says
+of it and of the code. No names, no secrets."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import gc
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nein.engine.errors import UserError
+
+#: The devices by their names, as PyTorch has them, or "auto"; and in words.
+DEVICES = r"auto|cpu|mps|cuda(:\d+)?"
+DEVICES_SAID = "auto, cpu, cuda, cuda:N or mps"
+
+
+@dataclass
+class Processes:
+    """`rank` of `size` processes. `barrier()` waits for all of them, as training has to and as a command does
+    once, when it has opened its folders; without others it does nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    _state: Any = None
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        if self._state is not None:
+            import torch
+
+            # The gloo group is used also on GPUs: we only ever synchronise, and it needs no device memory.
+            try:
+                torch.distributed.barrier()
+            except RuntimeError as error:
+                raise UserError(
+                    f"Process {self.rank} of {self.size} timed out waiting for the others to start "
+                    f"({str(error).splitlines()[0]}); give the same command again."
+                ) from None
+
+    def device(self, wanted: str) -> str:
+        """The device of this process: `auto` is its GPU (cuda, which is NVIDIA's or AMD's, or Apple's mps) if
+        there is one, else cpu, and the main process says which. Raises UserError for one that is absent."""
+        if not re.fullmatch(DEVICES, wanted):
+            raise UserError(f"--device is '{wanted}'; it must be {DEVICES_SAID}.")
+        if wanted == "cpu":
+            return wanted
+        import torch
+
+        cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+        kind = wanted.partition(":")[0]
+        if (kind == "cuda" and not cuda) or (kind == "mps" and not mps):
+            maker = "Apple GPU" if kind == "mps" else "GPU of NVIDIA or AMD"
+            raise UserError(f"--device is '{wanted}', but this PyTorch sees no {maker}; use --device cpu.")
+        device = wanted if wanted != "auto" else "cuda" if cuda else "mps" if mps else "cpu"
+        if device == "cuda" and self.size > 1:
+            device = f"cuda:{self.local_rank}"
+        if self.is_main:
+            say_device(wanted, device)
+        return device
+
+    def workers(self, device: str) -> int:
+        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU,
+        where PyTorch gets one thread per block: the number of cores decides the time and no bit of a result.
+        """
+        if device != "cpu":
+            return 1
+        one_thread()
+        return max(1, cores() // self.size)
+
+    def close(self) -> None:
+        if self._state is not None:
+            self._state.destroy_process_group()
+            self._state = None
+
+
+def launched() -> bool:
+    """Whether a launcher has started several of us."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def from_environment() -> Processes:
+    """Joins the process group announced by the launcher's environment."""
+    from accelerate import PartialState
+
+    # They meet once, before there is any work: the first looks through the data, and no one waits later.
+    state = PartialState(cpu=True, timeout=timedelta(minutes=30))
+    return Processes(
+        rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
+    )
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+Item = TypeVar("Item")
+
+
+def one_thread() -> None:
+    """PyTorch's own threads off, in the thread that calls. Where the environment says one thread, PyTorch is
+    not loaded for that."""
+    limits = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
+    if "torch" not in sys.modules and limits == ("1", "1"):
+        return
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def read_ahead(
+    work: Callable[[Item], Any],
+    items: Iterable[Item],
+    ahead: int = 2,
+    start_thread: Callable[[], None] | None = None,
+) -> Iterator[tuple[Item, Any]]:
+    """(item, work(item)) in order, doing up to `ahead` of them in threads before they are asked for."""
+    with ThreadPoolExecutor(max(1, ahead), thread_name_prefix="ahead", initializer=start_thread) as pool:
+        waiting: list[tuple[Item, Future[Any]]] = []
+        try:
+            for item in items:
+                waiting.append((item, pool.submit(work, item)))
+                if len(waiting) > ahead:
+                    first, future = waiting.pop(0)
+                    yield first, future.result()
+            while waiting:
+                first, future = waiting.pop(0)
+                yield first, future.result()
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+# --- what a manifest says ------------------------------------------------------------------------
+
+#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
+GIVEN = "NEIN_COMMAND"
+PACKAGES = (
+    "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
+    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
+)  # fmt: skip
+
+
+def describe(device: str | None) -> dict[str, Any]:
+    """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
+    packages, git = _code()
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": packages,
+        "git": git,
+        "device": device,
+        "device_name": _device_name(device),
+        "arithmetic": _arithmetic(device),
+    }
+
+
+def say_device(wanted: str, device: str) -> None:
+    """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
+    if wanted == "auto":
+        facts = [fact for fact in (_device_name(device), _arithmetic(device)) if fact]
+        print(f"--device auto: {', '.join([device, *facts])}", file=sys.stderr, flush=True)
+
+
+def command_line() -> list[str]:
+    """The words behind the name of this command, without the credentials of endpoints."""
+    from nein.loading import credentials
+
+    words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
+    return [credentials.without(word) for word in words]
+
+
+def typed() -> str:
+    """This command as it was typed, without credentials; in words where it is no command of the shell."""
+    program = Path(sys.argv[0])
+    here = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else "the same command"
+
+
+def tune_process() -> None:
+    """Call before the first large allocation.
+
+    The garbage collector looks seldom and not at the end: a third of the CPU seconds of importing the
+    libraries of models. Models in cycles are collected by `nein.engine.run`. glibc keeps freed blocks: a
+    model on a CPU frees and takes the same large buffers in every step, and faulting their pages in again can
+    take longer than the arithmetic.
+    """
+    first, *later = gc.get_threshold()
+    gc.set_threshold(max(first, 10_000), *later)
+    atexit.unregister(gc.freeze)  # commands may follow each other in one process
+    atexit.register(gc.freeze)
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # M_* of malloc.h
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # no glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 64 * 2**20)):
+            mallopt(option, value)
+
+
+def peak_memory(device: str = "cuda") -> dict[str, int]:
+    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated on a
+    device of CUDA that is in use). Empty where the system does not say (Windows).
+    """
+    try:
+        import resource
+    except ImportError:
+        return {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and device.startswith("cuda"):
+        peaks["device"] = int(torch.cuda.max_memory_allocated(device))
+    return peaks
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit and whether tracked files differ from it; None outside a checkout or without git."""
+    line = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        commit = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
+
+
+@functools.lru_cache(maxsize=1)
+def _code() -> tuple[dict[str, str], dict[str, Any] | None]:
+    """Versions, and git state, of what runs in this process: as it was when it was loaded, or soon after."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions, git_state(Path(__file__).resolve().parent)
+
+
+def _device_name(device: str | None) -> str | None:
+    """ "NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"; None where the system does not say."""
+    torch = sys.modules.get("torch")  # never the reason to import it
+    if device is not None and device.startswith("cuda"):  # PyTorch's name for AMD's GPUs too
+        return str(torch.cuda.get_device_name(device)) if torch and torch.cuda.is_available() else None
+    if device == "mps":
+        return "Apple GPU"
+    if name := platform.processor():
+        return name
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _arithmetic(device: str | None) -> str | None:
+    """What decides the last bits: "CUDA 13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None
+    where PyTorch is not loaded."""
+    torch = sys.modules.get("torch")
+    if device is None or torch is None:
+        return None
+    if device == "mps":
+        return "MPS"
+    if device.startswith("cuda"):
+        return f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    return str(torch.backends.cpu.get_cpu_capability())
