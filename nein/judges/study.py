@@ -166,13 +166,8 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     report.write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
-    remarks = [
-        f"{f['rater']} answers {f['remark']}: agreement with this rater says little."
-        for f in figures
-        if f.get("remark")
-    ]
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return report.headline(frame, [labels.RATERS, *tables], remarks, [last])
+    return report.headline(frame, [labels.RATERS, *tables], last=[last])
 
 
 def _where(item: Mapping[str, Any]) -> Labelled:

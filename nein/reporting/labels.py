@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import statistics as plain
-from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,13 +20,12 @@ from nein.engine.errors import UserError
 from nein.reporting import page
 from nein.reporting.cards import Thumbnail
 from nein.reporting.figures import figure, number
-from nein.reporting.tables import Column, Row, Table, count, entry, value
+from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import calibration
 from nein.statistics.estimates import pairs
 
 COLUMNS = ("sheet", "items", "rater", "item", "seconds", "note")
 UNSURE = "cannot tell"  # the answer that is no label
-FEW = 8  # labels from which one and the same answer is worth a remark
 
 Labelled = dict[str, str]
 
@@ -132,25 +129,18 @@ def agreement(
 
 
 def raters(
-    rows: Sequence[Mapping[str, str]], questions: Sequence[Question], gold: Mapping[str, str]
+    rows: Sequence[Labelled], questions: Sequence[Question], gold: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """What each rater did (task "raters"): items with a label, "cannot tell" as a share of all answers,
-    seconds, right answers to the first question among items of known truth, and whether all answers are one.
-    gold: item -> the right answer."""
+    """What each rater did (task "raters"): items with a label, "cannot tell" as a share of all answers, and
+    right answers to the first question among items of known truth. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):
         own = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
         answers = [row[question.key] for row in own for question in questions if row[question.key]]
         known = [row[questions[0].key] == gold[row["item"]] for row in own if row["item"] in gold]
-        usual = {q.key: Counter(row[q.key] for row in own if row["item"] not in gold) for q in questions}
-        same = {key: counts for key, counts in usual.items() if len(counts) == 1 and counts.total() >= FEW}
-        always = [f"{key}: always '{next(iter(counts))}'" for key, counts in same.items()]
-        seconds = [float(row["seconds"]) for row in own if row["seconds"].replace(".", "", 1).isdigit()]
         what: dict[str, Any] = {"task": "raters", "rater": rater}
-        yield number(len(own), unit="count", statistic="labelled", remark="; ".join(always), **what)
+        yield number(len(own), unit="count", statistic="labelled", **what)
         unsure = answers.count(UNSURE) / len(answers) if answers else None
         yield number(unsure, unit="%", n=len(answers), statistic="unsure", **what)
-        middle = plain.median(seconds) if seconds else None
-        yield number(middle, unit="", statistic="seconds", **what)
         if known:
             yield number(sum(known) / len(known), unit="%", n=len(known), statistic="gold", **what)
 
@@ -163,10 +153,8 @@ RATERS = Table(
     (
         Column("items", {"statistic": "labelled"}, value()),
         Column("cannot tell %", {"statistic": "unsure"}, value()),
-        Column("seconds (median)", {"statistic": "seconds"}, value(1)),
         Column("right where known %", _OF_GOLD, value()),
         Column("of", _OF_GOLD, count()),
-        Column("remark", {"statistic": "labelled"}, entry("remark")),
     ),
 )
 AGREEMENT = Table(

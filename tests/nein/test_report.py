@@ -40,7 +40,7 @@ def test_the_table_has_arrows_intervals_and_counts_and_figures_are_unscaled(tmp_
         "| L1 ↓", "| Removal (VQA) ↑", "16.7 ± ",
         "| 0.0 [0.0, 77.1]",  # two source images: almost nothing is known
         "nano (miniature models on drawn scenes; not comparable with the paper)",
-        "ip2p/negative: 1 are unscored in L1, for instance: no answer",
+        "ip2p/negative: 1 are unscored in L1: 1 × no answer",
         "| –", "4 are unscored in Removal (OVD)",  # missing, not zero
     ):  # fmt: skip
         assert said in text

@@ -8,7 +8,7 @@ limit             FID as of infinitely many pictures, or in `refused` why not
 families, difficulty, minimal_pairs   by family of negation, level of difficulty, and part of a minimal pair
 gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
-by_template, by_object, by_size, gap_by_template   Removal, Retention and the gap in parts of the samples
+by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
 Where the object must stay, Removal is a mistake: such samples are left out of the figures of the whole run
 and have a row of their own, where lower is better. Their target is the sample itself.
@@ -211,15 +211,14 @@ def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[dict
             yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
 
 
-def breakdowns(loaded: Sequence[RunDir], sizes: Mapping[str, str], order: Sequence[str]) -> pd.DataFrame:
-    """Removal and Retention by template, object and size of the source image. sizes: source id -> class."""
+def breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
+    """Removal and Retention by template and object."""
     chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
-    for column, known in (("template", TEMPLATES), ("object", ()), ("size", order)):
+    for column, known in (("template", TEMPLATES), ("object", ())):
         rows = []
         for run in loaded:
             table = run.table.where(metric=chosen)
-            table = ScoreTable(table.frame.assign(size=table.frame["source"].map(sizes)))
             names = [*(name for name in sorted(table.names(column)) if name not in known), *known]
             for group in (name for name in names if name in table.names(column)):
                 for (metric,), members in table.where(**{column: group}).groups("metric"):

@@ -23,7 +23,7 @@ from nein.benchmarks.nein.reporting import (
     protocols,
     sections,
 )
-from nein.benchmarks.nein.reporting.sample_browser import SIZE_CLASSES, Browser
+from nein.benchmarks.nein.reporting.sample_browser import Browser
 from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RESHAPED, RunDir
 from nein.benchmarks.runner import Finished
 from nein.engine.errors import UserError
@@ -81,7 +81,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     rows += calibrations.grades(loaded, options.judge_grade)
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
-    more = [figures.breakdowns(loaded, browser.sizes, SIZE_CLASSES), frames.frame(rows)]
+    more = [figures.breakdowns(loaded), frames.frame(rows)]
     frame = frames.concat([results, gaps, *more], benchmark="nein")
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     common["notes"] += controls.flags(frame, kinds)
@@ -219,7 +219,7 @@ def few_clusters(results: list[dict[str, Any]]) -> list[str]:
 
 def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
-    metric lost besides."""
+    metric lost besides, with the commonest reasons."""
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
     attempted = max(figure["n"] + figure["unscored"] for figure in rows)
     sentences, failed = [], 0
@@ -229,12 +229,12 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
             example = next(reason for counts in lost for reason in counts).removeprefix(start)
             sentences.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
             failed += most
-    for figure in rows:
-        others = [why for why in reasons[figure["metric"]] if not why.startswith((NOT_EDITED, DECLINED))]
-        if figure["unscored"] > failed:
-            more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
-            example = f", for instance: {others[0]}" if others else ""
-            sentences.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{example}")
+    for figure in (figure for figure in rows if figure["unscored"] > failed):
+        counts = reasons[figure["metric"]].items()
+        others = [f"{n} × {why}" for why, n in counts if not why.startswith((NOT_EDITED, DECLINED))]
+        more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
+        why = f": {'; '.join(others[:3])}" if others else ""
+        sentences.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{why}")
     return sentences
 
 

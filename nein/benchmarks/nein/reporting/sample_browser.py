@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +10,11 @@ from pathlib import Path
 from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir, why_not
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
-from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import cards, page
 from nein.reporting.cards import Thumbnail
 
-#: Longest side of a source image in pixels -> the class it is counted under.
-SIZES = ((256, "up to 256 px"), (512, "257 to 512 px"), (math.inf, "above 512 px"))
-SIZE_CLASSES = tuple(name for _, name in SIZES)
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: What a page shows of what a judge said; evidence.js makes words of it.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
@@ -33,7 +27,6 @@ class Browser:
     runs: Sequence[RunDir]
     ids: list[str]
     samples: Mapping[str, Sample]
-    sizes: Mapping[str, str]
     note: str
 
     @classmethod
@@ -48,12 +41,7 @@ class Browser:
             if source:
                 raise
             samples, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
-        sizes = {}
-        for sample in {s.source_id: s for name in ids if (s := samples.get(name))}.values():
-            with contextlib.suppress(images.ImageError):
-                side = max(images.probe(sample.source_path))
-                sizes[sample.source_id] = next(name for limit, name in SIZES if side <= limit)
-        return cls(loaded, ids, samples, sizes, note)
+        return cls(loaded, ids, samples, note)
 
     def pictures(self, side: int) -> Iterator[list[Thumbnail]]:
         """Of every sample, its target and all edits (`cards.of_samples`). side: of the longer side."""
@@ -100,7 +88,6 @@ class Browser:
                 "Object": first["object"],
                 "Family": first.get("family"),
                 "Instruction": None if template is None else TEMPLATES[template],
-                "Source size": self.sizes.get(first["source_id"]),
             }
             why = ["no removal asked" if name in run.index else "not in this run" for run in self.runs]
             yield cards.Card(

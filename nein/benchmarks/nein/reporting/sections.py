@@ -11,7 +11,6 @@ from nein.benchmarks.nein.figures import ALL, ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
 from nein.metrics import METRICS
-from nein.reporting import figures as frames
 from nein.reporting import format, labels, plots
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
@@ -106,15 +105,6 @@ LIMIT = Table(
 )
 
 
-def _scored(figures: Sequence[Figure]) -> str:
-    n, unscored = figures[0]["n"], figures[0]["unscored"]
-    return format.number(n / (n + unscored or 1), "%")
-
-
-def _reasons(figures: Sequence[Figure]) -> str:
-    return "; ".join(f"{n} × {why}" for why, n in list(frames.reasons(figures[0]).items())[:3])
-
-
 def _of_each(figures: Sequence[Figure]) -> str:
     return ", ".join(dict.fromkeys(str(figure["n"]) for figure in figures))
 
@@ -144,19 +134,6 @@ def families() -> Section:
     return Section("families", "Families of negation", [by_family, by_difficulty], curves)
 
 
-COVERAGE = Table(
-    "coverage",
-    "Coverage",
-    (*RUN, Row("metric", names=lambda name: METRICS[name].title)),
-    (
-        Column("attempted", show=_attempted),
-        Column("scored", show=count()),
-        Column("scored %", show=_scored),
-        Column("unscored", show=count("unscored")),
-        Column("commonest reasons", show=_reasons),
-    ),
-    {"task": "results", "source": ""},
-)
 _BY_JUDGE = (EDITOR, Row("metric", "judge", REMOVALS))
 _GAP = {"statistic": "gap"}
 GAP = Table(
@@ -199,7 +176,6 @@ MINIMAL_PAIRS = Table(
     "interaction; one that removes whatever is named 0, -100, 0; one that does nothing 0 throughout.",
 )
 BREAKDOWNS = {"by_template": "negative instruction", "by_object": "object"}
-BREAKDOWNS |= {"by_size": "size of the source image"}
 
 
 def breakdowns() -> list[Table]:
@@ -427,7 +403,7 @@ def page(comparisons: Table) -> list[Section]:
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
-        Section("results", "Results", [*results(), LIMIT, REFUSALS, COVERAGE]),
+        Section("results", "Results", [*results(), LIMIT, REFUSALS]),
         families(),
         Section("breakdowns", "Breakdowns", breakdowns()),
         Section("comparisons", "Comparisons", [comparisons]),
