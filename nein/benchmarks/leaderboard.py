@@ -21,6 +21,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
+from nein.reporting.figures import Figure
 from nein.reporting.format import widest
 from nein.reporting.page import Page, Section
 from nein.reporting.report import headline, write
@@ -58,7 +59,7 @@ def run(config: LeaderboardConfig) -> str:
     return f"{headline(ours, [GAPS])}\nPage: {written[-1]}\n"
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def frame(rows: Sequence[Figure]) -> pd.DataFrame:
     """The rows, test by test: models by gap, baselines below them, then those of the papers."""
     if not rows:
         raise UserError(
@@ -80,7 +81,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def measured(
     benchmark: Benchmark, members: Sequence[Finished], config: LeaderboardConfig
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """The gaps of finished runs on the same data; writes a page of those that have their blocks."""
     gaps = benchmark.gaps(members)
     whole = [run for run in members if any(map(run.folder.done, run.manifest["selected"]))]
@@ -104,7 +105,7 @@ def measured(
         yield {**what, "task": "field", "test": test, **{name: row[name] for name in ends}}
 
 
-def printed(benchmark: Benchmark) -> Iterator[dict[str, Any]]:
+def printed(benchmark: Benchmark) -> Iterator[Figure]:
     for row in benchmark.printed():
         affirmed, negated = row["affirmed"], row["negated"]
         gap = {"value": None if affirmed is None else affirmed - negated}

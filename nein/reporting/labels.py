@@ -19,7 +19,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import page
 from nein.reporting.cards import Thumbnail
-from nein.reporting.figures import figure, number
+from nein.reporting.figures import Figure, figure, number
 from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import calibration
 from nein.statistics.estimates import pairs
@@ -105,7 +105,7 @@ def _read_file(file: Path, questions: Sequence[Question]) -> list[Labelled]:
 
 def agreement(
     rows: Sequence[Mapping[str, str]], questions: Sequence[Question], cluster_of: Mapping[str, Hashable]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """How far raters agree about the items that several of them labelled (task "people"): of every two of
     them the share of equal answers and Cohen's kappa, of all Krippendorff's alpha. "cannot tell" is none."""
     raters = list(dict.fromkeys(row["rater"] for row in rows))
@@ -130,7 +130,7 @@ def agreement(
 
 def raters(
     rows: Sequence[Labelled], questions: Sequence[Question], gold: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """What each rater did (task "raters"): items with a label, "cannot tell" as a share of all answers, and
     right answers to the first question among items of known truth. gold: item -> the right answer."""
     for rater in dict.fromkeys(row["rater"] for row in rows):

@@ -13,7 +13,7 @@ from nein.datasets.negvqa.questions import VARIANTS
 from nein.generate.negvqa.config import CheckConfig
 from nein.reporting import cards, labels
 from nein.reporting import figures as frames
-from nein.reporting.figures import figure, number
+from nein.reporting.figures import Figure, figure, number
 from nein.reporting.report import headline
 from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import bounded_mean
@@ -46,7 +46,7 @@ CHECK = Table(
 )  # fmt: skip
 
 
-def figures(rows: Sequence[labels.Labelled]) -> Iterator[dict[str, Any]]:
+def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
     """Of every rater the share of right conversions with its exact 95 % interval, and the wrong ones by kind
     (task "check"); and how far raters agree on right or wrong, whatever the kind."""
     for rater in dict.fromkeys(row["rater"] for row in rows):

@@ -16,7 +16,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.reporting import figures as frames
-from nein.reporting.figures import figure, number
+from nein.reporting.figures import Figure, figure, number
 from nein.statistics import calibration
 from nein.statistics.calibration import Corrected, Rates
 from nein.statistics.estimates import Estimate
@@ -35,7 +35,7 @@ class Calibration:
 
     kind: str
     manifest: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[Figure]
     controls: Sequence[Mapping[str, Any]] = ()
 
     def fits(self, run: RunDir) -> bool:
@@ -71,7 +71,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
     return calibrations
 
 
-def judged(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def judged(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Rows of the frame: error rates by set of images (task "calibration", sets in `group`), controls,
     reliability, and the corrected figures of runs."""
     for judge in calibrations:
@@ -89,7 +89,7 @@ def judged(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Ite
     yield from corrected(loaded, calibrations) if calibrations else ()
 
 
-def _reliability(judge: Calibration, title: str) -> Iterator[dict[str, Any]]:
+def _reliability(judge: Calibration, title: str) -> Iterator[Figure]:
     """Share of objects really there in bins of the judge's soft score (task "reliability", mean score of the
     bin in `score`); the calibration error stands in `group`, the name of its panel."""
     if rows := [row for row in judge.rows if row["score"] is not None]:
@@ -100,7 +100,7 @@ def _reliability(judge: Calibration, title: str) -> Iterator[dict[str, Any]]:
         yield from (figure(share, unit="%", score=repr(score), **what) for score, share in bins)
 
 
-def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[dict[str, Any]]:
+def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> Iterator[Figure]:
     """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
     for run in loaded:
         for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
@@ -119,9 +119,7 @@ def corrected(loaded: Sequence[RunDir], calibrations: Sequence[Calibration]) -> 
             yield from beside(entry, result, "corrected", run, metric)
 
 
-def beside(
-    judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str
-) -> Iterator[dict[str, Any]]:
+def beside(judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str) -> Iterator[Figure]:
     """A figure as judged, and what is made of it."""
     what: dict[str, Any] = {"task": how, "metric": metric, **_of(run)}
     yield figure(judged, unit="%", statistic="judged", **what)
@@ -133,7 +131,7 @@ def _of(run: RunDir) -> dict[str, Any]:
     return {"model": run.name, "variant": run.track}
 
 
-def agreements(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
+def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """How far the two removal judges agree on the same edited pictures (task "agreement")."""
     for run in loaded:
         one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
@@ -163,7 +161,7 @@ _GRADE = {
 }
 
 
-def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[Figure]:
     """How well the judges that decide Removal answer questions and their negations (task "negvqa"), by the
     runs of `nein negvqa --model judge` below the folders. Raises UserError."""
     for path in paths:
@@ -175,9 +173,7 @@ def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[dict[str
             yield from _graded(loaded, manifest, frames.read(file))
 
 
-def _graded(
-    loaded: Sequence[RunDir], manifest: Mapping[str, Any], grade: pd.DataFrame
-) -> Iterator[dict[str, Any]]:
+def _graded(loaded: Sequence[RunDir], manifest: Mapping[str, Any], grade: pd.DataFrame) -> Iterator[Figure]:
     judge, asking = manifest["models"]["model"], manifest["identity"]["asking"]
     used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
     what = {"task": "negvqa", "metric": "accuracy", "variant": "", "category": "", "model": ""}

@@ -15,7 +15,7 @@ from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import labels
-from nein.reporting.figures import figure
+from nein.reporting.figures import Figure, figure
 from nein.reporting.labels import UNSURE, Labelled, Question
 from nein.reporting.tables import Column, Row, Table, count
 from nein.statistics import bounded_mean, calibration
@@ -73,7 +73,7 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     return rows
 
 
-def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[str, Any]]:
+def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[Figure]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
     said: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -86,7 +86,7 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
     if not known.keys() & runs.keys():
         given, here = ("; ".join("/".join(key) for key in keys) or "none" for keys in (known, runs))
         raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
-    found = []
+    found: list[Figure] = []
     for key, run in ((key, run) for key, run in runs.items() if key in known):
         if stranger := next((name for name in known[key] if name not in run.index), None):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
@@ -96,7 +96,7 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
                 more = "more samples"
                 if result.needed is not None:
                     more = str(max(0, result.needed - len(known[key])))
-                found += [row | {"more": more} for row in beside(entry, result, "labelled", run, metric)]
+                found += [{**row, "more": more} for row in beside(entry, result, "labelled", run, metric)]
     found += against(runs, known)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
@@ -107,7 +107,7 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[dict[st
 
 def against(
     runs: Mapping[tuple[str, str], RunDir], known: Mapping[tuple[str, str], Mapping[str, float]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Figure]:
     """How far each judge agrees with people, over all labels and by editor, object and template; and its
     sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
     for metric in REMOVALS:
@@ -132,7 +132,7 @@ def against(
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)
 
 
-def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[dict[str, Any]]:
+def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
     """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
     "preferred")."""
     by_run = {(run.editor, run.track): run for run in loaded}

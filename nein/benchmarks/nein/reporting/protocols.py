@@ -12,7 +12,7 @@ from typing import Any
 from nein.benchmarks.nein.figures import read_features
 from nein.benchmarks.nein.runs import NOT_EDITED, RunDir
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
-from nein.reporting.figures import number
+from nein.reporting.figures import Figure, number
 
 #: Named quirk -> what the paper's side of it does.
 QUIRKS = {
@@ -93,7 +93,7 @@ def _is_present(reply: Any, kind: str, detail: Mapping[str, Any], answers_of: st
     return paper_present(reply) if answers_of == "paper" else parse_yes_no(reply)
 
 
-def rows(run: RunDir) -> Iterator[dict[str, Any]]:
+def rows(run: RunDir) -> Iterator[Figure]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
@@ -128,7 +128,7 @@ def rows(run: RunDir) -> Iterator[dict[str, Any]]:
         yield from _of_fid(run, **what)
 
 
-def _of_fid(run: RunDir, **what: Any) -> Iterator[dict[str, Any]]:
+def _of_fid(run: RunDir, **what: Any) -> Iterator[Figure]:
     from nein.metrics.fid import frechet_distance
 
     features = read_features(run)

@@ -31,7 +31,7 @@ from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.reporting import page as pages
-from nein.reporting.figures import number
+from nein.reporting.figures import Figure, number
 from nein.reporting.format import widest
 from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
@@ -238,7 +238,7 @@ def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-def costs(loaded: Sequence[RunDir]) -> Iterator[dict[str, Any]]:
+def costs(loaded: Sequence[RunDir]) -> Iterator[Figure]:
     """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
     for run in loaded:
         machines = [call.get("environment", {}) for call in reversed(run.about.get("invocations", []))]
