@@ -284,9 +284,12 @@ def test_printed_figures_are_found_however_the_weights_are_named(name):
 
 @pytest.mark.parametrize(("high", "word"), [(0.45, "most "), (0.55, "")])
 def test_a_headline_says_who_chooses_best_only_where_intervals_lie_apart(high, word):
-    what = {"metric": "accuracy", "type": "all", "data": "COCO", "variant": "templated", "source": ""}
+    what = {"metric": "accuracy", "type": "all", "data": "COCO", "task": "mcq", "variant": "templated"}
     own = [("a", 0.6, 0.5, 0.7), ("b", 0.4, 0.35, high)]
-    rows = [{**frames.number(v, unit="%", model=m, **what), "low": low, "high": up} for m, v, low, up in own]
+    rows = [
+        {**frames.number(v, unit="%", model=m, source="", **what), "low": low, "high": up}
+        for m, v, low, up in own
+    ]
     (said,) = report.finding(frames.frame(rows))
     assert said.startswith(f"a (COCO, templated) gets {word}choices right: 60.0")
 

@@ -240,7 +240,7 @@ def run(options: AnalyseConfig) -> None:
         machine.one_thread()
     sets = [sentences(pair, options.article) for pair in pairs]
     texts = list(dict.fromkeys(s.text for group in sets for s in group))
-    rows: list[Figure] = []
+    rows: list[dict[str, Any]] = []
     coordinates: list[dict[str, Any]] = []
     for label, (name, choice) in zip(labels, chosen.items(), strict=True):
         encoded = _encoded(name, choice, texts, device)
@@ -282,7 +282,7 @@ def run(options: AnalyseConfig) -> None:
 
 def _measured(
     values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
-) -> list[Figure]:
+) -> list[dict[str, Any]]:
     """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
     rows = []
     for metric in MEASURES:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pandas as pd
 
@@ -20,7 +20,15 @@ from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import FIGURES, Finished, Printed
-from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATED,
+    NEGATION,
+    ORIGINAL,
+    ChoiceTask,
+    Option,
+    Question,
+)
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
@@ -42,6 +50,18 @@ HOW = (
 SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
 GROUP = ["model", "data", "task", "variant"]
+K = 5  # of retrieval's negation gap, on a page as on a leaderboard: authors print recall at 5
+#: A measure, its figures, their ends, affirmed and denied, and the figure of the gap.
+_LOST: Sequence[tuple[str, str, Any, str, Mapping[str, str]]] = (
+    (
+        f"recall@{K}",
+        f"recall@{K}",
+        ({"kind": ORIGINAL}, {"kind": NEGATED}),
+        f"gap@{K}",
+        {"direction": TEXT_TO_IMAGE},
+    ),
+    ("choices", "accuracy", ({"type": AFFIRMATION}, {"type": NEGATION}), "gap", {}),
+)
 RIGHT = cards.Measure("right", "choice")
 COLUMNS = ("caption", "made as", "chosen", "score")
 
@@ -56,6 +76,10 @@ class Evaluated:
     def name(self) -> str:
         return f"{self.facts['model']}, {self.facts['title']}"
 
+    @property
+    def data(self) -> str:
+        return str(self.folder.manifest()["data"]["records_sha256"])
+
 
 def page(runs: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
@@ -68,24 +92,23 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     frame = together(found)
     return Page(
         f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in found))}",
-        subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW, findings=finding(frame),
-        notes=notes(found), frame=frame,
+        subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW,
+        findings=finding(frame),
+        notes=notes(found),
+        frame=frame,
         settings={run.name: pages.setting(run.facts) for run in found},
-        stamp=NANO_LABEL if nano else "", parts=_questions(found, runs),
-    )  # fmt: skip
+        stamp=NANO_LABEL if nano else "",
+        parts=_questions(found, runs),
+    )
 
 
 def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
     """The page's part with single questions: of all runs on the data of the command's own, or of any."""
     own = [entry for entry in finished if entry.run] or finished
     here = {entry.folder.path for entry in own}
-    choices = [
-        (run, run.folder.manifest()["data"]["records_sha256"])
-        for run in runs
-        if len(frames.select(run.figures, metric="accuracy"))
-    ]
-    at_hand = {data for run, data in choices if run.folder.path in here}
-    visible = [run for run, data in choices if data in at_hand]
+    chosen = [run for run in runs if len(frames.select(run.figures, metric="accuracy"))]
+    at_hand = {run.data for run in chosen if run.folder.path in here}
+    visible = [run for run in chosen if run.data in at_hand]
 
     def make() -> Iterator[cards.Card]:
         loaded = {(data := cast(Any, entry.run).asked.data).sha256: data for entry in own if entry.run}
@@ -138,38 +161,29 @@ def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """As of `Benchmark.gaps`: what is lost in retrieval and in multiple choice, by wording."""
-    parts = [_gaps(run.figures, 5).assign(run=run.name, model=run.name) for run in finished]
-    return frames.concat(parts)
+    return frames.concat(_gaps(run.figures).assign(run=run.name, model=run.name) for run in finished)
 
 
-def _gaps(figures: pd.DataFrame, k: int) -> pd.DataFrame:
-    """Of every model, data set, task and wording, in recall at k and in choices."""
-    measures = {
-        f"recall@{k}": (f"recall@{k}", "kind", (ORIGINAL, NEGATED), f"gap@{k}", {"direction": TEXT_TO_IMAGE}),
-        "choices": ("accuracy", "type", (AFFIRMATION, NEGATION), "gap", {}),
-    }
+def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
+    """Of every model, data set, task and wording, in recall at `K` and in choices."""
     rows: list[dict[str, Any]] = []
-    figures = frames.select(figures, source="")
-    for _, part in figures.reindex(columns=GROUP, fill_value="").groupby(GROUP, sort=False):
-        of_group = figures.loc[part.index]
-        for name, (metric, column, ends, lost, where) in measures.items():
-            affirmed, denied = (
-                frames.pick(of_group, metric=metric, **where, **{column: end}) for end in ends
-            )
+    for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
+        what = dict(zip(GROUP, key, strict=True))
+        for name, metric, ends, lost, where in _LOST:
+            affirmed, denied = (frames.pick(of_group, metric=metric, **end, **where) for end in ends)
             gap = frames.pick(of_group, metric=lost, **where)
             if affirmed and denied and gap and gap["value"] is not None:
-                what = {key: gap.get(key, "") for key in GROUP}
-                measure = f"{name}, {gap['task']} ({gap['variant']})"
+                measure = f"{name}, {what['task']} ({what['variant']})"
                 rows += frames.gap(affirmed["value"], denied["value"], gap, **what, measure=measure)
     return frames.frame(rows)
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
     """The widest negation gap of text-to-image retrieval in a sentence; without any, who chooses best."""
-    rows = [row for row in frames.records(_gaps(frame, KS[0])) if row["measure"].startswith("recall")]
+    rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
         frames.frame({**row, "model": _run(row)} for row in rows),
-        what=f"text-to-image recall at {KS[0]}",
+        what=f"text-to-image recall at {K}",
         change="a caption says what is absent",
         models="models and data sets",
     )
@@ -180,8 +194,9 @@ def finding(frame: pd.DataFrame) -> list[str]:
     if not totals:
         return []
     best = max(totals, key=lambda figure: figure["value"])
-    same = {key: best[key] for key in ("model", "data", "variant")}
-    negation = frames.pick(chosen, type="negation", **same)
+    negation = frames.pick(
+        chosen, type="negation", **{key: best[key] for key in ("model", "data", "variant")}
+    )
     denied = f"; {format.text(negation)} % where a negation is right" if negation else ""
     # "most" where the intervals lie apart: overlapping ones may be the same
     others = [figure["high"] for figure in totals if figure is not best]
@@ -239,56 +254,39 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
     return lines
 
 
-class Shown(NamedTuple):
-    title: str  # of the data set
-    task: ChoiceTask
-    question: Question
-
-
 def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> Iterator[cards.Card]:
     """What was asked of models, by their name; `limit` random questions if there are more."""
-    tasks = [
-        (model, run, task, f"{run.data.name}/{task.key}")
-        for model, runs_of_model in runs.items()
-        for run in runs_of_model
-        for task in run.tasks
-        if isinstance(task, ChoiceTask)
-    ]
+    every = [(model, run, task) for model, of_model in runs.items() for run in of_model for task in run.tasks]
+    tasks = [(model, run, task) for model, run, task in every if isinstance(task, ChoiceTask)]
     by_id = {
-        f"{name}/{question.id}": Shown(run.data.title, task, question)
-        for _, run, task, name in tasks
+        f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
+        for _, run, task in tasks
         for question in task.questions
     }
     drawn = {identity: by_id[identity] for identity in cards.drawn(list(by_id), limit)}
     chosen: dict[tuple[str, str], Row] = {}
-    for model, run, task, name in tasks:
+    for model, run, task in tasks:
         try:
-            rows = ((f"{name}/{row['id']}", row) for row in scores.rows(run, task))
-            chosen |= {(model, identity): row for identity, row in rows if identity in drawn}
+            named = ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.rows(run, task))
+            chosen |= {(model, identity): row for identity, row in named if identity in drawn}
         except UserError as error:
             log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
-
-    for name, item in drawn.items():
-        question, replies = item.question, [chosen.get((model, name)) for model in runs]
-        taken = {_template(question, k) for row in replies if row and row["shares"] for k in _taken(row)}
-        none = ["none"] if any(row and row["shares"] is None for row in replies) else []
-        picture = stages.picture(item.task.media, question.image)
-        captions = [
-            f"{option.shown}{' (right)' if k == question.correct else ''}"
-            for k, option in enumerate(question.options)
-        ]
+    for name, (title, task, question) in drawn.items():
+        replies = [chosen.get((model, name)) for model in runs]
+        taken = {
+            _template(question.options[k]) for row in replies if row and row["shares"] for k in _taken(row)
+        }
+        taken |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
+        seen = stages.picture(task.media, question.image)
+        right = question.options[question.correct]
         yield cards.Card(
             name,
-            question.asked or question.options[question.correct].text,
-            " · ".join(filter(None, (item.title, question.type))),
-            {
-                "Task": [f"{item.title}, {item.task.key}"],
-                "Right": [_template(question, question.correct)],
-                "Chosen": sorted({*taken, *none}),
-            },
+            question.asked or right.text,
+            " · ".join(filter(None, (title, question.type))),
+            {"Task": [f"{title}, {task.key}"], "Right": [_template(right)], "Chosen": sorted(taken)},
             [[row["credit"] if row else None] for row in replies],
-            [("", {"none": picture} if isinstance(picture, str) else cards.of_picture(picture, SIDE))],
-            captions,
+            [("", {"none": seen} if isinstance(seen, str) else cards.of_picture(seen, SIDE))],
+            [f"{o.shown}{' (right)' if o is right else ''}" for o in question.options],
             [_said(question, row) for row in replies],
         )
 
@@ -301,14 +299,12 @@ def _said(question: Question, row: Row | None) -> cards.CardReply | None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     taken = [question.options[k] for k in _taken(row)]
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    templates = " or ".join(dict.fromkeys(option.template or UNKNOWN for option in taken))
-    cell = Cell(" or ".join(option.shown for option in taken), templates, mark)
-    scores = row.get("scores")
-    rows = [
-        (f"{letter}: {question.options[k].shown}", _template(question, k),
-         f"{100 * row['shares'][k]:.0f} %", f"{scores[k]:.3f}" if scores else "")
-        for letter, k in zip(LETTERS, row["shown"], strict=False)
-    ]  # fmt: skip
+    cell = Cell(" or ".join(o.shown for o in taken), " or ".join(dict.fromkeys(map(_template, taken))), mark)
+    rows = []
+    for letter, k in zip(LETTERS, row["shown"], strict=False):
+        score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
+        option, share = question.options[k], f"{100 * row['shares'][k]:.0f} %"
+        rows.append((f"{letter}: {option.shown}", _template(option), share, score))
     return cards.CardReply(cells=[cell], line=line, rows=rows)
 
 
@@ -317,15 +313,18 @@ def _taken(row: Row) -> list[int]:
     return [k for k, share in enumerate(row["shares"]) if share > 0]
 
 
-def _template(question: Question, option: int) -> str:
-    return question.options[option].template or UNKNOWN
+def _template(option: Option) -> str:
+    return option.template or UNKNOWN
 
 
 #: Source -> what a table says of it.
 _PRINTED = {
-    "paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository",
-    "repo_scaling": "repository, scaling", "repo_finetuned": "repository",
-}  # fmt: skip
+    "paper_table1": "paper",
+    "paper_figures": "paper",
+    "repo_baseline": "repository",
+    "repo_scaling": "repository, scaling",
+    "repo_finetuned": "repository",
+}
 OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
@@ -362,7 +361,7 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
             recalls = {row["kind"]: row["value"] for row in printed if row["kind"]}
             if len(recalls) == 2:
                 lost = recalls[ORIGINAL] - recalls[NEGATED]
-                apart = number(lost, unit="points", metric="gap@5", direction=TEXT_TO_IMAGE)
+                apart = number(lost, unit="points", metric=f"gap@{K}", direction=TEXT_TO_IMAGE)
                 printed.append({**printed[0], "kind": "", **apart})
             words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
             more = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
@@ -372,17 +371,14 @@ def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | 
 
 def gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
-    affirmed = {("recall@5", ORIGINAL): NEGATED, ("accuracy", AFFIRMATION): NEGATION}
-    by: dict[tuple[tuple[str, ...], str], float] = {}
-    for row in frames.records(paper_numbers(), source=tuple(_PRINTED)):
-        place = tuple(row[key] for key in ("source", "row", "dataset", "task", "metric"))
-        by[place, row["kind"] or row["type"]] = row["value"]
-    for (place, end), value in by.items():
-        _, name, data, task, metric = place
-        denied = by.get((place, affirmed.get((metric, end), "none")))
-        if denied is not None:
-            measure = f"{'choices' if metric == 'accuracy' else metric}, {task} ({REPHRASED})"
-            yield {"model": name, "data": data, "measure": measure, "affirmed": value, "negated": denied}
+    printed = frames.select(paper_numbers(), source=tuple(_PRINTED))
+    place = ["source", "row", "dataset", "task"]
+    for (_, name, data, task), rows in printed.groupby(place, observed=True, sort=False):
+        for measure, metric, ends, _, _ in _LOST:
+            affirmed, denied = (frames.pick(rows, metric=metric, **end) for end in ends)
+            if affirmed and denied:
+                what = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
+                yield {**what, "affirmed": affirmed["value"], "negated": denied["value"]}
 
 
 def _named(model: tuple[str, str]) -> str:

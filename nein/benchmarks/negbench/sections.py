@@ -212,7 +212,7 @@ def _short(table: Table, *titles: str) -> Table:
 
 
 HEADLINE = (
-    _short(RETRIEVED, "R@1 ↑", "R-Neg@1 ↑", "negation gap@1 ↓"),
+    _short(RETRIEVED, "R@5 ↑", "R-Neg@5 ↑", "negation gap@5 ↓"),
     _short(MULTIPLE_CHOICE, "accuracy ↑", "negation", "chance"),
     SATISFIED,
     JOINT,

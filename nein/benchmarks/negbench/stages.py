@@ -155,7 +155,7 @@ class Encoding(Stage):
             return True
         return False
 
-    def state(self, records: range) -> list[int | None] | None:
+    def state(self, records: range) -> list[Any] | None:
         return None if self.media is None else self.media.sizes(self.names[index] for index in records)
 
     def features(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
@@ -278,7 +278,7 @@ class Questions(Stage):
     def ids(self, records: range) -> list[str]:
         return [self.task.questions[index].id for index in records]
 
-    def state(self, records: range) -> list[int | None]:
+    def state(self, records: range) -> list[Any]:
         return self.task.media.sizes(name for index in records for name in self.task.questions[index].images)
 
 

@@ -176,30 +176,21 @@ def video_frames(path: Path) -> list[np.ndarray]:
 
 
 def _length(path: Path) -> int:
-    """How many frames can be decoded. Raises ImageError for none, and for a file that ends before them.
-
-    Counting decodes once. Containers may be wrong about their length: an MP4 clip cut out of a longer video
-    holds frames that are not shown; its index says whether the file has every frame.
-    """
+    """How many frames can be decoded: containers may be wrong about it. Raises ImageError for none, and for a
+    file that ends before what its index names (a clip cut out of a video holds frames that are not shown)."""
     import av
 
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        promised, length = stream.frames, 0
-        try:
+        is_whole = all(each.pos + each.size <= path.stat().st_size for each in stream.index_entries)
+        length = 0
+        with contextlib.suppress(*([] if is_whole else [av.FFmpegError])):
             for _ in container.decode(stream):
                 length += 1
-        except av.FFmpegError:
-            if promised == 0:
-                raise
-        if "mp4" in container.format.name.split(","):
-            end = path.stat().st_size
-            is_whole = all(entry.pos + entry.size <= end for entry in stream.index_entries)
-        else:
-            is_whole = promised <= length
+        if not is_whole:
+            what = f"{length} of its {stream.frames} frames can be decoded"
+            raise ImageError(f"{path}: the video is cut short; {what}")
     if length == 0:
         raise ImageError(f"{path}: the video has no frame that can be decoded")
-    if promised and not is_whole:
-        raise ImageError(f"{path}: the video is cut short; {length} of its {promised} frames can be decoded")
     return length
