@@ -228,9 +228,13 @@ def evaluated_in(out):
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
+def asked_by(folder):
+    return stages.ModelTasks.of_folder(folder, files.sets_of([folder]))
+
+
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
-    asked = stages.model_tasks_of(files.ResultsDir(tmp_path / "out" / model / dataset))
+    asked = asked_by(files.ResultsDir(tmp_path / "out" / model / dataset))
     return {task.key: [json.dumps(row) for row in scores.rows(asked, task)] for task in asked.tasks}
 
 

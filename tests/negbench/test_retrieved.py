@@ -9,7 +9,7 @@ import pytest
 from nein.benchmarks import report
 from nein.benchmarks.negbench import config, judged, scores
 from nein.benchmarks.negbench.data import ResultsDir
-from nein.benchmarks.negbench.stages import Encoded, model_tasks_of
+from nein.benchmarks.negbench.stages import Encoded
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.benchmarks.nein.reporting.calibrations import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
@@ -22,7 +22,7 @@ from nein.judges.config import RetrievedConfig
 from nein.metrics import MetricError
 from nein.nano.scenes import render
 from nein.reporting import figures as frames
-from tests.negbench.conftest import NOTHING, evaluate
+from tests.negbench.conftest import NOTHING, asked_by, evaluate
 from tests.rehearsal import ScriptedJudge
 
 
@@ -146,7 +146,7 @@ def simpleneg(tmp_path, *words):
     file = tmp_path / "files/simpleneg.json"
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
     (out,) = (tmp_path / "out").glob("*/simpleneg")
-    asked = model_tasks_of(ResultsDir(out))
+    asked = asked_by(ResultsDir(out))
     return [row for task in asked.tasks for row in scores.rows(asked, task)]
 
 

@@ -211,9 +211,8 @@ def _of_beaf(table: ScoreTable) -> Figures:
     yield found.figure(metric="recall", type="all")
     understood = table.where(metric="joint", type=REMOVED).scored.values
     alone = table.where(metric="pair", type=KEPT, outcome=OUTCOMES[1:3]).scored.values  # two of a pair
-    for metric, first, second in (
-        ("F1", answered_yes.values, found.values), ("F1 (TU, ID)", understood, 1 - 2 * alone),
-    ):  # fmt: skip
+    both = {"F1": (answered_yes.values, found.values), "F1 (TU, ID)": (understood, 1 - 2 * alone)}
+    for metric, (first, second) in both.items():
         a, b = (float(part.mean()) if len(part) else 0.0 for part in (first, second))
         value = 2 * a * b / (a + b) if len(first) and len(second) and a + b else None
         yield number(value, unit="%", n=len(questions), metric=metric, type="all")

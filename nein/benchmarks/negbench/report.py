@@ -167,6 +167,8 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
 def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
     """Of every model, data set, task and wording, in recall at `K` and in choices."""
     rows: list[dict[str, Any]] = []
+    figures = frames.select(figures, source="")
+    figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
     for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
         what = dict(zip(GROUP, key, strict=True))
         for name, metric, ends, lost, where in _LOST:

@@ -33,10 +33,8 @@ TEXT_TO_IMAGE, IMAGE_TO_TEXT = "text_to_image", "image_to_text"
 #: chosen: of the options, and of those that a choice fell on, separated by "/". difficulty: JSON. failed:
 #: a model or the reading of a picture failed, which the next command tries again. alike: all options score
 #: the same. first: the right option is shown first. answer: of yes/no questions the right one.
-DETAILS = (
-    "task", "kind", "direction", "item", "type", "templates", "chosen", "outcome", "difficulty", "failed",
-    "alike", "first", "answer",
-)  # fmt: skip
+_DETAILS = "task kind direction item type templates chosen outcome difficulty failed alike first answer"
+DETAILS = tuple(_DETAILS.split())
 #: Chance for four questions that share scores: the two that belong together are the highest once in six
 #: (Winoground, arXiv:2204.03162, Table 3).
 SIXTH = 1 / 6

@@ -19,10 +19,9 @@ from nein.reporting.tables import COUNTS, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
 
-COLORS = {
-    ORIGINAL: plots.BLUE, NEGATED: plots.RED, "all": "#374151", "affirmation": plots.BLUE,
-    "negation": plots.RED, "hybrid": plots.VIOLET,
-}  # fmt: skip
+_KINDS = (ORIGINAL, NEGATED, "all", "affirmation", "negation", "hybrid")
+_SHADES = (plots.BLUE, plots.RED, "#374151", plots.BLUE, plots.RED, plots.VIOLET)
+COLORS = dict(zip(_KINDS, _SHADES, strict=True))
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
 _SHOWN = tables.estimate("reach")
 

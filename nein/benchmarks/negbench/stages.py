@@ -24,18 +24,8 @@ from typing import Any
 import numpy as np
 
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
+from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.benchmarks.negbench.data import (
-    ANSWERS,
-    MODEL,
-    PICTURE,
-    PICTURES,
-    SCORES,
-    SENTENCES,
-    config_of,
-    sets_of,
-    tasks_of,
-)
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import NO, YES
@@ -266,14 +256,16 @@ class Questions(Stage):
         replies = iter(self.answer(model, usable) if usable else ())
         rows = []
         for shown in block:
-            lost = {**self.empty, "reason": f"{UNUSABLE}{shown.fault}", "failed": PICTURE}
+            lost = {**self.empty, "reason": f"{UNUSABLE}{shown.fault}", "failed": files.PICTURE}
             rows.append({"id": shown.question.id, **(lost if shown.fault else next(replies))})
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         members = zip(self.blocks.members(number), rows, strict=True)
         lost = [(self.task.questions[index], row["failed"]) for index, row in members if row["failed"]]
-        return all(why == PICTURE and Shown.of(question, self.task.media).fault for question, why in lost)
+        return all(
+            why == files.PICTURE and Shown.of(question, self.task.media).fault for question, why in lost
+        )
 
     def ids(self, records: range) -> list[str]:
         return [self.task.questions[index].id for index in records]
@@ -303,7 +295,7 @@ class Asking(Questions):
             letter, reason = (None, reply.error) if reply.error else self._letter(reply, texts)
             chosen = None if letter is None else places[LETTERS.index(letter)]
             row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
-            rows.append({**row, "failed": MODEL if reply.error else ""})
+            rows.append({**row, "failed": files.MODEL if reply.error else ""})
         return rows
 
     def _in_words(self, texts: Sequence[str]) -> bool:
@@ -336,7 +328,7 @@ class Matching(Questions):
             if not reason and not np.isfinite(result).all():
                 reason = "the model's score is not finite"
             values = None if reason else [float(score) for score in result]
-            yield {"scores": values, "reason": reason, "failed": MODEL if reason else ""}
+            yield {"scores": values, "reason": reason, "failed": files.MODEL if reason else ""}
 
     def _scores(self, model: Any, block: Sequence[Shown]) -> list[np.ndarray]:
         """(options,) per question: each image with the sentences held against it."""
@@ -428,11 +420,11 @@ class ModelTasks:
     @classmethod
     def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
         """None where the run's data are not among the sets."""
-        manifest, config = folder.manifest(), config_of(folder)
+        manifest, config = folder.manifest(), files.config_of(folder)
         for data in sets:
             if data.sha256 == manifest["data"]["records_sha256"]:
                 kind = manifest["summary"]["kind"]
-                tasks = [task for task in tasks_of(config, data) if task.answered_by(kind)]
+                tasks = [task for task in files.tasks_of(config, data) if task.answered_by(kind)]
                 return cls(folder, config, data, tasks, kind)
         return None
 
@@ -447,11 +439,11 @@ class ModelTasks:
     def pictures(self) -> Encoding:
         """The images of all tasks."""
         wanted = {name for task in self.tasks for name in task.references}
-        return Encoding(PICTURES, self, self.data.references, wanted, self.data.media)
+        return Encoding(files.PICTURES, self, self.data.references, wanted, self.data.media)
 
     def sentences(self, task: Task) -> Encoding:
         names = list(dict.fromkeys(self.whole(task).sentences))
-        return Encoding(f"{SENTENCES}/{task.key}", self, names, set(self.in_blocks(task).sentences))
+        return Encoding(f"{files.SENTENCES}/{task.key}", self, names, set(self.in_blocks(task).sentences))
 
     def features(self, task: Task) -> tuple[Encoded, Encoded]:
         """Of the images and of the sentences of a task."""
@@ -469,7 +461,7 @@ class ModelTasks:
         """(the stage of a task's questions, None); then of each baseline."""
         whole = self.whole(task)
         assert isinstance(whole, ChoiceTask)
-        kind, output = (Asking, ANSWERS) if self.kind == "vlm" else (Matching, SCORES)
+        kind, output = (Asking, files.ANSWERS) if self.kind == "vlm" else (Matching, files.SCORES)
         output, how = f"{output}/{task.key}", dict[str, Any](config=self.config, model=self.model)
         yield kind(output, whole, self.blocks(task), **how), None
         for name in BASELINES if self.config.blind else ():
@@ -490,10 +482,3 @@ class ModelTasks:
             )
             found["cut"] = {"count": cut, "of": total}
         return found
-
-
-def model_tasks_of(folder: Folder) -> ModelTasks:
-    """Raises UserError where the data have gone."""
-    if (found := ModelTasks.of_folder(folder, sets_of([folder]))) is None:
-        raise UserError(f"The data of '{folder.path}' have gone, and with them what was asked.")
-    return found

@@ -28,10 +28,8 @@ from nein.nano.sentences import captions
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # per split when none are asked for
 CAPTIONS = 2  # per scene, of the five that are drawn
 #: Wording of a world -> that of its sentences.
-WORDING = {
-    **dict.fromkeys((nano.ALL, nano.TAUGHT, nano.VARIED), "code"),
-    nano.UNSEEN: sentences.UNSEEN, nano.NEGATOR: sentences.NEGATOR,
-}  # fmt: skip
+WORDING = dict.fromkeys((nano.ALL, nano.TAUGHT, nano.VARIED), "code")
+WORDING |= {nano.UNSEEN: sentences.UNSEEN, nano.NEGATOR: sentences.NEGATOR}
 
 
 def scene(split: str, index: int, world: World = NANO) -> Scene:
@@ -151,11 +149,9 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     no, yes = sentences.ABSENT, sentences.PRESENT
     right = option(yes, present) if affirms else option(no, absent)
     options = [right, option(no, present), option(yes, absent), option(yes, other)]
-    order = sentences.shuffled(len(options), rng)
-    return Question(
-        f"{image.id}/caption", image.path, tuple(options[k] for k in order), order.index(0), right.template,
-        image.positives, (absent, other), image.id,
-    )  # fmt: skip
+    order, name = sentences.shuffled(len(options), rng), f"{image.id}/caption"
+    question = Question(name, image.path, tuple(options[k] for k in order), order.index(0), right.template)
+    return replace(question, positives=image.positives, negatives=(absent, other), source=image.id)
 
 
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:

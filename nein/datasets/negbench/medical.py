@@ -16,19 +16,16 @@ from nein.datasets.negbench.official import Records, Row
 from nein.engine.errors import UserError
 
 #: CheXpert's columns of findings but "No Finding", which is none.
-FINDINGS = (
-    "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation",
-    "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture",
-    "Support Devices",
-)  # fmt: skip
+_FINDINGS = """Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, \
+Pneumonia, Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices"""
+FINDINGS = tuple(_FINDINGS.split(", "))
 #: What the paper asks about in questions with two options: the commonest finding, and another one.
 CONDITIONS = ("Lung Opacity", "Atelectasis")
 PRESENT, ABSENT, UNCERTAIN = 1.0, 0.0, -1.0
 #: HAM10000's codes -> the diagnosis in words.
-DIAGNOSES = {
-    "akiec": "actinic keratosis", "bcc": "basal cell carcinoma", "bkl": "benign keratosis",
-    "df": "dermatofibroma", "mel": "melanoma", "nv": "melanocytic nevus", "vasc": "vascular lesion",
-}  # fmt: skip
+_CODES = """akiec: actinic keratosis, bcc: basal cell carcinoma, bkl: benign keratosis, df: dermatofibroma, \
+mel: melanoma, nv: melanocytic nevus, vasc: vascular lesion"""
+DIAGNOSES = dict(pair.split(": ") for pair in _CODES.split(", "))
 NO_FINDING = "no finding that is there"
 
 
@@ -50,15 +47,11 @@ def _label(row: Row, finding: str, path: Path) -> float | None:
     text = row.cells[finding].strip()
     if not text:
         return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = 2.0
-    if value not in (PRESENT, ABSENT, UNCERTAIN):
-        raise UserError(
-            f"'{path}', line {row.line}, {finding}: '{text}' is not a label; allowed: 1, 0, -1 or empty."
-        )
-    return value
+    for value in (PRESENT, ABSENT, UNCERTAIN):
+        if text in (f"{value:g}", str(value)):
+            return value
+    where = f"'{path}', line {row.line}, {finding}"
+    raise UserError(f"{where}: '{text}' is not a label; allowed: 1, 0, -1 or empty.")
 
 
 def ham10000(path: Path, count: int) -> Iterator[Concepts]:

@@ -267,10 +267,8 @@ def training_question(
     rng = stream(seed, image.id, "train-mcq")
     absent = rng.choice(image.negatives)
     pair = rng.sample(present, min(2, len(present)))
-    choices = options(
-        pair, absent, rng.choice(records.TEMPLATES), stop=STOP, wording=wording, thing=thing,
-        hybrid=pair[0] if protocol == "paper" else None,
-    )  # fmt: skip
+    template, hybrid = rng.choice(records.TEMPLATES), pair[0] if protocol == "paper" else None
+    choices = options(pair, absent, template, hybrid=hybrid, wording=wording, thing=thing, stop=STOP)
     return _question(image, image.id, choices, (absent,), shuffled(len(choices), rng))
 
 
