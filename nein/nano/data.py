@@ -41,11 +41,18 @@ from nein.nano.scenes import (
 )
 from nein.nano.sentences import captions
 from nein.wording import nouns
-from nein.wording.families import NEGATIVE_TEMPLATES, indefinite, negative_sentence, template_of
+from nein.wording.families import (
+    NEGATIVE_TEMPLATES,
+    addition,
+    indefinite,
+    negative_sentence,
+    template_of,
+)
 
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
 MAX_SAMPLES = 5
+FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")  # of an annotation file
 #: Templates that the fine-tuning of the nano editors leaves out: 1 "does not have any" (0 is "doesn't have
 #: any"), 5 "is without" (11 is "A scene without"), 10 "is missing from".
 HELD_OUT_TEMPLATES = (1, 5, 10)
@@ -123,11 +130,9 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
                 continue
             negative = said(wordings[templates[k % len(templates)]], category)
             k += 1
-            yield NanoSample(
-                coco, f"NeIn_{index + 1:012d}_{k}", sentences[k - 1], negative,
-                f"Add {indefinite(category)}.",
-                category, template_of(negative, category), source, source.with_item(item),
-            )  # fmt: skip
+            generated, template = addition(category), template_of(negative, category)
+            told = sentences[k - 1], negative, generated, category, template
+            yield NanoSample(coco, f"NeIn_{index + 1:012d}_{k}", *told, source, source.with_item(item))
 
 
 def said(wording: str, category: str) -> str:
@@ -174,35 +179,27 @@ def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path |
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """`sources` source scenes of `split` and their samples in the official layout."""
-    images, annotations, instances = (list[dict[str, object]]() for _ in range(3))
-    category_ids = {name: i + 1 for i, name in enumerate(CATEGORIES)}
-
-    def add_image(name: str, folder: str, scene: Scene) -> int:
-        image_id = len(images) + 1
-        images.append({"id": image_id, "file_name": f"{folder}/{name}.png", "width": SIZE, "height": SIZE})
+    samples = list(iter_samples(split, sources, world))
+    drawn_sources = [source_scene(split, index, world) for index in range(sources)]
+    scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
+    scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
+    images, instances, annotations = (list[dict[str, object]]() for _ in range(3))
+    for image_id, (name, scene) in enumerate(scenes.items(), start=1):
+        images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
             x0, y0, x1, y1 = box(item, world.style)
-            instances.append({
-                "id": len(instances) + 1, "image_id": image_id, "category_id": category_ids[item.category],
-                "bbox": [x0, y0, x1 - x0, y1 - y0], "area": (x1 - x0) * (y1 - y0), "iscrowd": 0,
-            })  # fmt: skip
-        (root / folder).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(render(scene, world.style)).save(root / folder / f"{name}.png", compress_level=1)
-        return image_id
-
-    for index in range(sources):
-        source = source_scene(split, index, world)
-        image_id = add_image(f"COCO_{index + 1:012d}", f"coco_for_{split}", source)
-        for sentence in captions(source, rng_for(split, index, "captions")):
-            annotations.append({"id": len(annotations) + 1, "image_id": image_id, "caption": sentence})
-    records = []
-    for sample in iter_samples(split, sources, world):
-        add_image(sample.nein, f"nein_{split}", sample.sample)
-        records.append({
-            "COCO": sample.coco, "T_original": sample.caption, "T_negative": sample.negative,
-            "T_generated": sample.generated, "NeIn": sample.nein,
-        })  # fmt: skip
-    categories = [{"id": i, "name": name} for name, i in category_ids.items()]
+            kind, bounds = CATEGORIES.index(item.category) + 1, [x0, y0, x1 - x0, y1 - y0]
+            entry = {"id": len(instances) + 1, "image_id": image_id, "category_id": kind, "bbox": bounds}
+            instances.append({**entry, "area": (x1 - x0) * (y1 - y0), "iscrowd": 0})
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
+    for index, scene in enumerate(drawn_sources):
+        for sentence in captions(scene, rng_for(split, index, "captions")):
+            entry = {"id": len(annotations) + 1, "image_id": index + 1, "caption": sentence}
+            annotations.append(entry)
+    fields = dict(zip(FIELDS, ("coco", "caption", "negative", "generated", "nein"), strict=True))
+    records = [{name: getattr(sample, field) for name, field in fields.items()} for sample in samples]
+    categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
     content = {"info": info, "images": images}
     files = {

@@ -142,37 +142,32 @@ def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN)
     pixels."""
     if style == SKETCH:
         return sketched_thing(layer(category, colour, size, flip))
-    look = LOOKS[category]
-    width = round(size * look.width) * SUPERSAMPLE
-    height = round(size * look.height) * SUPERSAMPLE
+    look, own = LOOKS[category], PALETTE[colour]
+    width, height = (round(size * part) * SUPERSAMPLE for part in look.size)
     image = Image.new("RGBA", (width, height), (0, 0, 0, 0))
     draw = ImageDraw.Draw(image)
-    for kind, fill, points, *more in look.shapes:
-        _shape(draw, width - 1, height - 1, PALETTE[colour], kind, fill, points, **(more[0] if more else {}))
+    for kind, fill, points, *given in look.shapes:
+        more = given[0] if given else {}
+        xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
+        paint, outline = _colour(own, fill), _colour(own, more["edge"]) if "edge" in more else None
+        stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
+        start, end = more.get("ends", (0, 360))
+        if kind == "oval":
+            draw.ellipse(xy, fill=paint, outline=outline, width=stroke)
+        elif kind == "rect":
+            radius = more.get("r", 0.0) * (width - 1)
+            draw.rounded_rectangle(xy, radius=radius, fill=paint, outline=outline, width=stroke)
+        elif kind == "arc":
+            draw.arc(xy, start, end, fill=paint, width=stroke)
+        elif kind == "pie":
+            draw.pieslice(xy, start, end, fill=paint)
+        elif kind == "line":
+            draw.line(xy, fill=paint, width=stroke, joint="curve")
+        else:
+            draw.polygon(xy, fill=paint)
+            if outline is not None:
+                draw.line([*xy, xy[0]], fill=outline, width=stroke, joint="curve")
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
-
-
-def _shape(
-    draw: ImageDraw.ImageDraw, w: int, h: int, own: Colour, kind: str, fill: Any, points: list[float],
-    edge: Any = None, r: float = 0.0, width: float = 0.05, ends: tuple[float, float] = (0, 360),
-) -> None:  # fmt: skip
-    xy = [(x * w, y * h) for x, y in zip(points[::2], points[1::2], strict=True)]
-    paint, outline = _colour(own, fill), None if edge is None else _colour(own, edge)
-    stroke = max(1, round(width * max(w, h)))
-    if kind == "oval":
-        draw.ellipse(xy, fill=paint, outline=outline, width=stroke)
-    elif kind == "rect":
-        draw.rounded_rectangle(xy, radius=r * w, fill=paint, outline=outline, width=stroke)
-    elif kind == "arc":
-        draw.arc(xy, *ends, fill=paint, width=stroke)
-    elif kind == "pie":
-        draw.pieslice(xy, *ends, fill=paint)
-    elif kind == "line":
-        draw.line(xy, fill=paint, width=stroke, joint="curve")
-    else:
-        draw.polygon(xy, fill=paint)
-        if outline is not None:
-            draw.line([*xy, xy[0]], fill=outline, width=stroke, joint="curve")
 
 
 def _colour(own: Colour, given: Any) -> Colour:

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nein.engine.images import write_png
 from nein.nano.data import drawn
@@ -33,8 +34,10 @@ from nein.wording.nouns import with_article
 from nein.wording.scope import CONSTRUCTIONS, DENIES, THINGS, Named, sentences
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
-#: (construction, other things, denials above) of the pairs, in turns.
-CELLS = tuple(
+Thing = tuple[str, str | None]  # a category and its color, None for any
+Cell = tuple[str, int, int]  # construction, other things, denials above
+#: Of the pairs, in turns.
+CELLS: tuple[Cell, ...] = tuple(
     (construction, others, depth)
     for depth in DEPTHS
     for others in OTHERS
@@ -44,11 +47,24 @@ CELLS = tuple(
 DATA = "nano:scope"  # `--data` of the edits
 PAIRS_FILE = "scope.json"
 VERSION = 2  # of what is drawn: part of the name of the folder in the cache
-_ATTEMPTS = 200  # at drawing a thing of a colour
-
-Thing = tuple[str, str | None]  # a category and its colour, None for any
-Things = Sequence[Sequence[Thing]]  # of every scene
-Cell = tuple[str, int, int]
+EACH = 10  # edits of every cell
+SAMPLES = EACH * len(CELLS)
+_ATTEMPTS = 200  # at drawing a thing of a color
+#: Construction -> things of the first scene, of the second, and of the scene that an editor is given, also
+#: below a denial: t the thing, r and b in either color, o the other thing.
+#:
+#: In an editor's scene what is behind "-" must go, so that the first sentence of a pair is true afterwards;
+#: "Not all cups are red." and "There is a cup that is not blue." are true already. Below a denial it says
+#: that the twin is not true: of a cup and a dog "There is a dog but no cup." is not, so that nothing must go;
+#: of a red and a blue cup "There is a cup that is blue." is, and the blue one must go.
+_SHOWN = {
+    "except_one": ("r", "rb", "r-b", "r-b"),
+    "neither_nor": ("", "o", "-to", "to"),
+    "scoped": ("t", "o", "t-o", "to"),
+    "not_all": ("rb", "rr", "rb", "rb"),
+    "past": ("", "t", "-t", "-t"),
+    "clause": ("r", "b", "rb", "r-b"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,110 +79,18 @@ class Pair:
     scenes: tuple[Scene, ...]
 
 
-def pairs(split: str, count: int) -> Iterator[Pair]:
-    """`count` pairs, those of CELLS in turns."""
-    return _drawn(split, count, "scope", CELLS, _shown)
-
-
-def _drawn(
-    split: str, count: int, purpose: str, cells: Sequence[Cell], shown: Callable[[Cell, Named], Things]
-) -> Iterator[Pair]:
-    """`count` pairs, those of `cells` in turns, with a scene for each of `shown`."""
-    done = index = 0
-    while done < count:
-        rng, cell = rng_for(split, index, purpose), cells[done % len(cells)]
-        thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
-        other = rng.choice([name for name in THINGS if name != thing])
-        named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
-        construction, others, depth = cell
-        scenes = _together(rng, named, others, shown(cell, named))
-        index += 1
-        if scenes is not None:
-            done += 1
-            yield Pair(construction, named, others, depth, scenes)
-
-
-def _shown(cell: Cell, named: Named) -> Things:
-    one, two = (named.thing, named.colour), (named.thing, named.second)
-    things: dict[str, Things] = {
-        "except_one": ([one], [one, two]),
-        "neither_nor": ([], [(named.other, None)]),
-        "scoped": ([(named.thing, None)], [(named.other, None)]),
-        "not_all": ([one, two], [one, one]),
-        "past": ([], [(named.thing, None)]),
-        "clause": ([one], [two]),
-    }
-    return things[cell[0]]
-
-
-def _together(rng: random.Random, named: Named, others: int, shown: Things) -> tuple[Scene, ...] | None:
-    """A scene for every entry of `shown`, with one background and the same other things; None where there
-    was no room."""
-    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
-    names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
-    around = _placed(rng, [(name, None) for name in names], ())
-    if around is None:
-        return None
-    scenes = []
-    for things in shown:
-        items = _placed(rng, things, around)
-        if items is None:
-            return None
-        scenes.append(Scene(background, seed, items))
-    return tuple(scenes)
-
-
-def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
-    for kind, colour in things:
-        for _ in range(_ATTEMPTS):
-            item = place(rng, kind, items)
-            if item is None:
-                return None
-            if colour in (None, item.colour):
-                break
-        else:
-            return None
-        items = (*items, item)
-    return items
-
-
-def ensure_pairs(split: str, count: int) -> Path:
-    """The folder of `count` pairs, drawn on first use."""
-    name = f"scope-{split}-{count}-{VERSION}"
-    return drawn(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
-
-
-def write_pairs(root: Path, split: str, count: int) -> None:
-    """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
-    rows = []
-    for number, pair in enumerate(pairs(split, count)):
-        both = sentences(pair.construction, pair.named, pair.depth)
-        row: dict[str, str | int | bool] = {}
-        for k, (scene, text) in enumerate(zip(pair.scenes, both, strict=True)):
-            row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
-            row[f"caption_{k}"] = text
-            row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
-            write_png(root / f"images/{number:05d}_{k}.png", render(scene))
-        rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
-    text = json.dumps(rows, indent=1, ensure_ascii=False)
-    (root / PAIRS_FILE).write_text(f"{text}\n", encoding="utf-8")  # last: it says that all is there
-
-
-# --- for editors -------------------------------------------------------------------------------------------
-
-EACH = 10  # samples of every cell
-SAMPLES = EACH * len(CELLS)
-
-
 @dataclass(frozen=True)
 class Edit(Pair):
     """The first sentence as an instruction: `scene` before it, and which of its things stay."""
 
-    stays: tuple[bool, ...]
-
     @property
     def scene(self) -> Scene:
         return self.scenes[0]
+
+    @property
+    def stays(self) -> tuple[bool, ...]:
+        kept, _, gone = _SHOWN[self.construction][2 + self.depth].partition("-")
+        return (*[True] * (self.others + len(kept)), *[False] * len(gone))
 
     @property
     def target(self) -> Scene:
@@ -181,42 +105,92 @@ class Edit(Pair):
         return self.named.other if self.construction == "scoped" else self.named.thing
 
 
+def pairs(split: str, count: int) -> Iterator[Pair]:
+    """`count` pairs, those of CELLS in turns."""
+    return (Pair(*facts) for facts in _drawn(split, count, "scope", CELLS))
+
+
 def edits(split: str, count: int) -> Iterator[Edit]:
     """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
-    things = lambda cell, named: [[thing for thing, _ in _before(cell, named)]]  # noqa: E731
-    for pair in _drawn(split, count, "scope edits", cells, things):
-        before = _before((pair.construction, pair.others, pair.depth), pair.named)
-        yield Edit(**vars(pair), stays=(*[True] * pair.others, *(stays for _, stays in before)))
+    return (Edit(*facts) for facts in _drawn(split, count, "scope edits", cells))
 
 
-def _before(cell: Cell, named: Named) -> list[tuple[Thing, bool]]:
-    """What is there besides the other things, and whether it stays, so that the first sentence of a pair is
-    true afterwards; "Not all cups are red." and "There is a cup that is not blue." are true already. Below a
-    denial it says that the twin is not true: of a cup and a dog "There is a dog but no cup." is not, so that
-    nothing must go; of a red and a blue cup "There is a cup that is blue." is, and the blue one must go."""
-    construction, _, depth = cell
-    one, two = (named.thing, named.colour), (named.thing, named.second)
-    any_one, other = (named.thing, None), (named.other, None)
-    before: dict[str, list[tuple[Thing, bool]]] = {
-        "except_one": [(one, True), (two, False)],
-        "neither_nor": [(any_one, False), (other, False)],
-        "scoped": [(any_one, True), (other, False)],
-        "not_all": [(one, True), (two, True)],
-        "past": [(any_one, False)],
-        "clause": [(one, True), (two, True)],
-    }
-    if depth and construction in ("neither_nor", "scoped"):
-        return [(any_one, True), (other, True)]
-    if depth and construction == "clause":
-        return [(one, True), (two, False)]
-    return before[construction]
+def _drawn(split: str, count: int, purpose: str, cells: Sequence[Cell]) -> Iterator[tuple[Any, ...]]:
+    """The fields of `count` pairs or edits, those of `cells` in turns."""
+    done = index = 0
+    while done < count:
+        rng, (construction, others, depth) = rng_for(split, index, purpose), cells[done % len(cells)]
+        index += 1
+        thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
+        other = rng.choice([name for name in THINGS if name != thing])
+        named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
+        shown = _SHOWN[construction]
+        scenes = _together(rng, named, others, shown[:2] if purpose == "scope" else shown[2 + depth :][:1])
+        if scenes is not None:
+            done += 1
+            yield construction, named, others, depth, scenes
+
+
+def _together(
+    rng: random.Random, named: Named, others: int, shown: Sequence[str]
+) -> tuple[Scene, ...] | None:
+    """A scene for every entry of `shown`, with one background and the same other things; None where there
+    was no room."""
+    background, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
+    things |= {"r": (named.thing, named.colour), "b": (named.thing, named.second)}
+    names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
+    around = _placed(rng, [(name, None) for name in names], ())
+    scenes = []
+    for letters in shown:
+        wanted = [things[letter] for letter in letters.replace("-", "")]
+        items = None if around is None else _placed(rng, wanted, around)
+        if items is None:
+            return None
+        scenes.append(Scene(background, seed, items))
+    return tuple(scenes)
+
+
+def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
+    for kind, color in things:
+        for _ in range(_ATTEMPTS):
+            item = place(rng, kind, items)
+            if item is None:
+                return None
+            if color in (None, item.colour):
+                break
+        else:
+            return None
+        items = (*items, item)
+    return items
+
+
+def ensure_pairs(split: str, count: int) -> Path:
+    """The folder of `count` pairs, drawn on first use."""
+    name = f"scope-{split}-{count}-{VERSION}"
+    return drawn(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
 
 
 def ensure(split: str) -> Path:
     """The folder of the edits in NeIn's layout, drawn on first use."""
     name = f"nano-scope-{split}-{SAMPLES}-{VERSION}"
     return drawn(name, lambda draft: write(draft, split, SAMPLES), proof=f"{split}.json")
+
+
+def write_pairs(root: Path, split: str, count: int) -> None:
+    """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
+    rows = []
+    for number, pair in enumerate(pairs(split, count)):
+        both = sentences(pair.construction, pair.named, pair.depth)
+        row: dict[str, str | int | bool] = {}
+        for k, (scene, text) in enumerate(zip(pair.scenes, both, strict=True)):
+            row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
+            row[f"caption_{k}"] = text
+            row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
+            write_png(root / f"images/{number:05d}_{k}.png", render(scene))
+        rows.append({**row, "construction": pair.construction, "others": pair.others, "depth": pair.depth})
+    _write_last(root / PAIRS_FILE, rows)
 
 
 def write(root: Path, split: str, count: int) -> None:
@@ -234,13 +208,18 @@ def write(root: Path, split: str, count: int) -> None:
             write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=left)))
             name = f"{item.colour} {item.category}"
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
-        records.append({
+        record = {
             "COCO": source,
             "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
             "T_negative": sentences(edit.construction, edit.named, edit.depth)[0],
-            "T_generated": f"Add {with_article(edit.object)}.", "NeIn": sample,
-            "family": edit.construction, "object": edit.object, "others": edit.others, "depth": edit.depth,
-            "things": things,
-        })  # fmt: skip
-    text = json.dumps(records, indent=1, ensure_ascii=False)
-    (root / f"{split}.json").write_text(f"{text}\n", encoding="utf-8")  # last: it says that all is there
+            "T_generated": f"Add {with_article(edit.object)}.",
+            "NeIn": sample,
+        }
+        facts = {"family": edit.construction, "object": edit.object, "others": edit.others}
+        records.append({**record, **facts, "depth": edit.depth, "things": things})
+    _write_last(root / f"{split}.json", records)
+
+
+def _write_last(path: Path, rows: Sequence[Any]) -> None:
+    """The file that says that all is there."""
+    path.write_text(f"{json.dumps(rows, indent=1, ensure_ascii=False)}\n", encoding="utf-8")

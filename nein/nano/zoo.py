@@ -16,10 +16,12 @@ from nein.engine.errors import near_match
 ZOO = Path(__file__).parent / "weights"
 #: Models that go on from another: its files with their own laid over, its weights with their changes.
 BASES = {
-    "magicbrush": "ip2p", "hqedit": "ip2p", "instructdiffusion": "ip2p",
-    "nein-ip2p": "ip2p", "nein-magicbrush": "magicbrush",
-    "negvqa": "llava", "negvqa-negated": "negvqa", "reward": "blip",
-}  # fmt: skip
+    **dict.fromkeys(("magicbrush", "hqedit", "instructdiffusion", "nein-ip2p"), "ip2p"),
+    "nein-magicbrush": "magicbrush",
+    "negvqa": "llava",
+    "negvqa-negated": "negvqa",
+    "reward": "blip",
+}
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")
 MODEL_CHANGES = Path("changes.safetensors")

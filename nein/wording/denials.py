@@ -23,11 +23,10 @@ SETTING = frozenset(
     place rest""".split()
 )
 #: They deny the noun phrase that follows, or, where no object follows, the one before: "none of it is seen".
-FOLLOWED = (
-    "no", "neither", "nor", "no longer", "not a single", "no sign of", "no trace of", "without", "lack",
-    "free of", "devoid of", "empty of", "bare of", "clear of", "rather than", "instead of", "never",
-    "used to be", "exclude", "omit", "hardly any", "zero",
-)  # fmt: skip
+FOLLOWED = tuple(
+    "no,neither,nor,no longer,not a single,no sign of,no trace of,without,lack,free of,devoid of,empty of,"
+    "bare of,clear of,rather than,instead of,never,used to be,exclude,omit,hardly any,zero".split(",")
+)
 #: They deny the noun phrase before them.
 PRECEDED = ("missing", "absent", "nowhere", "go", "not part of", "used to be there", "lacking")
 #: They deny what follows where "everything" or its like is before them.
@@ -214,12 +213,20 @@ def _is_cue(token: Any) -> bool:
 
 
 #: What denies -> what stands there without the denial; the first that fits, once.
-_DENIALS: tuple[tuple[str, str], ...] = (
-    (r"\bcan(?:not|'t)\b", "can"), (r"\bwon't\b", "will"), (r"\bain't\b", "is"), (r"(?<=[a-z])n't\b", ""),
-    (r"\s+not\b", ""), (r"\s+never\b", ""), (r"\bno such\b", "one such"), (r"\bno\b", "a"),
-    (r"\bwithout\b", "with"), (r"\banywhere but ", ""), (r"\b(?:missing|absent) from\b", "in"),
-    (r"\blacks\b", "has"), (r"\black\b", "have"),
-)  # fmt: skip
+_DENIALS = {
+    r"\bcan(?:not|'t)\b": "can",
+    r"\bwon't\b": "will",
+    r"\bain't\b": "is",
+    r"(?<=[a-z])n't\b": "",
+    r"\s+(?:not|never)\b": "",
+    r"\bno such\b": "one such",
+    r"\bno\b": "a",
+    r"\bwithout\b": "with",
+    r"\banywhere but ": "",
+    r"\b(?:missing|absent) from\b": "in",
+    r"\blacks\b": "has",
+    r"\black\b": "have",
+}
 
 
 def affirmed(question: str) -> str | None:
@@ -231,8 +238,8 @@ def affirmed(question: str) -> str | None:
     plain = question.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     if re.search(r"\bnot (?:only|just|all|every)\b", plain, re.IGNORECASE):
         return None
-    matches = list(re.finditer("|".join(f"({pattern})" for pattern, _ in _DENIALS), plain, re.IGNORECASE))
+    matches = list(re.finditer("|".join(f"({pattern})" for pattern in _DENIALS), plain, re.IGNORECASE))
     if len(matches) != 1:
         return None
     [match] = matches
-    return plain[: match.start()] + _DENIALS[(match.lastindex or 1) - 1][1] + plain[match.end() :]
+    return plain[: match.start()] + [*_DENIALS.values()][(match.lastindex or 1) - 1] + plain[match.end() :]

@@ -19,71 +19,77 @@ from nein.wording import nouns
 
 @dataclass(frozen=True)
 class Family:
-    """Templates of one kind of negation.
+    """Templates of one kind of negation, with " / " between them.
 
     needs  Which other objects the sentences name: "" none, "T" a second absent one, "A" one that is there.
     stays  The sentence says that the object is there: the right edit is none.
     """
 
-    templates: tuple[str, ...]
+    text: str
     needs: str = ""
     stays: bool = False
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        return tuple(self.text.split(" / "))
 
 
 #: NeIn's, in the order of the authors' code. Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR
 #: Workshops 2025), Table 2; github.com/tanbuinhat/NeIn, generation_phase.
-NEGATIVE_TEMPLATES: tuple[str, ...] = (
-    "The image doesn't have any {S}.", "The image does not have any {S}.", "The image cannot have any {S}.",
-    "No {S} present in the image.", "No {S} in the image.", "The image is without {S}.",
-    "Not a single {S} in sight.", "{S} is not part of the scene.", "The image lacks {S}.",
-    "{S} is nowhere to be seen in the image.", "{S} is missing from the image.", "A scene without {S}.",
-    "The image lacks the presence of {S}.",
-)  # fmt: skip
-#: NeIn's templates with agreement, for plural names; in the order of `NEGATIVE_TEMPLATES`.
-_AGREEING = tuple(re.sub(r"\{S\} is\b", "{S} {is S}", sentence) for sentence in NEGATIVE_TEMPLATES)
-
+_PLAIN = (
+    "The image doesn't have any {S}. / The image does not have any {S}. / The image cannot have any {S}. / "
+    "No {S} present in the image. / No {S} in the image. / The image is without {S}. / Not a single {S} in "
+    "sight. / {S} is not part of the scene. / The image lacks {S}. / {S} is nowhere to be seen in the image. "
+    "/ {S} is missing from the image. / A scene without {S}. / The image lacks the presence of {S}."
+)
+NEGATIVE_TEMPLATES = Family(_PLAIN).templates
 #: The affirmative twins of `NEGATIVE_TEMPLATES`, in their order: the sentence without its denial.
-AFFIRMED = (
-    "The image has {a S}.", "The image has {a S}.", "The image can have {a S}.",
-    "{a S} present in the image.", "{a S} in the image.", "The image is with {a S}.", "{a S} in sight.",
-    "{a S} {is S} part of the scene.", "The image has {a S}.", "{a S} {is S} to be seen in the image.",
-    "{a S} {is S} in the image.", "A scene with {a S}.", "The image has the presence of {a S}.",
-)  # fmt: skip
+AFFIRMED = Family(
+    "The image has {a S}. / The image has {a S}. / The image can have {a S}. / {a S} present in the image. / "
+    "{a S} in the image. / The image is with {a S}. / {a S} in sight. / {a S} {is S} part of the scene. / "
+    "The image has {a S}. / {a S} {is S} to be seen in the image. / {a S} {is S} in the image. / A scene "
+    "with {a S}. / The image has the presence of {a S}."
+).templates
 _ANOTHER = "There {is S} {a S} in the image."
 FAMILIES: dict[str, Family] = {
-    "plain": Family(_AGREEING),
-    "exception": Family((
-        "Everything but {a S}.", "Keep all except {the S}.", "Everything in the image except {the S}.",
-        "The image shows everything but {the S}.",
-    )),
-    "neither_nor": Family((
-        "Neither {a S} nor {a T} {is T} in the image.", "The image has neither {a S} nor {a T}.",
-        "There {is S} neither {a S} nor {a T} in sight.",
-    ), needs="T"),
-    "scoped": Family((
-        "The image has {a A} but no {S}.", "{a A} but no {S}.", "A scene with {a A} and without {a S}.",
-        "Keep {the A} but no {S}.",
-    ), needs="A"),
-    "contrastive": Family((
-        "The image shows {a A}, not {a S}.", "{a A} rather than {a S}.", "{a A} instead of {a S}.",
-        "Not {a S} but {a A}.",
-    ), needs="A"),
-    "double_negation": Family((
-        "The image is not without {a S}.", "It is not true that there {is S} no {S} in the image.",
-        "The image does not lack {a S}.", "It is not the case that {the S} {is S} missing from the image.",
-    ), stays=True),
-    "past": Family((
-        "There used to be {a S}.", "The image once showed {a S}.", "There {is S} no longer {a S}.",
-    )),
-    "clause": Family((
-        "The image shows {a S} that nobody has removed.", "There {is S} {a S} that should not go.",
-        "The image has {a S} that did not move.",
-    ), stays=True),
-    "implicit": Family((
-        "The image is free of {S+}.", "The scene is devoid of {S+}.", "{the S} {is S} absent from the image.",
-        "An image free of any {S}.",
-    )),
-}  # fmt: skip
+    "plain": Family(re.sub(r"\{S\} is\b", "{S} {is S}", _PLAIN)),  # with agreement, for plural names
+    "exception": Family(
+        "Everything but {a S}. / Keep all except {the S}. / Everything in the image except {the S}. / The "
+        "image shows everything but {the S}."
+    ),
+    "neither_nor": Family(
+        "Neither {a S} nor {a T} {is T} in the image. / The image has neither {a S} nor {a T}. / There {is "
+        "S} "
+        "neither {a S} nor {a T} in sight.",
+        needs="T",
+    ),
+    "scoped": Family(
+        "The image has {a A} but no {S}. / {a A} but no {S}. / A scene with {a A} and without {a S}. / Keep "
+        "{the A} but no {S}.",
+        needs="A",
+    ),
+    "contrastive": Family(
+        "The image shows {a A}, not {a S}. / {a A} rather than {a S}. / {a A} instead of {a S}. / Not {a S} "
+        "but "
+        "{a A}.",
+        needs="A",
+    ),
+    "double_negation": Family(
+        "The image is not without {a S}. / It is not true that there {is S} no {S} in the image. / The image "
+        "does not lack {a S}. / It is not the case that {the S} {is S} missing from the image.",
+        stays=True,
+    ),
+    "past": Family("There used to be {a S}. / The image once showed {a S}. / There {is S} no longer {a S}."),
+    "clause": Family(
+        "The image shows {a S} that nobody has removed. / There {is S} {a S} that should not go. / The image "
+        "has {a S} that did not move.",
+        stays=True,
+    ),
+    "implicit": Family(
+        "The image is free of {S+}. / The scene is devoid of {S+}. / {the S} {is S} absent from the image. / "
+        "An image free of any {S}."
+    ),
+}
 #: Families that name a colour, and so are said of scenes alone whose drawing is known (`nein.nano.scope`).
 DRAWN = ("except_one", "not_all")
 LABELS = (*FAMILIES, *DRAWN)
@@ -93,8 +99,10 @@ DENYING = ("plain", "implicit")
 MINIMAL_PAIRS = "minimal_pairs"
 #: Label of a sample of it -> (caption, picture) as `nein.statistics.two_way` counts them: 0 affirmed, there.
 CELLS = {
-    "affirmed, there": (0, 0), "affirmed, absent": (0, 1), "denied, there": (1, 0), "denied, absent": (1, 1),
-}  # fmt: skip
+    f"{caption}, {image}": (row, column)
+    for row, caption in enumerate(("affirmed", "denied"))
+    for column, image in enumerate(("there", "absent"))
+}
 #: Families in which the right edit keeps the object.
 STAYS = frozenset([*(label for label, family in FAMILIES.items() if family.stays), "not_all"])
 _SINGULAR_ONLY = "Not a single"

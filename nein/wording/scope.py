@@ -15,20 +15,17 @@ from nein.wording.nouns import plural, with_article
 CONSTRUCTIONS = ("except_one", "neither_nor", "scoped", "not_all", "past", "clause")
 #: Whether the sentence and its twin have a denying word.
 DENIES = {
-    "except_one": (True, False),
-    "neither_nor": (True, True),
-    "scoped": (True, True),
-    "not_all": (True, False),
+    **dict.fromkeys(("except_one", "not_all", "clause"), (True, False)),
+    **dict.fromkeys(("neither_nor", "scoped"), (True, True)),
     "past": (False, False),
-    "clause": (True, False),
 }
 #: What makes a sentence in scope difficult: how many things it is not about, how many denials of the whole.
 OTHERS, DEPTH = "other things", "denials above"
 #: What a sentence may name; their order is part of what is drawn.
-THINGS = (
-    "airplane", "apple", "banana", "bench", "bicycle", "bird", "boat", "book", "bottle", "bus", "cake", "car",
-    "cat", "chair", "cup", "dog", "kite", "pizza", "sheep", "teddy bear", "umbrella",
-)  # fmt: skip
+THINGS = tuple(
+    "airplane,apple,banana,bench,bicycle,bird,boat,book,bottle,bus,cake,car,cat,chair,cup,dog,kite,pizza,"
+    "sheep,teddy bear,umbrella".split(",")
+)
 #: A denial of a whole sentence.
 UNTRUE = "The following is not true: {}"
 
@@ -47,23 +44,19 @@ def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str
     """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the other
     was."""
     one, other, many = with_article(named.thing), with_article(named.other), plural(named.thing)
-    first, second = {
+    color, second = named.colour, named.second
+    said, twin = {
         "except_one": (
-            f"There are no {many} except the {named.colour} one.",
-            f"There are {many} other than the {named.colour} one.",
+            f"There are no {many} except the {color} one",
+            f"There are {many} other than the {color} one",
         ),
-        "neither_nor": (
-            f"There is neither {one} nor {other}.",
-            f"There is {other} but no {named.thing}.",
-        ),
-        "scoped": (f"There is {one} but not {other}.", f"There is {other} but not {one}."),
-        "not_all": (f"Not all {many} are {named.colour}.", f"All {many} are {named.colour}."),
-        "past": (f"There used to be {one}.", f"There is still {one}."),
-        "clause": (
-            f"There is {one} that is not {named.second}.",
-            f"There is {one} that is {named.second}.",
-        ),
+        "neither_nor": (f"There is neither {one} nor {other}", f"There is {other} but no {named.thing}"),
+        "scoped": (f"There is {one} but not {other}", f"There is {other} but not {one}"),
+        "not_all": (f"Not all {many} are {color}", f"All {many} are {color}"),
+        "past": (f"There used to be {one}", f"There is still {one}"),
+        "clause": (f"There is {one} that is not {second}", f"There is {one} that is {second}"),
     }[construction]
+    said, twin = f"{said}.", f"{twin}."
     for _ in range(depth):
-        first, second = UNTRUE.format(second), UNTRUE.format(first)
-    return first, second
+        said, twin = UNTRUE.format(twin), UNTRUE.format(said)
+    return said, twin

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.datasets.nein.loading import load
-from nein.datasets.nein.samples import FIELDS, load_folder, validate_images
+from nein.datasets.nein.samples import FIELDS, load_folder
 from nein.engine import atomic
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SIZE
@@ -101,17 +100,6 @@ def test_coco_boxes_are_inside_the_picture_with_their_area_and_valid_ids(folder)
     for s in data.iter_samples("val", SOURCES):
         scenes = [(i.category, *box(i)) for i in s.sample.items]
         assert content[s.nein] == [(c, [x0, y0, x1 - x0, y1 - y0]) for c, x0, y0, x1, y1 in scenes]
-
-
-def test_data_nano_is_the_val_split_at_its_default_size(tmp_path, monkeypatch, full):
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path))
-    dataset = load("nano")
-    assert dataset.origin["kind"] == "nano"
-    assert [(s.id, s.object, s.template) for s in dataset.samples] == [
-        (s.nein, s.object, s.template) for s in full
-    ]
-    validate_images(dataset.samples, "nano")
-    assert Path(dataset.origin["annotations"]).is_relative_to(tmp_path)
 
 
 def test_other_splits_counts_and_code_get_folders_of_their_own(tmp_path, monkeypatch):

@@ -8,8 +8,7 @@ import yaml
 
 from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein.loading import load
-from nein.engine.errors import UserError
-from nein.nano import data, scenes
+from nein.nano import data
 from nein.nano.draw import CATEGORIES, SKETCH
 from nein.nano.scenes import AXES, HELD_OUT, WORLDS
 from nein.nano.sentences import ASKED, iter_questions
@@ -29,13 +28,6 @@ def test_the_axes_hold_out_one_thing_each_and_the_last_three():
     assert NEW == ["nano:objects", "nano:unlike"]
     assert [name for name in AXES if WORLDS[name].style == SKETCH] == ["nano:style", "nano:unlike"]
     assert TAUGHT.named | set(HELD_OUT) == set(CATEGORIES)
-
-
-def test_a_world_that_there_is_not_is_a_sentence():
-    with pytest.raises(UserError, match="nano:stile"):
-        scenes.world("nano:stile")
-    assert scenes.is_nano("nano:x")
-    assert not scenes.is_nano("nanotubes.csv")
 
 
 @pytest.mark.parametrize("wordings", [("code",), ("code", *sentences.VARIED)])

@@ -6,7 +6,6 @@ from nein.datasets.negbench import drawn, records, sentences
 from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.polarity import changed, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
-from nein.engine.images import ImageError
 from nein.generate.negbench.language import claims
 
 IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
@@ -211,12 +210,6 @@ def test_the_nano_captions_and_questions_are_true_of_the_scenes():
     for question in asked.questions:
         shown = drawn.scene("dev", int(question.image[-10:-4])).categories
         assert [true(option.text, shown) for option in question.options] == [True, False, False, False]
-
-
-def test_nano_pictures_are_named():
-    assert drawn.picture(drawn.reference("val", 3)).shape == (64, 64, 3)
-    with pytest.raises(ImageError, match="not the name of a scene"):
-        drawn.picture("nano/elsewhere/000001.png")
 
 
 # --- what a sentence says of an object ------------------------------------------------------------

@@ -22,10 +22,16 @@ IMAGE_COLUMNS = ("source_image", "sample_image")
 
 
 def load(
-    data: str, *, split: str = "val", annotations: str | None = None, source_images: str | None = None,
-    nein_images: str | None = None, columns: Mapping[str, str] | None = None, cache: Path | None = None,
+    data: str,
+    *,
+    split: str = "val",
+    annotations: str | None = None,
+    source_images: str | None = None,
+    nein_images: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    cache: Path | None = None,
     families: Sequence[str] = (),
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     """Loads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
     "hub:OWNER/NAME[@REVISION]". Raises UserError.
 
@@ -33,33 +39,29 @@ def load(
     families Labels of `nein.wording.families`: other sentences in place of the data's own (`in_families`).
     cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
     """
-    columns = dict(columns or {})
-    for key in columns:
+    for key in columns or {}:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
     given = {"source_images": source_images, "nein_images": nein_images}
     folders: dict[str, Any] = {name: Path(path) if path else None for name, path in given.items()}
-    origin: dict[str, Any] = {}
     if is_nano(data):
         found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}
     elif reference := hub.reference(data):
-        root = from_hub(reference, split, columns, cache or atomic.cache_root())
+        root = from_hub(reference, split, columns or {}, cache or atomic.cache_root())
         found, origin = load_folder(root, split=split, **folders), {"kind": "hub", **reference._asdict()}
     else:
-        fields = {key: value for key, value in columns.items() if key in FIELDS}
-        file = Path(annotations) if annotations else None
-        found = load_folder(Path(data), split=split, annotations=file, columns=fields, **folders)
+        folders["annotations"] = Path(annotations) if annotations else None
+        found, origin = load_folder(Path(data), split=split, columns=columns, **folders), {}
     found = replace(found, origin={**found.origin, **origin})
     return in_families(found, families) if families else found
 
 
 def _drawn(data: str, split: str) -> Path:
-    if data == "nano:scope":
-        from nein.nano import scope
-
-        return scope.ensure(split)
     from nein.nano import data as nano_data
+    from nein.nano import scope
 
+    if data == scope.DATA:
+        return scope.ensure(split)
     if split not in nano_data.SPLITS:
         raise unknown("split", split, nano_data.SPLITS)
     return nano_data.ensure(split, world=world(data))

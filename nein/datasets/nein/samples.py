@@ -18,10 +18,10 @@ from typing import Any
 from nein.engine import atomic
 from nein.engine.blocks import Blocks
 from nein.engine.errors import Problems, UserError, near_match
+from nein.nano.data import FIELDS as FIELDS
 from nein.wording import families, nouns
 from nein.wording.scope import DEPTH, OTHERS
 
-FIELDS = ("COCO", "T_original", "T_negative", "T_generated", "NeIn")
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
 # object is said where the sentence does not name it in English.
 OPTIONAL_TEXTS = ("family", "object")
@@ -29,10 +29,9 @@ _DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
 OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
 _THINGS = [{"name": str, "stays": bool, "without": str}]
 # What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
-SCORER_FIELDS = {
-    "obj_in_nein", "removal_evaluation_ovd", "removal_evaluation_vqa", "highest_confidence_score",
-    "correct_retention_obj",
-}  # fmt: skip
+SCORER_FIELDS = (
+    "obj_in_nein removal_evaluation_ovd removal_evaluation_vqa highest_confidence_score correct_retention_obj"
+).split()
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
 GUESSES = {
@@ -119,10 +118,14 @@ class Dataset:
 
 
 def load_folder(
-    root: Path | None, *, split: str = "val", annotations: Path | None = None,
-    source_images: Path | None = None, nein_images: Path | None = None,
+    root: Path | None,
+    *,
+    split: str = "val",
+    annotations: Path | None = None,
+    source_images: Path | None = None,
+    nein_images: Path | None = None,
     columns: Mapping[str, str] | None = None,
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     """Reads the official layout under `root`; each of the three paths may be given instead of guessed. Raises
     UserError naming every problem of the records at once; images are not looked at.
 
@@ -140,75 +143,113 @@ def load_folder(
     for folder in (coco, nein):
         if not folder.is_dir():
             raise UserError(f"'{folder}' is not a folder of images.")
-    origin = {
-        "kind": "folder", "split": split, "annotations": str(file.resolve()),
-        "source_images": str(coco.resolve()), "nein_images": str(nein.resolve()),
-        "columns": dict(columns or {}),
-    }  # fmt: skip
+    origin = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
+    origin |= {"source_images": str(coco.resolve()), "nein_images": str(nein.resolve())}
     records = atomic.read_json(file)
     if not isinstance(records, list):
         raise UserError(f"'{file}' must hold a JSON array with one object per sample.")
-    images = [(folder, images_in([folder])) for folder in (coco, nein)]
-    without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
-    names = {field: (columns or {}).get(field, field) for field in FIELDS}
+    reader = _Reader(coco, nein, {field: (columns or {}).get(field, field) for field in FIELDS})
     samples: dict[str, Sample] = {}
-    problems = Problems()
     for index, record in enumerate(records):
-        fields = _fields(record, index, names, problems)
-        sample = _sample(record, fields, images, without, problems) if fields else None
-        if sample is not None:
+        if sample := reader.sample(index, record):
             if sample.id in samples:
-                problems.add("duplicate id", sample.id)
+                reader.problems.add("duplicate id", sample.id)
             samples[sample.id] = sample
-    problems.raise_if_any(f"'{file}'")
+    reader.problems.raise_if_any(f"'{file}'")
     if not samples:
         raise UserError(f"'{file}' has no samples.")
     missing = {name for sample in samples.values() for name in (sample.id, sample.source_id)}
-    for _, by_name in images:
+    for _, by_name in reader.images:
         missing -= by_name.keys()
     found = tuple(samples.values())
-    return Dataset(found, origin, records_hash(found), frozenset(missing))
+    return Dataset(found, {**origin, "columns": dict(columns or {})}, records_hash(found), frozenset(missing))
 
 
-def _sample(
-    record: Mapping[str, Any], fields: Mapping[str, str],
-    images: Sequence[tuple[Path, Mapping[str, list[Path]]]], without: Path, problems: Problems,
-) -> Sample | None:  # fmt: skip
-    """The sample of a record; None where it has a fault. images: of COCO and of NeIn, folder and files by
-    name; without: the folder of images without a thing."""
-    label = fields["NeIn"]
-    try:
-        noun = nouns.bare(fields.get("object", "")) or families.object_of(
-            fields["T_generated"], fields["T_negative"]
-        )
-    except ValueError as error:
-        problems.add("unusable sentence", f"{label} ({error})")
-        return None
-    family = fields.get("family")
-    if family is not None and family not in families.LABELS:
-        near = near_match(family, families.LABELS)
-        guess = f" (did you mean {near!r}?)" if near else ""
-        problems.add("unknown negation family", f"{family!r} in {label}{guess}")
-        return None
-    things = tuple(
-        SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
-        for thing in record.get("things", ())
-    )
-    places = []
-    for (folder, by_name), name in zip(images, (fields["COCO"], label), strict=True):
-        path, *others = by_name.get(name) or [folder / f"{name}.jpg"]  # where it should be
-        places.append(path)
-        if others:
-            problems.add("two files of one name", f"{path} and {others[0]}")
+class _Reader:
+    """Records -> samples. `problems` has what is wrong with those that give none."""
+
+    def __init__(self, coco: Path, nein: Path, names: Mapping[str, str]) -> None:
+        self.names, self.problems = names, Problems()
+        self.images = [(folder, images_in([folder])) for folder in (coco, nein)]
+        self.without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
+
+    def sample(self, index: int, record: Any) -> Sample | None:
+        faults = self._faults(index, record)
+        for kind, what in faults:
+            self.problems.add(kind, what)
+        if faults:
             return None
-    target, sample_path = places
-    return Sample(
-        label, fields["COCO"], fields["T_original"], fields["T_negative"], fields["T_generated"],
-        noun, families.template_of(fields["T_negative"], noun),
-        source_path=sample_path if _stays(family, things) else target, sample_path=sample_path,
-        family=family, things=things,
-        difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
-    )  # fmt: skip
+        coco, caption, negative, generated, label = (record[name].strip() for name in self.names.values())
+        coco, label, family = image_name(coco), image_name(label), record.get("family")
+        noun = self._object(record)
+        things = tuple(
+            SceneObject(thing["name"], thing["stays"], self.without / f"{thing['without']}.png")
+            for thing in record.get("things", ())
+        )
+        target, image = [
+            by_name[name][0] if name in by_name else folder / f"{name}.jpg"  # where it should be
+            for (folder, by_name), name in zip(self.images, (coco, label), strict=True)
+        ]
+        return Sample(
+            id=label,
+            source_id=coco,
+            caption=caption,
+            negative=negative,
+            generated=generated,
+            object=noun,
+            template=families.template_of(negative, noun),
+            source_path=image if _stays(family, things) else target,
+            sample_path=image,
+            family=family,
+            things=things,
+            difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
+        )
+
+    def _faults(self, index: int, record: Any) -> list[tuple[str, str]]:
+        """What is wrong with a record: kinds of problem, and where."""
+        names = self.names.values()
+        if not isinstance(record, dict):
+            return [("record that is not an object", f"number {index} is a {type(record).__name__}")]
+        label = str(record.get(self.names["NeIn"], f"number {index}"))
+        unknown = sorted(set(record) - {*names, *SCORER_FIELDS, *OPTIONAL_FIELDS})
+        faults = [("unknown field", f"{name!r} in {label}{_guessed(name, names)}") for name in unknown]
+        for name in names:
+            value = record.get(name)
+            if name not in record:
+                faults.append(("missing field", f"{name!r} in {label}"))
+            elif not isinstance(value, str) or not value.strip():
+                what = f"{name!r} in {label} is {value!r:.60}"
+                faults.append(("field that is not a non-empty text", what))
+        for name, shape in (*dict.fromkeys(_DIFFICULTY, int).items(), ("things", _THINGS)):
+            if name in record and (fault := atomic.fault(record[name], shape)):
+                faults.append((f"field '{name}' of another form", f"{label}: {fault}"))
+        if faults:
+            return faults
+        stems = [image_name(record[self.names[field]].strip()) for field in ("COCO", "NeIn")]
+        for stem in (*stems, *(thing["without"] for thing in record.get("things", ()))):
+            # They become file names: nothing that could leave the folder.
+            if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
+                faults.append(("name that is not a plain file stem", f"{stem!r} in {label}"))
+        for (_, by_name), stem in zip(self.images, stems, strict=True):
+            if len(paths := by_name.get(stem, [])) > 1:
+                faults.append(("two files of one name", f"{paths[0]} and {paths[1]}"))
+        if (family := record.get("family")) is not None and family not in families.LABELS:
+            guess = _guessed(str(family), families.LABELS)
+            faults.append(("unknown negation family", f"{family!r} in {label}{guess}"))
+        try:
+            self._object(record)
+        except ValueError as error:
+            faults.append(("unusable sentence", f"{label} ({error})"))
+        return faults
+
+    def _object(self, record: Mapping[str, Any]) -> str:
+        generated, negative = (record[self.names[key]].strip() for key in ("T_generated", "T_negative"))
+        return nouns.bare(str(record.get("object") or "")) or families.object_of(generated, negative)
+
+
+def _guessed(text: str, names: Iterable[str]) -> str:
+    near = near_match(text, names)
+    return f" (did you mean {near!r}?)" if near else ""
 
 
 def image_name(text: str) -> str:
@@ -245,58 +286,16 @@ def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -
 
     problems, checked = Problems(), set[Path]()
     for sample in samples:
-        known = (("picture without a thing", thing.without) for thing in sample.things)
-        for role, path in (
-            ("COCO image", sample.source_path), ("NeIn image", sample.sample_path), *known,
-        ):  # fmt: skip
-            if path in checked:
-                continue
-            checked.add(path)
-            if not path.is_file():
-                problems.add(f"missing {role}", str(path))
-                continue
+        roles = {thing.without: "picture without a thing" for thing in sample.things}
+        roles |= {sample.source_path: "COCO image", sample.sample_path: "NeIn image"}
+        for path in [path for path in roles if path not in checked]:
             try:
                 (decode if full else probe)(path)
             except ImageError as error:
-                problems.add(f"unreadable {role}", str(error))
+                kind = "unreadable" if path.is_file() else "missing"
+                problems.add(f"{kind} {roles[path]}", str(error) if path.is_file() else str(path))
+        checked |= roles.keys()
     problems.raise_if_any(where)
-
-
-def _fields(record: Any, index: int, names: Mapping[str, str], problems: Problems) -> dict[str, str] | None:
-    if not isinstance(record, dict):
-        problems.add("record that is not an object", f"number {index} is a {type(record).__name__}")
-        return None
-    label = str(record.get(names["NeIn"], f"number {index}"))
-    faults: list[tuple[str, str]] = []
-    for unknown in sorted(set(record) - set(names.values()) - SCORER_FIELDS - set(OPTIONAL_FIELDS)):
-        near = near_match(unknown, names.values())
-        guess = f" (did you mean {near!r}?)" if near else ""
-        faults.append(("unknown field", f"{unknown!r} in {label}{guess}"))
-    for name in names.values():
-        value = record.get(name)
-        if name not in record:
-            faults.append(("missing field", f"{name!r} in {label}"))
-        elif not isinstance(value, str) or not value.strip():
-            faults.append(("field that is not a non-empty text", f"{name!r} in {label} is {value!r:.60}"))
-    if faults:
-        for kind, what in faults:
-            problems.add(kind, what)
-        return None
-    fields = {field: record[name].strip() for field, name in names.items()}
-    fields |= {field: image_name(fields[field]) for field in ("COCO", "NeIn")}
-    for name in OPTIONAL_TEXTS:
-        if record.get(name) is not None:
-            fields[name] = str(record[name])
-    for name, shape in (*((name, int) for name in _DIFFICULTY), ("things", _THINGS)):
-        if name in record and (fault := atomic.fault(record[name], shape)):
-            problems.add(f"field '{name}' of another form", f"{label}: {fault}")
-            return None
-    stems = [fields["COCO"], fields["NeIn"], *(thing["without"] for thing in record.get("things", ()))]
-    for stem in stems:  # they become file names: nothing that could leave the folder
-        if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
-            problems.add("name that is not a plain file stem", f"{stem!r} in {label}")
-            return None
-    return fields
 
 
 def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
