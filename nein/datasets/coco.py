@@ -79,40 +79,31 @@ def read(
             raise UserError(
                 f"'{listing}' gives '{other}' and '{entry['file_name']}' one id, {entry['id']}; use two."
             )
-    texts: dict[str, list[str]] = {}
-    seen: dict[str, list[Instance]] = {}
+    texts: dict[str, list[str]] = {key: [] for key in files}
+    seen: dict[str, list[Instance]] = {key: [] for key in files}
     if captions is not None:
-        said_in = content if instances is None else _content(captions, _CAPTIONS)
-        for entry in said_in["annotations"]:
-            if isinstance(entry.get("caption"), str):
-                texts.setdefault(_key(entry["image_id"]), []).append(entry["caption"])
-    if instances is not None:
-        for entry in content["annotations"]:
-            if (category := names.get(_key(entry["category_id"]))) is None:
-                raise UserError(
-                    f"'{instances}': an annotation names the unknown category {entry['category_id']}."
-                )
-            polygons = entry.get("segmentation")
-            instance = Instance(
-                category,
-                _box(entry.get("bbox"), instances),
-                tuple(polygons) if isinstance(polygons, list) else (),
-                bool(entry.get("iscrowd")),
+        for entry in (_content(captions, _CAPTIONS) if instances else content)["annotations"]:
+            if isinstance(entry.get("caption"), str) and (key := _key(entry["image_id"])) in files:
+                texts[key].append(entry["caption"])
+    for entry in content["annotations"] if instances else ():
+        if (category := names.get(_key(entry["category_id"]))) is None:
+            raise UserError(
+                f"'{instances}': an annotation names the unknown category {entry['category_id']}."
             )
-            seen.setdefault(_key(entry["image_id"]), []).append(instance)
-    home = listing.parent if folder is None else folder
-    pictures = [
-        Picture(name, tuple(texts.get(key, ())), tuple(seen.get(key, ())), home)
-        for key, name in files.items()
-    ]
+        polygons = entry.get("segmentation")
+        polygons = tuple(polygons) if isinstance(polygons, list) else ()
+        instance = Instance(category, _box(entry.get("bbox"), listing), polygons, bool(entry.get("iscrowd")))
+        if (key := _key(entry["image_id"])) in files:
+            seen[key].append(instance)
+    home = folder or listing.parent
+    pictures = [Picture(name, tuple(texts[key]), tuple(seen[key]), home) for key, name in files.items()]
     return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
 
 
 def _key(identifier: float | str) -> str:
     """One id for 1, 1.0 and "1"."""
-    return (
-        str(int(identifier)) if isinstance(identifier, float) and identifier.is_integer() else str(identifier)
-    )
+    whole = isinstance(identifier, float) and identifier.is_integer()
+    return str(int(identifier) if whole else identifier)
 
 
 def _content(path: Path, shape: atomic.Shape) -> dict[str, Any]:
@@ -123,13 +114,11 @@ def _content(path: Path, shape: atomic.Shape) -> dict[str, Any]:
 
 
 def _box(given: Any, path: Path) -> Box | None:
-    if given is None:
-        return None
     try:
-        x, y, width, height = map(float, given)
+        x, y, width, height = map(float, given if given is not None else (0, 0, 0, 0))
     except (TypeError, ValueError):
         raise UserError(f"'{path}' has an object whose 'bbox' is not four numbers: {given!r:.80}") from None
-    return x, y, width, height
+    return None if given is None else (x, y, width, height)
 
 
 IMAGE_KEYS = ("image", "file_name", "filename", "filepath")

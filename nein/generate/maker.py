@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from nein.benchmarks.runner import invocation
+from nein.engine import images
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
@@ -41,9 +42,11 @@ class Maker:
     """A data set on its way. Its constructor finds what is wrong with names, lists and models; it loads none.
 
     listing  The records of the source; stages: those that the options need, in order.
+    decides  Options that decide rows; the rest may differ between commands on one folder.
     """
 
     listing: Listing[Any]
+    decides: str = ""
     stages: Sequence[type[ShardStage]] = ()
     folder_type: type[Folder] = BuildFolder
 
@@ -54,7 +57,12 @@ class Maker:
 
     def identity(self, device: str) -> dict[str, Any]:
         """Everything that decides a row."""
-        raise NotImplementedError
+        return {
+            **{name: getattr(self.config, name) for name in self.decides.split()},
+            "listing": self.listing.sha256(),
+            "device": device.partition(":")[0],
+            "image_rule": images.RULE,
+        }
 
     @property
     def blocks(self) -> Blocks:

@@ -145,10 +145,3 @@ class BuildConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         asks = {"--concepts llm": asks_llm, "--validate": self.validate, "--paraphrase": self.paraphrase}
         if self.asks_llm:
             self.llm.check(next((flag for flag, given in asks.items() if given), "--maker"))
-
-
-#: Fields that decide records; the rest may differ between commands on one folder.
-DECIDES = (
-    "source form protocol concepts absent verify validate detector query threshold wording thing order "
-    "captions_per_image asked mcq paraphrase affneg maker attempts resolution steps seed shard_size dtype"
-).split()

@@ -14,7 +14,7 @@ from nein.engine import images
 from nein.generate import maker
 from nein.generate.maker import ShardStage, llm_identity
 from nein.generate.negbench import language, pairs, sources, tasks
-from nein.generate.negbench.config import DECIDES, BuildConfig
+from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.pairs import Looked, PairTools, Verifier
 from nein.generate.sources import COCO
 from nein.loading.references import is_served
@@ -176,6 +176,10 @@ class NegbenchMaker(maker.Maker):
 
     config: BuildConfig
     folder_type = NegbenchFolder
+    decides = (
+        "source form protocol concepts absent verify validate detector query threshold wording thing order "
+        "captions_per_image asked mcq paraphrase affneg maker attempts resolution steps seed shard_size dtype"
+    )
 
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
@@ -200,14 +204,8 @@ class NegbenchMaker(maker.Maker):
         self.listing = sources.load(config)
 
     def identity(self, device: str) -> dict[str, Any]:
-        config = self.config
-        return {
-            **{key: getattr(config, key) for key in DECIDES},
-            "list of images": self.listing.sha256(),
-            "device": device.partition(":")[0],
-            "image_rule": images.RULE,
-            "llm": llm_identity(config.llm) if config.asks_llm else None,
-        }
+        asked = llm_identity(self.config.llm) if self.config.asks_llm else None
+        return {**super().identity(device), "llm": asked}
 
     def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
         """The images of a shard as the stages before `before` left them."""

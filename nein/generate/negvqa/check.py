@@ -32,18 +32,15 @@ ERRORS = {
     "original": "the original question or its letter is wrong already",
     "other": "something else (see the note)",
 }
-QUESTION = labels.Question("verdict", "Is the conversion right?", {
-    RIGHT: RIGHT, **{kind: f"wrong: {text}" for kind, text in ERRORS.items()},
-})  # fmt: skip
-
-
-CHECK = Table(
-    "check", "Accuracy of the conversion", (Row("rater"),),
-    (Column("right %", {"statistic": RIGHT}), Column("of", {"statistic": RIGHT}, count()),
-     Column("without a label", {"statistic": RIGHT}, count("unscored")),
-     *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS)),
-    {"task": "check"},
-)  # fmt: skip
+ANSWERS = {RIGHT: RIGHT} | {kind: f"wrong: {text}" for kind, text in ERRORS.items()}
+QUESTION = labels.Question("verdict", "Is the conversion right?", ANSWERS)
+COLUMNS = [
+    Column("right %", {"statistic": RIGHT}),
+    Column("of", {"statistic": RIGHT}, count()),
+    Column("without a label", {"statistic": RIGHT}, count("unscored")),
+    *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS),
+]
+CHECK = Table("check", "Accuracy of the conversion", (Row("rater"),), tuple(COLUMNS), {"task": "check"})
 
 
 def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
@@ -72,22 +69,18 @@ def run(options: CheckConfig) -> str:
 
 
 def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:
-    """Writes the sheet of `rows`, records of `convert.record` whose pictures lie beside `path`.
+    """Writes the sheet of `rows`, of questions.jsonl, whose images lie beside `path`.
 
     population  How many conversions the rows were drawn from.
     """
     how = f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}"
-    items = [
-        labels.Item(
-            str(row["index"]), row["category"], [("", cards.of_file(path.parent / row["image"], SIDE))],
-            ("", "question", "A", "B"), [_asked(row, variant) for variant in VARIANTS],
-        )
-        for row in rows
-    ]  # fmt: skip
+    items = []
+    for row in rows:
+        asked = []
+        for variant in VARIANTS:
+            options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
+            asked.append([variant, row[f"{variant}_question"], *options])
+        image = cards.of_file(path.parent / row["image"], SIDE)
+        heads = ("", "question", "A", "B")
+        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, asked))
     labels.write_page(path, "Are these negated questions right?", how, [QUESTION], items)
-
-
-def _asked(row: Mapping[str, Any], variant: str) -> list[str]:
-    right = row[f"{variant}_answer"]
-    options = [f"✓ {row[letter]}" if letter == right else row[letter] for letter in "AB"]
-    return [variant, row[f"{variant}_question"], *options]

@@ -122,7 +122,7 @@ class NegvqaMaker(maker.Maker):
     """A build of NegVQA."""
 
     config: ConversionConfig
-    stages, folder_type = (Negate,), NegvqaFolder
+    stages, folder_type, decides = (Negate,), NegvqaFolder, "letters seed"
 
     def __init__(self, config: ConversionConfig) -> None:
         # Of a model behind an address a shard is a question: a limit costs no more than it says.
@@ -131,11 +131,10 @@ class NegvqaMaker(maker.Maker):
         self.listing = sources.load(config)
 
     def identity(self, device: str) -> dict[str, Any]:
-        config = self.config
-        facts = {"source": self.listing.sha256(), "letters": config.letters, "seed": config.seed}
-        if config.llm.model is None:
-            return {**facts, "negator": "drawn"}
-        return {**facts, "prompt": json_digest({"prompt": PROMPT})[:16], **llm_identity(config.llm)}
+        if self.config.llm.model is None:
+            return {**super().identity(device), "negator": "drawn"}
+        prompt = json_digest({"prompt": PROMPT})[:16]
+        return {**super().identity(device), "prompt": prompt, **llm_identity(self.config.llm)}
 
     def negations(self) -> list[tuple[Choice, Negation]]:
         """Every wanted question, and what became of it."""

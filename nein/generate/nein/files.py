@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from nein.engine import atomic, images
 from nein.engine.run import Executor
 from nein.generate.maker import counted, losses, make, section
-from nein.generate.nein.algorithms import ACCEPTED, NO_CAPTION_LEFT, NO_FAMILY, NO_OBJECT
+from nein.generate.nein.algorithms import ACCEPTED
 from nein.generate.nein.config import BuildConfig
 from nein.generate.nein.stages import NeinMaker
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
@@ -218,8 +217,9 @@ class Data:
         """What the card counts and was made by, JSON-serialisable; no times and no paths."""
         config, records, models = self.config, self.records, self.maker.folder.models()
         accepted = [way.candidate for ways in self.splits.values() for way in ways]
-        lost = Counter(why for record in records for why in record["lost"])
+        # Of a model's folder only the last part, which says nothing about the machine.
         asked = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
+        asked = {kind: Path(name).name if name[0] in "/~." else name for kind, name in asked.items()}
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
@@ -229,11 +229,9 @@ class Data:
                 split: len({way.source for way in ways}) for split, ways in self.splits.items()
             },
             "image_problems": counted(row["problem"].partition(":")[0] for row in records if row["problem"]),
-            "list_notes": dict(Counter(self.maker.listing.notes).most_common()),
+            "list_notes": dict(self.maker.listing.notes),
             "queried": counted(row["fate"] for record in records for row in record["queried"]),
-            "slots_without_candidate": {
-                why: lost[why] for why in (NO_OBJECT, NO_CAPTION_LEFT, NO_FAMILY) if lost[why]
-            },
+            "slots_without_candidate": counted(why for record in records for why in record["lost"]),
             "stages": {
                 "candidates": len(self.ways),
                 "generated": sum(way.match is not None for way in self.ways),
@@ -246,26 +244,22 @@ class Data:
             "objects": counted(row["object"] for row in accepted),
             "configuration": {key: getattr(config, key) for key in NAMED},
             "models": {
-                # Of a folder only the last part, which says nothing about the machine.
-                kind: {
-                    "name": Path(name).name if name[0] in "/~." else name,
-                    "fingerprint": facts["fingerprint"],
-                }
+                kind: {"name": name, "fingerprint": models[kind]["fingerprint"]}
                 for kind, name in asked.items()
-                if (facts := models.get(kind))
+                if kind in models
             },
         }
 
     def write_card(self, facts: dict[str, Any]) -> None:
         """OUT/card.json and card.png; the card with its sheet in OUT/dataset and OUT/hub."""
         atomic.write_json(self.root / "card.json", facts)
-        heads = {"dataset": "", "hub": front_matter(facts) if "parquet" in self.config.formats else ""}
-        folders = [name for name in heads if (self.root / name).is_dir()]
-        for name in folders:
-            atomic.write_text(self.root / name / "README.md", heads[name] + card(facts))
+        heads = {"official": ("dataset", ""), "parquet": ("hub", front_matter(facts))}
+        cards = dict(heads[form] for form in self.config.formats)
+        for folder, head in cards.items():
+            atomic.write_text(self.root / folder / "README.md", head + card(facts))
         sheet = self.sheet() if self.ways else b""
-        for name in (".", *folders) if sheet else ():
-            atomic.write_bytes(self.root / name / "card.png", sheet)
+        for folder in (".", *cards) if sheet else ():
+            atomic.write_bytes(self.root / folder / "card.png", sheet)
 
     def sheet(self) -> bytes:
         """Examples of accepted samples and of every objection, source image beside sample, as PNG."""
@@ -280,19 +274,13 @@ class Data:
         return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
 
     def _pair(self, way: Way) -> list[Cell]:
-        try:
-            source = Cell(images.decode(way.source), badges=[Badge(way.candidate["caption"], GREY)])
-        except images.ImageError as error:
-            source = Cell(None, str(error))
-        if way.generated["image"] is None:
-            return [source, Cell(None, way.generated["error"], color=RED)]
-        badges = [Badge(way.candidate["generated"], GREEN if way.verdict == ACCEPTED else RED)]
-        if way.match is not None and way.match["cosine"] is not None:
-            badges.append(Badge(f"match {way.match['cosine']:.2f}", GREY))
-        if way.ask is not None and "caption_answer" in way.ask:
-            answers = [way.ask[key]["text"] for key in ("caption_answer", "object_answer")]
-            badges.append(Badge(f"answers: {' / '.join(answers)}", GREY))
-        return [source, Cell(images.decode(self.maker.image_path(way.generated["image"])), badges=badges)]
+        """Source image and sample; what the filters say of it is in candidates.jsonl."""
+        if (image := way.generated["image"]) is None:
+            sample = Cell(None, way.generated["error"], color=RED)
+        else:
+            badge = Badge(way.candidate["generated"], GREEN if way.verdict == ACCEPTED else RED)
+            sample = Cell(images.decode(self.maker.image_path(image)), badges=[badge])
+        return [Cell(images.decode(way.source), badges=[Badge(way.candidate["caption"], GREY)]), sample]
 
 
 def card(facts: dict[str, Any]) -> str:

@@ -22,10 +22,6 @@ from nein.loading.references import parse_reference
 from nein.models import editor_choice, judges, references
 
 EDITOR_FAILED = "the editor failed"
-#: Part of the configuration that decides records; the rest may differ between commands on one folder.
-DECIDES = (
-    "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype judge_dtype"
-).split()
 
 
 class NeinStage(ShardStage):
@@ -148,6 +144,10 @@ class NeinMaker(maker.Maker):
 
     config: BuildConfig
     stages = (Clauses, Generate, Match, Ask)
+    decides = (
+        "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype "
+        "judge_dtype"
+    )
 
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
@@ -168,17 +168,13 @@ class NeinMaker(maker.Maker):
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
 
     def identity(self, device: str) -> dict[str, Any]:
-        config = self.config
         return {
-            **{key: getattr(config, key) for key in DECIDES},
-            "families": config.family_labels,
+            **super().identity(device),
+            "families": self.config.family_labels,
             "objects": json_digest({"objects": self.objects})[:16],
             "noise": algorithms.NOISE,
             **self.editor.identity(),
-            **vars(config.models),
-            "sources": self.listing.sha256(),
-            "device": device.partition(":")[0],
-            "image_rule": images.RULE,
+            **vars(self.config.models),
         }
 
     def candidates(self, shard: int) -> list[Row]:
