@@ -112,14 +112,15 @@ class ShardStage(Stage):
         self.blocks, self.outputs = maker.blocks, (f"work/{self.name}",)
         names = [stage.name for stage in maker.stages]
         self.invalidates = tuple(f"work/{name}" for name in names[names.index(self.name) + 1 :])
-        self.model = Model.one(self.kind, self.load, self.works_at(), self.kind)
+        place = self.works_at()
+        self.model = None if place == "host" else Model.one(self.kind, self.load, place, self.kind)
 
     def load(self) -> Any:
         """The model."""
         raise NotImplementedError
 
     def works_at(self) -> str:
-        """Where the model works (`nein.engine.stages.Model`)."""
+        """Where the model works (`nein.engine.stages.Model`); "host": there is none."""
         return "device"
 
     def make(self, model: Any, inputs: Any) -> Sequence[Any]:

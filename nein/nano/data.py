@@ -22,32 +22,12 @@ from pathlib import Path
 from PIL import Image
 
 from nein.engine import atomic
+from nein.nano import scenes
 from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import (
-    ALL,
-    NANO,
-    NEGATOR,
-    SPLITS,
-    TAUGHT,
-    UNSEEN,
-    VARIED,
-    Scene,
-    World,
-    box,
-    place,
-    render,
-    rng_for,
-    sample_scene,
-)
+from nein.nano.scenes import NANO, Scene, World, box, place, render, rng_for, sample_scene
 from nein.nano.sentences import captions
-from nein.wording import nouns
-from nein.wording.families import (
-    NEGATIVE_TEMPLATES,
-    addition,
-    indefinite,
-    negative_sentence,
-    template_of,
-)
+from nein.wording import families
+from nein.wording.families import NEGATIVE_TEMPLATES
 
 #: Source images per split when none are asked for; "val" gives about 560 samples.
 DEFAULT_SOURCES = {"train": 2000, "dev": 60, "val": 140}
@@ -59,9 +39,9 @@ HELD_OUT_TEMPLATES = (1, 5, 10)
 _TAUGHT = tuple(text for k, text in enumerate(NEGATIVE_TEMPLATES) if k not in HELD_OUT_TEMPLATES)
 #: Wording -> negative sentences: {S} the object, {a S} with its article, {S+} its plural.
 NEGATIVES: dict[str, tuple[str, ...]] = {
-    ALL: NEGATIVE_TEMPLATES,
-    TAUGHT: _TAUGHT,
-    VARIED: (
+    scenes.ALL: NEGATIVE_TEMPLATES,
+    scenes.TAUGHT: _TAUGHT,
+    scenes.VARIED: (
         *_TAUGHT,
         "No {S} at all.",
         "There isn't any {S}.",
@@ -74,7 +54,7 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
         "The scene contains no {S}.",
         "Not even one {S}.",
     ),
-    UNSEEN: (
+    scenes.UNSEEN: (
         NEGATIVE_TEMPLATES[1],
         NEGATIVE_TEMPLATES[5],
         "There is no {S} here.",
@@ -82,7 +62,7 @@ NEGATIVES: dict[str, tuple[str, ...]] = {
         "We see no {S} in this place.",
         "This is not a view with {a S}.",
     ),
-    NEGATOR: (
+    scenes.NEGATOR: (
         NEGATIVE_TEMPLATES[10],
         "The image is free of {S+}.",
         "The scene is devoid of {S+}.",
@@ -130,18 +110,14 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
                 continue
             negative = said(wordings[templates[k % len(templates)]], category)
             k += 1
-            generated, template = addition(category), template_of(negative, category)
+            generated, template = families.addition(category), families.template_of(negative, category)
             told = sentences[k - 1], negative, generated, category, template
             yield NanoSample(coco, f"NeIn_{index + 1:012d}_{k}", *told, source, source.with_item(item))
 
 
 def said(wording: str, category: str) -> str:
     """The sentence of a wording of `NEGATIVES` about an object; its first letter is a capital."""
-    if wording in NEGATIVE_TEMPLATES:
-        return negative_sentence(NEGATIVE_TEMPLATES.index(wording), category)
-    for slot, words in (("{S+}", nouns.plural(category)), ("{a S}", indefinite(category)), ("{S}", category)):
-        wording = wording.replace(slot, words)
-    return wording[:1].upper() + wording[1:]
+    return families.filled(wording, {"S": category}, "paper")
 
 
 @lru_cache(maxsize=1)
@@ -161,8 +137,8 @@ def ensure(
 ) -> Path:
     """The folder of a split below `root` (default: the user's cache), drawn on first use and never
     half-written. Raises ValueError for an unknown split or a count below 1."""
-    if split not in SPLITS:
-        raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(SPLITS)}")
+    if split not in scenes.SPLITS:
+        raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(scenes.SPLITS)}")
     sources = DEFAULT_SOURCES[split] if sources is None else sources
     if sources < 1:
         raise ValueError(f"the number of source images must be at least 1, not {sources}")
@@ -181,10 +157,10 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     """`sources` source scenes of `split` and their samples in the official layout."""
     samples = list(iter_samples(split, sources, world))
     drawn_sources = [source_scene(split, index, world) for index in range(sources)]
-    scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
-    scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
+    drawn_scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
+    drawn_scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
     images, instances, annotations = (list[dict[str, object]]() for _ in range(3))
-    for image_id, (name, scene) in enumerate(scenes.items(), start=1):
+    for image_id, (name, scene) in enumerate(drawn_scenes.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
             x0, y0, x1, y1 = box(item, world.style)

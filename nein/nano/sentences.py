@@ -14,20 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from nein.nano import scenes
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
-from nein.nano.scenes import (
-    ALL,
-    NANO,
-    NEGATOR,
-    TAUGHT,
-    UNSEEN,
-    VARIED,
-    Item,
-    Scene,
-    World,
-    rng_for,
-    sample_scene,
-)
+from nein.nano.scenes import NANO, Item, Scene, World, rng_for, sample_scene
 from nein.wording.families import indefinite
 from nein.wording.nouns import engine
 
@@ -135,11 +124,11 @@ WORDINGS, NEGATORS, MORE = (
 )
 #: Wording of a world -> the questions asked in it.
 ASKED: dict[str, Pairs] = {
-    ALL: WORDINGS,
-    TAUGHT: {kind: pairs[:-1] for kind, pairs in WORDINGS.items()},
-    UNSEEN: {kind: pairs[-1:] for kind, pairs in WORDINGS.items()},
-    NEGATOR: NEGATORS,
-    VARIED: {kind: (*pairs[:-1], *MORE[kind]) for kind, pairs in WORDINGS.items()},
+    scenes.ALL: WORDINGS,
+    scenes.TAUGHT: {kind: pairs[:-1] for kind, pairs in WORDINGS.items()},
+    scenes.UNSEEN: {kind: pairs[-1:] for kind, pairs in WORDINGS.items()},
+    scenes.NEGATOR: NEGATORS,
+    scenes.VARIED: {kind: (*pairs[:-1], *MORE[kind]) for kind, pairs in WORDINGS.items()},
 }
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
 _CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear

@@ -5,8 +5,7 @@ phrase that follows it, or the one before it: "a cup is missing". A "not" does w
 there is: "does not have", "is not in the picture", but not "is not brown". What is denied an even number of
 times is there: "is not without a cat".
 
-The rule is told neither the object's name nor that a sentence is negative. What it gets wrong is counted, by
-family of negation, by `benchmarks/rewriting.py`.
+The rule is told neither the object's name nor that a sentence is negative.
 """
 
 from __future__ import annotations

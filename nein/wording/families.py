@@ -126,15 +126,17 @@ def sentence(
     protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
               first letter; "fixed": agreement, and the article by sound.
     """
-    return _filled(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
+    return filled(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
 
 def affirmed(template: int | None, noun: str) -> str:
     """What template 0..12 of `NEGATIVE_TEMPLATES` denies, said; None: of a sentence of another form."""
-    return _filled(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
+    return filled(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
 
 
-def _filled(template: str, named: Mapping[str, str], protocol: str) -> str:
+def filled(template: str, named: Mapping[str, str], protocol: str) -> str:
+    """The sentence with the names in its slots, by protocol (`sentence`); its first letter is a capital."""
+
     def fill(slot: re.Match[str]) -> str:
         word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
@@ -155,9 +157,8 @@ def indefinite(phrase: str) -> str:
 
 
 def negative_sentence(template: int, noun: str) -> str:
-    """The negative sentence of template 0..12 for an object; its first letter is a capital."""
-    sentence = NEGATIVE_TEMPLATES[template].replace("{S}", noun)
-    return sentence[:1].upper() + sentence[1:]
+    """The negative sentence of template 0..12 for an object."""
+    return filled(NEGATIVE_TEMPLATES[template], {"S": noun}, "paper")
 
 
 def addition(noun: str) -> str:

@@ -12,7 +12,6 @@ from nein.datasets.nein.samples import validate_images
 from nein.engine import atomic
 from nein.engine.images import decode
 from nein.generate.nein import config as configuration
-from nein.reporting import figures as frames
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
 
@@ -71,27 +70,6 @@ def test_the_official_layout_loads_and_no_image_is_in_both_splits(built, caption
     assert sides["train"]
     assert sides["val"]
     assert not sides["train"] & sides["val"]
-
-
-def test_it_evaluates_without_conversion_and_results_split_by_family(built, tmp_path, capsys):
-    done = commands.outcome(
-        capsys, "eval", "--editor", "identity", "--data", built / "dataset", "--out", tmp_path,
-        "--device", "cpu", "--control", "none", "--metrics", "l1,removal_vqa",
-        "--models.vqa", "tests.rehearsal:yes",
-    )  # fmt: skip
-    assert done.code == 0
-    assert "## By family of negation" in (tmp_path / "table.md").read_text()
-    found = frames.read(tmp_path / "identity" / "negative" / "figures.csv")
-    accepted = json.loads((built / "dataset" / "val.json").read_text())
-    families = Counter(row["family"] for row in accepted)
-    split = frames.select(found, task="families", metric="l1").reset_index()
-    named = [group.partition(" ")[0] for group in split["group"]]
-    assert dict(zip(named, split["n"], strict=True)) == dict(families)
-    removal = len(accepted) - families["double_negation"]
-    for metric, n in {"l1": len(accepted), "removal_vqa": removal}.items():
-        assert frames.pick(found, task="results", metric=metric)["n"] == n
-    if "double_negation" in families:  # its target is the sample, which "identity" returns
-        assert split["value"][named.index("double_negation")] == 0
 
 
 def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built, tmp_path):

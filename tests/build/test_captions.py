@@ -139,14 +139,6 @@ SENTENCES = [
 ]
 
 
-def test_a_share_has_an_interval_clustered_by_image():
-    one = stats.count([(str(i), s) for i, s in enumerate(SENTENCES * 20)], stats.PAPER)
-    few = stats.count([(str(i % 7), s) for i, s in enumerate(SENTENCES * 20)], stats.PAPER)
-    narrow, wide = one.share(), few.share()
-    assert narrow.value == wide.value == pytest.approx(3 / 7)
-    assert wide.high - wide.low > narrow.high - narrow.low
-
-
 def run(*argv):
     return commands.exit_code("stats", *argv)
 

@@ -23,19 +23,6 @@ def many():
 # That another process with another hash seed draws the same bytes: test_data.py, two processes at once.
 
 
-def test_the_random_stream_depends_on_split_index_and_purpose_and_never_on_the_global_one():
-    random.seed(1)
-    before = random.getstate()
-    draws = {
-        rng_for(*key).random()
-        for key in (("train", 0), ("dev", 0), ("train", 1), ("train", 0, "captions"), ("val", 0))
-    }
-    assert len(draws) == 5
-    assert rng_for("dev", 7, "x").random() == rng_for("dev", 7, "x").random()
-    random_scene(rng_for("dev", 7))
-    assert random.getstate() == before
-
-
 def test_the_scenes_are_those_that_the_models_were_trained_on(many):
     assert {len(scene.items) for scene in many} == {1, 2, 3, 4}
     assert hashlib.sha256(repr(many).encode()).hexdigest()[:16] == "8daaedfe62dff7cd"

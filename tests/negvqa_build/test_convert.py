@@ -1,6 +1,6 @@
 from collections import Counter
 
-from nein.generate.negvqa.files import balanced, chosen, wrong_option
+from nein.generate.negvqa.files import balanced, wrong_option
 from nein.generate.negvqa.sources import Choice
 
 
@@ -30,13 +30,3 @@ def test_every_wrong_option_has_its_chance_and_the_right_one_none():
     counts = Counter(wrong_option(item(4 * number), 1234) for number in range(600))
     assert set(counts) == {"dog", "car", "bench"}
     assert min(counts.values()) > 150
-
-
-def test_the_sheet_s_sample_is_random_but_fixed_and_of_the_size_asked_for():
-    rows = [{"index": number} for number in range(500)]
-    found = [row["index"] for row in chosen(rows, 100, 1234)]
-    assert len(set(found)) == 100
-    assert found == [row["index"] for row in chosen(rows[::-1], 100, 1234)]
-    assert found != [row["index"] for row in chosen(rows, 100, 1)]
-    assert 200 < sum(found) / 100 < 300  # not the first hundred
-    assert len(chosen(rows[:7], 100, 1234)) == 7

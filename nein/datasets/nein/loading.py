@@ -14,7 +14,7 @@ from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, unknown
 from nein.loading.digests import json_digest
-from nein.nano.scenes import is_nano, world
+from nein.nano.scenes import SPLITS, is_nano, world
 from nein.wording import families
 from nein.wording.nouns import named_in
 
@@ -62,8 +62,8 @@ def _drawn(data: str, split: str) -> Path:
 
     if data == scope.DATA:
         return scope.ensure(split)
-    if split not in nano_data.SPLITS:
-        raise unknown("split", split, nano_data.SPLITS)
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     return nano_data.ensure(split, world=world(data))
 
 

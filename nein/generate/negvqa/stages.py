@@ -83,11 +83,6 @@ class Negate(ShardStage):
     name, kind = "negate", "negator"
     maker: NegvqaMaker
 
-    def __init__(self, maker: NegvqaMaker, device: str) -> None:
-        super().__init__(maker, device)
-        if maker.config.llm.model is None:
-            self.model = None
-
     def works_at(self) -> str:
         return str(self.config.place)
 
