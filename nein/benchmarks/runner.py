@@ -353,17 +353,16 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     of the report."""
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
+    given = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
     report = [*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))]
     facts = {
         "version": importlib.metadata.version("nein"),
         "options": dataclasses.asdict(config),
         "runs": [[run.identity, _facts(config, run), run.outputs] for run in runs],
         "state": [[*map(stage.state, blocks)] for stage, blocks in records],
-        "data": atomic.stamps_of(
-            path for stage, blocks in records for block in blocks for path in stage.files(block)
-        ),
+        "data": [*map(atomic.stamp, sorted(given))],
         "files": [atomic.stamps(run.folder.path) for run in runs],
-        "report": atomic.stamps_of(path for path in report if path.is_file()),
+        "report": [atomic.stamp(path) for path in sorted(report) if path.is_file()],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 

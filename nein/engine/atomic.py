@@ -37,21 +37,14 @@ _NOT_OURS = "It was not written like that: bring the file back, or make the fold
 
 # --- shapes of what is read ----------------------------------------------------------------------
 
-#: A dataclass, or `list[...]` or `dict[str, ...]` of one, which is made of what is read; keys that it does
-#: not know may be there. Or, for a while: a type (float takes whole numbers, None stands for null), several
-#: shapes of which one must fit, a list whose members all have one shape ([int, int]: exactly two of them), or
-#: a mapping of keys to shapes; "key?" may be missing, others may be there.
+#: What JSON has to be: a dataclass, or `list[...]` or `dict[str, ...]` of one, which is made of it. Or a type
+#: (float takes whole numbers), (type, None) with null, a list whose members all have one shape ([int, int]:
+#: exactly two of them), or a mapping of keys to shapes; "key?" may be missing, others may be there.
 Shape = Any
-_TYPES: dict[Any, tuple[str, Callable[..., Any]]] = {
-    str: ("a text", core_schema.str_schema),
-    int: ("a whole number", core_schema.int_schema),
-    float: ("a number", core_schema.float_schema),
-    bool: ("true or false", core_schema.bool_schema),
-    dict: ("an object", core_schema.dict_schema),
-    list: ("a list", core_schema.list_schema),
-}
-
-
+_TYPES: Mapping[Any, Callable[..., Any]] = {
+    str: core_schema.str_schema, int: core_schema.int_schema, float: core_schema.float_schema,
+    bool: core_schema.bool_schema, dict: core_schema.dict_schema, list: core_schema.list_schema,
+}  # fmt: skip
 #: Pydantic's kind of mistake -> what there should be.
 _WORDS = {
     "string_type": "a text", "int_type": "a whole number", "float_type": "a number", "too_short": "longer",
@@ -60,41 +53,19 @@ _WORDS = {
 }  # fmt: skip
 
 
-@functools.cache
-def reader(kind: Any) -> Callable[[bytes | str], Any]:
-    """JSON -> a `kind`, without any conversion. Raises ValueError."""
-    import pydantic
-
-    return functools.partial(pydantic.TypeAdapter(kind).validate_json, strict=True)
-
-
 def _is_class(shape: Shape) -> bool:
     return dataclasses.is_dataclass(shape) or hasattr(shape, "__origin__")
 
 
-def fault(value: Any, shape: Shape, name: str = "") -> str:
-    """The first thing that is wrong, in words: "'data.annotations' is 3, which must be a text"; "" where all
-    is well."""
-    try:
-        if _is_class(shape):
-            reader(shape)(json.dumps(value))
-        else:
-            pydantic_core.SchemaValidator(_schema(shape)).validate_python(value)
-        return ""
-    except pydantic_core.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
-    inner = "".join([name, *parts]).removeprefix(".")
-    if first["type"] == "missing":
-        return f"'{inner}' is missing"
-    wanted = _WORDS.get(first["type"], first["msg"].removeprefix("Input should be "))
-    excerpt = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
-    return (f"'{inner}' " if inner else "") + f"is {excerpt}, which must be {wanted}"
+@functools.cache
+def _of_class(kind: Any) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(kind)
 
 
-def quick(shape: Shape) -> Callable[[Any], bool]:
-    """A test of many values of parsed JSON: whether `fault` says "" of one, in a small part of its time."""
-    return pydantic_core.SchemaValidator(_schema(shape)).isinstance_python
+def _validator(shape: Shape) -> Any:
+    return _of_class(shape) if _is_class(shape) else pydantic_core.SchemaValidator(_schema(shape))
 
 
 def _schema(shape: Shape) -> core_schema.CoreSchema:
@@ -107,24 +78,35 @@ def _schema(shape: Shape) -> core_schema.CoreSchema:
             key.removesuffix("?"): core_schema.typed_dict_field(_schema(part), required=key[-1:] != "?")
             for key, part in shape.items()
         }
-        return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="ignore")
-    if shape is None:
-        inner: core_schema.CoreSchema = core_schema.none_schema()
-    elif isinstance(shape, tuple):
-        inner = core_schema.union_schema([_schema(part) for part in shape])
-    elif shape is object:
-        return core_schema.any_schema()
-    else:
-        inner = _TYPES[shape if isinstance(shape, type) else dict][1](strict=True)
-    return core_schema.custom_error_schema(inner, "shape", custom_error_message=_words(shape))
-
-
-def _words(shape: Shape) -> str:
+        return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="allow")
     if isinstance(shape, tuple):
-        return " or ".join(map(_words, shape))
-    if shape is None:
-        return "null"
-    return _TYPES[shape if isinstance(shape, type) else type(shape)][0]
+        parts = [_schema(part) for part in shape if part is not None]
+        wrong = {"custom_error_type": "shape", "custom_error_message": "of another type"}
+        one = parts[0] if len(parts) == 1 else core_schema.union_schema(parts, **wrong)  # type: ignore[arg-type]
+        return core_schema.nullable_schema(one) if None in shape else one
+    if shape is object:
+        return core_schema.any_schema()
+    return _TYPES[shape if isinstance(shape, type) else dict](strict=True)
+
+
+def fault(value: Any, shape: Shape, name: str = "") -> str:
+    """The first thing that is wrong, in words: "'data.annotations' is 3, which must be a text"; "" where all
+    is well."""
+    try:
+        if _is_class(shape):
+            _validator(shape).validate_json(json.dumps(value), strict=True)
+        else:
+            _validator(shape).validate_python(value)
+        return ""
+    except pydantic_core.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
+    inner = "".join([name, *parts]).removeprefix(".")
+    if first["type"] == "missing":
+        return f"'{inner}' is missing"
+    wanted = _WORDS.get(first["type"], first["msg"].removeprefix("Input should be "))
+    excerpt = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
+    return (f"'{inner}' " if inner else "") + f"is {excerpt}, which must be {wanted}"
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -257,69 +239,49 @@ def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[A
         return head, [row for _, row in _objects(lines, shape, path)]
 
 
-def stamps_of(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """(path, bytes, time of change) of files, each once and in order; zeros where there is none."""
-    found = []
-    for path in sorted(set(paths)):
-        try:
-            stat = path.stat()
-            found.append((str(path), stat.st_size, stat.st_mtime_ns))
-        except OSError:
-            found.append((str(path), 0, 0))
-    return found
+def stamp(path: Path) -> tuple[str, int, int]:
+    """(path, bytes, time of change) of a file; zeros where there is none."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), stat.st_size, stat.st_mtime_ns
+
+
+def sizes(paths: Iterable[Path]) -> list[int]:
+    return [stamp(path)[1] for path in paths]
 
 
 def stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Of all files of a run's folder but its manifest and notes."""
+    """Of all files of a run's folder but its manifest and notes, in order."""
     found = []
     for path, folders, names in os.walk(folder):
         if Path(path) == folder:
             folders[:] = [name for name in folders if name != "notes"]
             names = [name for name in names if name != "manifest.json"]
-        found += [Path(path, name) for name in names]
-    return stamps_of(found)
+        found += [stamp(Path(path, name)) for name in names]
+    return sorted(found)
 
 
-def sizes(paths: Iterable[Path]) -> list[int | None]:
-    """Bytes of files, None of one that is not there: what changes when a file is replaced under its name, and
-    stays when a folder is copied to another machine."""
-    found: list[int | None] = []
-    for path in paths:
-        try:
-            found.append(path.stat().st_size)
-        except OSError:
-            found.append(None)
-    return found
-
-
-def whole_lines(path: Path, shape: Shape = dict, last: int | None = None) -> Iterator[dict[str, Any]]:
-    """The same of a file that is appended to, without a last line that a kill has cut short. last: only those
-    within so many bytes at the end."""
+def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
+    """The same of a file that is appended to, without a last line that a kill has cut short."""
     with path.open("rb") as file:
-        if last is not None and file.seek(0, os.SEEK_END) > last:
-            file.seek(-last, os.SEEK_END)
-            file.readline()  # cut off by the seek
-        elif last is not None:
-            file.seek(0)
         whole = ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
         yield from (row for _, row in _objects(whole, shape, path))
 
 
 def _objects(lines: Iterable[tuple[int, bytes]], shape: Shape, path: Path) -> Iterator[tuple[int, Any]]:
-    read, fits = (reader(shape), None) if _is_class(shape) else (pydantic_core.from_json, quick(shape))
+    read = _validator(shape).validate_json
     for number, line in lines:
         if line.isspace():
             continue
         try:
-            row = read(line)
-            right = fits is None or fits(row)
-        except ValueError:
-            right = False
-        if not right:  # words are made only here: there are millions of lines
+            row = read(line, strict=True)
+        except ValueError:  # words are made only here: there are millions of lines
             where = f"'{path}', line {number}"
             row = _parsed(line, f"{where},", of_lines=True)
             if not isinstance(row, dict):
-                raise UserError(f"{where}, is not a JSON object.")
+                raise UserError(f"{where}, is not a JSON object.") from None
             row = check(row, shape, where)
         yield number, row
 
@@ -373,7 +335,7 @@ def check(content: Any, shape: Shape, where: str) -> Any:
     content without the shape."""
     if said := fault(content, shape):
         raise UserError(f"{where}: {said}. {_NOT_OURS}")
-    return reader(shape)(json.dumps(content)) if _is_class(shape) else content
+    return _validator(shape).validate_json(json.dumps(content), strict=True) if _is_class(shape) else content
 
 
 def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:

@@ -280,15 +280,11 @@ class Folder:
         for name in (output, *below):
             self.block_path(name, number).unlink(missing_ok=True)
 
-    def row_type(self, output: str) -> Shape:
-        """Of its rows: see `row_types`."""
-        return self.row_types.get(output) or self.row_types.get(output.partition("/")[0], dict)
-
-    def read(self, output: str, number: int, shape: Shape = None) -> list[Any]:
+    def read(self, output: str, number: int) -> list[Any]:
         """The rows of a block that is done, as `row_types` says. Raises UserError for a row that is none of
         them, and for the block of another output or number."""
-        shape = shape or self.row_type(output)
-        found, rows = atomic.read_headed(path := self.block_path(output, number), shape)
+        kind = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], dict)
+        found, rows = atomic.read_headed(path := self.block_path(output, number), kind)
         if not found.items() >= head(output, number).items():
             raise UserError(
                 f"'{path}' is not what was written there; remove it, give the same command again."

@@ -297,7 +297,7 @@ class ExternalEdits:
     @property
     def sizes(self) -> str:
         """12 digits over the names and sizes of the files: what is looked at before any is read."""
-        return json_digest(dict(zip(self.files, atomic.sizes(self.files.values()), strict=True)))[:12]
+        return json_digest({name: atomic.stamp(file)[1] for name, file in self.files.items()})[:12]
 
     def describe(self) -> dict[str, Any]:
         facts = {"editor": self.name, "class": type(self).__name__, "folder": self.folder.name}

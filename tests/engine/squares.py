@@ -5,7 +5,7 @@ import time
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
-from nein.engine.stages import Functions, Model, Step
+from nein.engine.stages import Model, Stage, Step
 from tests.helpers import killing
 
 COUNT, SIZE = 23, 4
@@ -19,21 +19,29 @@ class Squarer:
         return {"class": "Squarer"}
 
 
-def squares(folder, *, pause=0.0, **changed):
-    """`halves` of what `squares` gives: the second output of one stage."""
-    blocks = changed.pop("blocks", Blocks.first(COUNT, SIZE))
+class Squares(Stage):
+    """The squares of numbers, or their halves; parts of it may be given."""
 
-    def work(model, numbers, missing):
-        time.sleep(pause)
+    name, outputs = "square", ("squares",)
+    model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
+
+    def __init__(self, folder=None, *, pause=0.0, **changed):
+        self.blocks, self.pause = Blocks.first(COUNT, SIZE), pause
+        vars(self).update(changed)
+
+    def read(self, number):
+        return self.blocks.members(number)
+
+    def work(self, model, numbers, missing):
+        time.sleep(self.pause)
         rows = {
             "squares": [{"id": n, "value": n * n} for n in numbers],
             "halves": [{"id": n, "value": n / 2} for n in numbers],
         }
         return {name: rows[name] for name in missing}
 
-    model = Model("squarer", Squarer, lambda made: {"model": (made.fingerprint, made.describe())})
-    parts = {"outputs": ("squares",), "read": blocks.members, "work": work, "model": model, **changed}
-    return Functions(parts.pop("name", "square"), blocks=blocks, **parts)
+
+squares = Squares
 
 
 def two_stages(folder, **changed):

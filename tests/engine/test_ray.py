@@ -17,7 +17,7 @@ from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.ray import Ray
-from nein.engine.stages import Functions, Step
+from nein.engine.stages import Step
 from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, two_stages
 from tests.helpers import commands
 
@@ -110,7 +110,8 @@ def summed(path, device):
     def work(model, inputs, missing):
         return {"totals": [{"value": inputs}]}
 
-    stage = Functions("total", ("totals",), Blocks.first(3, 1), total, work, depends_on_all=("squares",))
+    parts = {"name": "total", "outputs": ("totals",), "blocks": Blocks.first(3, 1)}
+    stage = squares(read=total, work=work, depends_on_all=("squares",), **parts)
     return [Step(folder, squares(folder)), Step(folder, stage)]
 
 

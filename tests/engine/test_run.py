@@ -18,7 +18,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.machine import read_ahead
 from nein.engine.run import Executor
-from nein.engine.stages import Functions, Model, Step, open_tasks
+from nein.engine.stages import Model, Step, open_tasks
 from nein.loading.weights import ALIGNMENT, aligned
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
@@ -268,7 +268,9 @@ def test_shares_make_what_they_can_and_the_last_command_what_needs_all_of_it(fol
         return {"totals": [{"value": inputs}]}
 
     blocks = Blocks.first(3, 1)
-    stage = Functions("total", ("totals",), blocks, total, work, depends_on_all=("squares",))
+    stage = squares.Squares(
+        name="total", outputs=("totals",), blocks=blocks, read=total, work=work, depends_on_all=("squares",)
+    )
     steps = [Step(folder, squares.squares(folder)), Step(folder, stage), two_stages(folder)[1]]
     assert Executor("cpu", share=(0, 2)).compute(steps) == [3, 0, 3]
     assert Executor("cpu", share=(1, 2)).compute(steps) == [3, 1, 3]  # now all are there

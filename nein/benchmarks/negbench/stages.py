@@ -19,6 +19,7 @@ import random
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,8 +146,8 @@ class Encoding(Stage):
             return True
         return False
 
-    def state(self, records: range) -> list[Any] | None:
-        return None if self.media is None else self.media.sizes(self.names[index] for index in records)
+    def files(self, records: range) -> list[Path]:
+        return [] if self.media is None else self.media.files(self.names[index] for index in records)
 
     def features(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
         """Once the stage is done. pooling: of the frames of a video. Raises UserError when features have
@@ -270,8 +271,9 @@ class Questions(Stage):
     def ids(self, records: range) -> list[str]:
         return [self.task.questions[index].id for index in records]
 
-    def state(self, records: range) -> list[Any]:
-        return self.task.media.sizes(name for index in records for name in self.task.questions[index].images)
+    def files(self, records: range) -> list[Path]:
+        names = [name for index in records for name in self.task.questions[index].images]
+        return self.task.media.files(dict.fromkeys(names))
 
 
 class Asking(Questions):

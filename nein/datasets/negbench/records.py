@@ -16,7 +16,6 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from nein.engine.errors import UserError, shortlist
-from nein.loading.digests import content_digest
 
 ORIGINAL, NEGATED = "original", "negated"
 KINDS = (ORIGINAL, NEGATED)
@@ -113,9 +112,6 @@ class Media:
     def files(self, references: Iterable[str]) -> list[Path]:
         """The files behind references, one that is not there where there is none; [] without files."""
         return []
-
-    def sizes(self, references: Iterable[str]) -> list[str | None]:
-        return [*map(content_digest, self.files(references))]
 
     def turned(self, references: Iterable[str]) -> int:
         """How many images have an EXIF orientation, which is not followed."""
