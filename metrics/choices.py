@@ -94,9 +94,8 @@ def answer_each(model: Any, images: Images, asked: Questions, scorings: Sequence
             raise error
         return Reply(error=_why(error))
 
-    replies = iter(
-        isolated(answer, [(i, question) for i, row in enumerate(asked) for question in row], failed)
-    )
+    every = [(i, question) for i, row in enumerate(asked) for question in row]
+    replies = iter(isolated(answer, every, failed))
     return [[next(replies) for _ in row] for row in asked]
 
 
@@ -188,14 +187,8 @@ class JudgeChoices:
             questions = [[template.wrap(question.prompt.text.strip()) for question in row] for row in asked]
             answers = self.judge.ask(images, questions)
             return [[Reply(text=answer.text, version=answer.version) for answer in row] for row in answers]
-        questions = [
-            [
-                template.ask_caption(f"{question.question} {text}".strip())
-                for question in row
-                for text in question.texts
-            ]
-            for row in asked
-        ]
+        captions = [[f"{one.question} {text}".strip() for one in row for text in one.texts] for row in asked]
+        questions = [[template.ask_caption(caption) for caption in row] for row in captions]
         streams = [iter(row) for row in self.judge.ask(images, questions)]
         return [
             [_reply([next(stream) for _ in question.texts], scorings) for question in row]
@@ -219,28 +212,25 @@ def _reply(answers: Sequence[Answer], scorings: Sequence[str]) -> Reply:
 class FunctionChoices:
     """Answers by a function of yours, `answer(image, question, options) -> str`, one call at a time.
 
-    function     Gets a `PIL.Image.Image` (RGB), the question and a list of options; gives a letter first.
+    function  Gets a `PIL.Image.Image` (RGB), the question and a list of options; gives a letter first. What
+              it raises, and an answer that is no text, is the error of that question.
 
-    What it raises, and an answer that is no text, is the error of that question. Raises MetricError.
+    Raises MetricError for a function that cannot be called so.
     """
 
     scorings = ("generated",)
     concurrent = 0
 
-    def __init__(
-        self, function: Callable[[Any, str, list[str]], str], *, name: str, fingerprint: str
-    ) -> None:
+    def __init__(self, function: Callable[..., str], *, name: str, fingerprint: str) -> None:
         try:
-            signature = inspect.signature(function)
-        except ValueError:  # written in C: nothing is known of it
-            signature = inspect.Signature([inspect.Parameter("any", inspect.Parameter.VAR_POSITIONAL)])
-        try:
-            signature.bind(None, None, None)
+            inspect.signature(function).bind(None, None, None)
         except TypeError:
             raise MetricError(
-                f"{name}{signature} cannot be called with a picture, a question and its options; expected a "
-                "function answer(image, question, options) -> text"
+                f"{name}{inspect.signature(function)} cannot be called with a picture, a question and its "
+                "options; expected a function answer(image, question, options) -> text"
             ) from None
+        except ValueError:  # written in C: nothing is known of it
+            pass
         self.function, self.name, self.fingerprint = function, name, fingerprint
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
@@ -249,9 +239,8 @@ class FunctionChoices:
 
     def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, asked, "questions")
-        return [
-            [self._one(image, question) for question in row] for image, row in zip(images, asked, strict=True)
-        ]
+        rows = zip(images, asked, strict=True)
+        return [[self._one(image, question) for question in row] for image, row in rows]
 
     def _one(self, image: np.ndarray, one: ChoiceQuestion) -> Reply:
         from PIL import Image

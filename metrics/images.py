@@ -84,13 +84,13 @@ def lpips(batch: Batch) -> list[Score]:
 
 def rows(batch: Batch) -> list[Score]:
     """Inception features of edit and target, (2048,) each, of which `distance` makes the figure of a run."""
-    pairs = zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True)
-    return [
-        Score(None, next(feature for feature in pair if isinstance(feature, str)))
-        if any(isinstance(feature, str) for feature in pair)
-        else Score(None, features=pair)  # type: ignore[arg-type]
-        for pair in pairs
-    ]
+    scores = []
+    for a, b in zip(batch.edited_features("fid"), batch.target_features("fid"), strict=True):
+        if isinstance(a, str) or isinstance(b, str):
+            scores.append(Score(None, a if isinstance(a, str) else str(b)))
+        else:
+            scores.append(Score(None, features=(a, b)))
+    return scores
 
 
 def distance(
@@ -135,8 +135,7 @@ def obeyed(batch: Batch) -> list[Score]:
     for item in batch.items:
         things: Any = item.things
         edited, sample = np.asarray(item.edited), np.asarray(item.sample)
-        values = [there(edited, sample, thing.without) for thing in things]
-        pairs = list(zip(things, values, strict=True))
+        pairs = [(thing, there(edited, sample, thing.without)) for thing in things]
         right = all(value >= INTACT if thing.stays else value <= GONE for thing, value in pairs)
         seen = [{"name": obj.name, "stays": obj.stays, "there": round(value, 3)} for obj, value in pairs]
         scores.append(Score(float(right), detail={"things": seen}))
@@ -145,11 +144,10 @@ def obeyed(batch: Batch) -> list[Score]:
 
 def _like_target(name: str, title: str, score: Callable[[Batch], list[Score]], model: str = "") -> Metric:
     """Compared with the target: 0 to 1, or cosines of a model's features."""
-    return Metric(
-        name, title, "per cent", "higher" if model else "lower", (-1.0 if model else 0.0, 1.0), "mean",
-        ("edited", "target", *filter(None, [model])), score, settings=("align",),
-        source=f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3",
-    )  # fmt: skip
+    needs = ("edited", "target", *filter(None, [model]))
+    better, low = ("higher", -1.0) if model else ("lower", 0.0)
+    source = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
+    return Metric(name, title, "per cent", better, (low, 1.0), "mean", needs, score, ("align",), source)
 
 
 def _of_targets(kind: str) -> Callable[[Batch], list[Score]]:

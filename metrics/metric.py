@@ -70,15 +70,14 @@ class EditPair:
 
     def lacks(self, pictures: Sequence[str]) -> str | None:
         """Why the first unusable one of `pictures` cannot be used; None where all can."""
-        for name in pictures:
-            picture = getattr(self, name)
-            if isinstance(picture, str):
-                return picture
-            try:
+        try:
+            for name in pictures:
+                if isinstance(picture := getattr(self, name), str):
+                    return picture
                 for image in [thing.without for thing in picture] if name == "things" else [picture]:
                     check_image(image)
-            except MetricError as error:
-                return str(error)
+        except MetricError as error:
+            return str(error)
         return None
 
 
@@ -176,11 +175,10 @@ class Batch:
         from nein.metrics.preprocess import map_images, stretch
 
         targets = [self.targets[item.target_key] for item in self.items]
-        jobs: list[Any] = [
-            (item.edited, target.shape[1::-1]) for item, target in zip(self.items, targets, strict=True)
-        ]
-        edited = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
-        return list(zip(edited, targets, strict=True))
+        edits = [item.edited for item in self.items]
+        jobs = [(edit, target.shape[1::-1]) for edit, target in zip(edits, targets, strict=True)]
+        stretched = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+        return list(zip(stretched, targets, strict=True))
 
     def edited_features(self, kind: str) -> list[Feature]:
         """Of every item's edited picture."""
@@ -193,22 +191,17 @@ class Batch:
         return [by_key[item.target_key] for item in self.items]
 
     def caption_features(self, kind: str) -> list[Feature]:
-        def encoded() -> dict[str, Feature]:
-            captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
-            rows = self._encoded(self.models[kind].encode_text, captions)
-            return dict(zip(captions, rows, strict=True))
-
-        by_caption = self.once((kind, "caption"), encoded)
+        captions = list(dict.fromkeys(item.caption for item in self.items if item.caption.strip()))
+        rows = self._encoded(self.models[kind].encode_text, captions)
+        by_caption = dict(zip(captions, rows, strict=True))
         return [by_caption.get(item.caption, "no caption") for item in self.items]
 
     def _encoded(self, encode: Callable[[Any], np.ndarray], inputs: Sequence[Any]) -> list[Feature]:
         """A row per input; a sentence for one that cannot be encoded."""
-        parts = [
-            isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
-            for part in chunks(inputs, self.settings.batch_size)
-        ]
+        rows: list[Feature] = []
+        for part in chunks(inputs, self.settings.batch_size):
+            rows += isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
         wild = "the features are not finite"
-        rows = [row for part in parts for row in part]
         return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]
 
     def _encoded_targets(self, kind: str) -> dict[str, Feature]:

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
 
 
+#: What decides an answer, and not only how it is sent.
+OPTIONS = ("reasoning_effort", "extra_body", "detail", "thinking_tokens")
+
+
 class SilentError(UnavailableError):
     """Nobody answers: what isolates a failing question lets this through."""
 
@@ -48,17 +52,15 @@ class Endpoint(Chat):
     """
 
     def __init__(
-        self, url: str, model: str, *, reasoning_effort: str = "",
-        extra_body: Mapping[str, Any] | None = None, detail: str = "", thinking_tokens: int = 0,
-        **sending: Any,
-    ) -> None:  # fmt: skip
+        self, url: str, model: str, *, detail: str = "", thinking_tokens: int = 0, **more: Any
+    ) -> None:
         if thinking_tokens < 0:
             raise MetricError(f"thinking_tokens is {thinking_tokens}; it must be at least 0.")
-        self.service = Service(url, model, **sending)
+        options = {name: more.pop(name, None) for name in OPTIONS[:2]}
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
+        self.service = Service(url, model, **more)
         self.model, self.concurrent = model, self.service.concurrency
         self.detail, self._thinking = detail, thinking_tokens
-        options = {"reasoning_effort": reasoning_effort, "extra_body": dict(extra_body or {})}
-        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
         #: Parameter -> the name that the model takes, or "" where it is left out.
         self.adapted: dict[str, str] = {}
         self._counting = threading.Lock()
@@ -319,9 +321,8 @@ def check(reference: str) -> None:
 def check_options(reference: str, names: Iterable[str]) -> None:
     """Raises MetricError unless a model is behind an endpoint, which has options of these names; a local one
     has `device_map`."""
-    allowed = [*inspect.signature(Endpoint).parameters, *inspect.signature(Service).parameters]
-    hidden = ("url", "model", "key", "sending", "spending")
-    known = [name for name in dict.fromkeys(allowed) if name not in hidden]
+    hidden = ("url", "model", "key", "spending")
+    known = [*OPTIONS, *(name for name in inspect.signature(Service).parameters if name not in hidden)]
     for name in names:
         if name == "device_map" and ":" not in reference:
             continue

@@ -68,10 +68,8 @@ class LocalChat(Chat):
         inputs = self._inputs(messages)
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []
-            drawing = {
-                "do_sample": True, "temperature": sampling.temperature,
-                "top_p": 1.0 if sampling.top_p is None else sampling.top_p, "top_k": sampling.top_k,
-            }  # fmt: skip
+            drawing = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}
+            drawing["top_p"] = 1.0 if sampling.top_p is None else sampling.top_p
             with self._drawing, torch.random.fork_rng(devices=devices):
                 torch.manual_seed(messages[0].seed or 0)
                 rows, first = self.generate(inputs, sampling.max_tokens, **drawing)
@@ -96,24 +94,17 @@ class LocalChat(Chat):
         greedy by itself. Raises ValueError for a text that is too long."""
         how: dict[str, Any] = {"do_sample": False, **drawing, "num_beams": 1, "max_new_tokens": tokens}
         with loading.exact():
+            inputs = loading.on_device(self.model, inputs)
             if not self._sees:
-                pad = (
-                    self._tokenizer.pad_token_id
-                    if self._tokenizer.pad_token_id is not None
-                    else min(self._eos)
-                )
-                length, room = (
-                    inputs["input_ids"].shape[1],
-                    getattr(self.model.config, "max_position_embeddings", 0),
-                )
+                pad, length = self._tokenizer.pad_token_id, inputs["input_ids"].shape[1]
+                room = getattr(self.model.config, "max_position_embeddings", 0)
                 if room and length + tokens > room:
                     raise ValueError(f"{length} tokens of prompt and {tokens} of answer exceed its {room}")
-                produced = self.model.generate(
-                    **loading.on_device(self.model, inputs), **how, pad_token_id=pad
-                )
+                how["pad_token_id"] = min(self._eos) if pad is None else pad
+                produced = self.model.generate(**inputs, **how)
                 return self._ended(produced[:, length:]), torch.empty(0)
             how |= {"return_dict_in_generate": True, "output_logits": True}
-            output = self.model.generate(**loading.on_device(self.model, inputs), **how)
+            output = self.model.generate(**inputs, **how)
             # Some classes return the prompt with the answer, some do not.
             produced = output.sequences[:, output.sequences.shape[1] - len(output.logits) :]
             return self._ended(produced), output.logits[0].float()
@@ -134,29 +125,23 @@ class LocalChat(Chat):
         if not self._sees:
             [message] = messages
             turn = [{"role": "user", "content": "".join(map(str, message.parts))}]
+            how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **batch}
             with self._lock:
-                inputs = self._tokenizer.apply_chat_template(
-                    turn, add_generation_prompt=True, tokenize=True, return_dict=True, **batch
-                )
-            return dict(inputs)
-        contents = [
-            [
-                {"type": "text", "text": part}
-                if isinstance(part, str)
-                else {"type": "image", "image": Image.fromarray(part)}
-                for part in message.parts
+                return dict(self._tokenizer.apply_chat_template(turn, **how))
+        turns = []
+        for message in messages:
+            images = [None if isinstance(part, str) else Image.fromarray(part) for part in message.parts]
+            content = [
+                {"type": "text", "text": part} if image is None else {"type": "image", "image": image}
+                for part, image in zip(message.parts, images, strict=True)
             ]
-            for message in messages
-        ]
+            turns.append([{"role": "user", "content": content}])
+        how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions want what is meant for the processor apart.
         apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
-        more: dict[str, Any] = {"processor_kwargs": batch} if apart else batch
+        how |= {"processor_kwargs": batch} if apart else batch
         with self._lock:
-            inputs = self.processor.apply_chat_template(
-                [[{"role": "user", "content": content}] for content in contents],
-                add_generation_prompt=True, tokenize=True, return_dict=True, **more,
-            )  # fmt: skip
-        return dict(inputs)
+            return dict(self.processor.apply_chat_template(turns, **how))
 
     def text(self, ids: Sequence[int]) -> str:
         """Words of an answer, stripped, without special tokens."""

@@ -84,10 +84,10 @@ class ObjectDual:
 
     def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
         parts = [self._rows(encode, part, what) for part in chunks(inputs, self.batch_size)]
-        if any(part.shape[1] != self.width for part in parts):
+        if widths := {part.shape[1] for part in parts} - {self.width}:
             raise MetricError(
-                f"{self.name}.{what} gave vectors of {parts[0].shape[1]} numbers where those of sentences "
-                f"have {self.width}; both encoders need one space."
+                f"{self.name}.{what} gave vectors of {min(widths)} numbers where those of sentences have "
+                f"{self.width}; both encoders need one space."
             )
         return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
 
@@ -117,8 +117,8 @@ def fingerprint_of(model: Any) -> str:
     import torch
 
     held = {"": model, **getattr(model, "__dict__", {})}
-    modules = {name: part for name, part in held.items() if isinstance(part, torch.nn.Module)}
-    tensors = {f"{name}.{key}": t for name, part in modules.items() for key, t in part.state_dict().items()}
+    states = {name: part.state_dict() for name, part in held.items() if isinstance(part, torch.nn.Module)}
+    tensors = {f"{name}.{key}": tensor for name, state in states.items() for key, tensor in state.items()}
     return json_digest({"source": source_digest(model), "weights": tensor_digest(tensors)})
 
 
@@ -137,10 +137,7 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     if len(parts) == 2 and encodes:
         from nein.metrics.dual.openclip import OpenClipDual
 
-        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-        transform, tokenizer = parts
-        source = _source(name, model)
-        return OpenClipDual(model.eval(), transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
+        return OpenClipDual(model.eval(), *parts, _source(name, model), batch_size)
     if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
 from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose, first_line, message
@@ -34,10 +33,7 @@ from nein.metrics.preprocess import map_images
 CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 PREFIX = "open_clip:"
 #: What open_clip, torch and safetensors raise for files and descriptions that do not fit each other.
-UNFIT = (
-    RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError,
-    ZeroDivisionError, SafetensorError,
-)  # fmt: skip
+UNFIT = (*loading.UNREADABLE, TypeError, AttributeError, AssertionError, IndexError, ZeroDivisionError)
 ACTIVATIONS = {"gelu": False, "quickgelu": True}
 
 
@@ -53,13 +49,12 @@ class OpenClipDual(TwoTowers):
     TEXT: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
-        self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, *, dtype: str,
-        batch_size: int = 32,
-    ) -> None:  # fmt: skip
+        self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, batch_size: int
+    ) -> None:
         self.model, self.transform, self.source, self.batch_size = model, transform, source, batch_size
         self.tokenizer = loading.SharedTokenizer(tokenizer)
-        self.dtype = torch_dtype(dtype)
-        self.device = next(model.parameters()).device
+        first = next(model.parameters())
+        self.dtype, self.device = first.dtype, first.device
         self.measure()
 
     def describe(self) -> dict[str, Any]:
@@ -124,7 +119,7 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
     folder = name.removeprefix("local-dir:")
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
     source = loading.Source(path_or_id, None, digest)
-    return OpenClipDual(model, transform, tokenizer, source, dtype=dtype, batch_size=batch_size)
+    return OpenClipDual(model, transform, tokenizer, source, batch_size)
 
 
 CONCH = "conch_ViT-B-16"
@@ -175,7 +170,7 @@ def load_conch(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32
         )
         return torch.nn.functional.pad(encoding["input_ids"], (0, 1), value=tokenizer.pad_token_id)
 
-    return ConchDual(model, transform, tokenise, source, dtype=dtype, batch_size=batch_size)
+    return ConchDual(model, transform, tokenise, source, batch_size)
 
 
 def check(path_or_id: str) -> None:
@@ -247,9 +242,7 @@ def _library() -> Any:
     try:
         import open_clip
     except ImportError:
-        raise MetricError(
-            "Models of open_clip need the package open_clip_torch: pip install 'nein[negbench]'."
-        ) from None
+        raise MetricError("Models of open_clip need open_clip_torch: pip install 'nein[negbench]'.") from None
     return open_clip
 
 

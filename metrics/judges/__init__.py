@@ -26,12 +26,12 @@ def available() -> dict[str, metadata.EntryPoint]:
     return {point.name: point for point in metadata.entry_points(group=GROUP)}
 
 
-def load_plugin(path_or_id: str, *, kind: str, device: str, dtype: str, **options: Any) -> Any:
+def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
     """Of `plugin:NAME` or `module:attribute`. Raises MetricError."""
     judge = made_by = offered(path_or_id)
     # A judge, as opposed to its class, has what it says about itself.
     if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
-        options = {"kind": kind, **options, "device": device, "dtype": dtype}
+        options = {"kind": kind, **options}
         try:
             inspect.signature(judge).bind(**options)
         except (TypeError, ValueError):
@@ -63,9 +63,7 @@ def offered(reference: str) -> Any:
     else:
         name, points = given.name, available()
         if not points:
-            raise MetricError(
-                f"'{reference}': no installed package offers a judge (entry points of '{GROUP}')."
-            )
+            raise MetricError(f"'{reference}': no package offers a judge (entry points of '{GROUP}').")
         try:
             judge = points[choose("judge plug-in", name, points)].load()
         except (ImportError, AttributeError) as error:

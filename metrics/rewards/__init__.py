@@ -5,6 +5,7 @@ rank of several. `metrics.load_reward` loads one.
 from __future__ import annotations
 
 import ast
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -58,10 +59,9 @@ class RewardJudge(Described, ABC):
 
 def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
     """A value per edit of one picture; of a judge that compares, its mean preference over all others."""
-    n = len(edits)
     if not judge.compares:
         return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
-    pairs = [(i, k) for i in range(n) for k in range(i + 1, n)]
+    pairs = list(itertools.combinations(range(len(edits)), 2))
 
     def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
         first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
@@ -102,9 +102,7 @@ def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]
         try:
             body = ast.parse(path.read_bytes()).body
         except (SyntaxError, ValueError) as error:
-            raise MetricError(
-                f"'{path}' is not a Python file ({error}); copy it again from {source}."
-            ) from None
+            raise MetricError(f"'{path}' is no Python file ({error}); copy it again from {source}.") from None
         for line in body:
             if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
                 texts |= {node.id: line.value.value for node in line.targets if isinstance(node, ast.Name)}

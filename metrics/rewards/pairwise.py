@@ -81,15 +81,15 @@ def sheet(pictures: Images) -> np.ndarray:
 
 def _preference(straight: Reply, swapped: Reply) -> Score:
     letters: list[str | None] = []
-    sides: list[float | None] = []  # ln P(A) - ln P(B)
+    sides: list[float] = []  # ln P(A) - ln P(B)
     for order, reply in (("first", straight), ("second", swapped)):
         if reply.error:
             return Score(None, f"the {order} order: {reply.error}")
         letters.append(reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None))
         a, b = (reply.logprobs or (None, None))[:2]
-        sides.append(None if a is None or b is None else a - b)
+        sides += [] if a is None or b is None else [a - b]
     detail: dict[str, Any] = {"letters": letters, "difference": None}
-    if sides[0] is not None and sides[1] is not None:
+    if len(sides) == 2:
         difference = (sides[0] - sides[1]) / 2
         value = 0.5 if difference == 0 else float(difference > 0)
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})

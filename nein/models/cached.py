@@ -63,30 +63,22 @@ class CachedChat(Chat):
                     continue
                 self._asking.update(mine)
             try:
-                for key, completion in self._answers(
-                    {key: messages[places[key][0]] for key in mine}, sampling
-                ):
+                first = {key: messages[places[key][0]] for key in mine}
+                for key, completion in self._answers(first, sampling):
                     self._let_go([key])
                     for index in places.pop(key):
                         yield index, completion
             finally:
                 self._let_go(mine)
 
-    def _answers(
-        self, messages: Mapping[str, Message], sampling: Sampling
-    ) -> Iterator[tuple[str, Completion]]:
-        open_ = []
-        for key in messages:
-            kept = self._cache.get(self._space, key)
-            if kept is not None:
-                yield key, Completion(**kept)
-            else:
-                open_.append(key)
-        for index, completion in self.chat.stream([messages[key] for key in open_], sampling):
+    def _answers(self, asked: Mapping[str, Message], sampling: Sampling) -> Iterator[tuple[str, Completion]]:
+        kept = {key: self._cache.get(self._space, key) for key in asked}
+        yield from ((key, Completion(**answer)) for key, answer in kept.items() if answer is not None)
+        open_ = [key for key, answer in kept.items() if answer is None]
+        for index, completion in self.chat.stream([asked[key] for key in open_], sampling):
             if completion.error is None:  # at a kill, no more is lost than was on its way
-                kept = dataclasses.asdict(completion)
-                del kept["error"]
-                self._cache.put(self._space, open_[index], kept)
+                answer = {k: v for k, v in dataclasses.asdict(completion).items() if k != "error"}
+                self._cache.put(self._space, open_[index], answer)
             yield open_[index], completion
 
     def _let_go(self, keys: Sequence[str]) -> None:
@@ -97,14 +89,10 @@ class CachedChat(Chat):
 
 def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
     """hashes: of images by `id`, filled here."""
-    parts = []
-    for part in message.parts:
-        if not isinstance(part, str):
-            if id(part) not in hashes:
-                hashes[id(part)] = pixel_hash(part)
-            parts.append({"pixels": hashes[id(part)]})
-        else:
-            parts.append({"text": part})
+    for image in message.images:
+        if id(image) not in hashes:
+            hashes[id(image)] = pixel_hash(image)
+    parts = [{"text": p} if isinstance(p, str) else {"pixels": hashes[id(p)]} for p in message.parts]
     return json.dumps([parts, message.seed, dataclasses.asdict(sampling)])
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,27 +104,28 @@ def notes(towers: Sequence[Tower]) -> list[str]:
     return found
 
 
-def _tensors(tower: Tower, names: Sequence[str] | None = None) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, float32) of the weights of those names, or of all."""
+def _words(tower: Tower) -> np.ndarray:
     from safetensors import safe_open
 
-    with safe_open(tower.file, framework="pt") as handle:
-        for name in names or handle.keys():
-            yield name, handle.get_tensor(name).float().numpy()
+    with safe_open(tower.file, framework="pt") as file:
+        return file.get_tensor(tower.words).float().numpy()
 
 
 def _distance(one: Tower, other: Tower) -> float:
     """Relative distance of the embeddings of words; infinite where they differ in shape."""
-    [(_, a)], [(_, b)] = _tensors(one, [one.words]), _tensors(other, [other.words])
+    a, b = _words(one), _words(other)
     return float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1.0)) if a.shape == b.shape else np.inf
 
 
 def _digests(tower: Tower) -> set[str]:
     """SHA-256 of every weight as float32, whichever layout has it: projections of attention lie together or
     apart, vectors have an axis of length 1 or not, and matrices lie either way round."""
+    from safetensors.torch import load_file
+
     found = set()
-    for name, tensor in _tensors(tower):
+    for name, weight in load_file(tower.file).items():
         if not name.endswith(_ASIDE):
+            tensor = weight.float().numpy()
             for part in map(np.squeeze, np.split(tensor, 3) if ".in_proj_" in name else [tensor]):
                 ways = [part, part.T] if part.ndim == 2 else [part]
                 found.add(min(hashlib.sha256(way.tobytes()).hexdigest() for way in ways))
