@@ -117,6 +117,8 @@ def test_half_precision_answers_nearly_as_single_precision(models, llava):
     assert a == pytest.approx(b, abs=0.1)
     assert a != b
     assert llava.ask([], []) == []
+    other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
+    assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
 
 
 def test_an_unknown_template_gets_a_near_match(models):
@@ -157,9 +159,3 @@ def test_four_bit_weights_answer_like_generate(cuda, models):
     judge.max_new_tokens = 1
     answer = judge.ask(IMAGES[:1], [[ASK("car")]])[0][0]
     assert answer.text == judge.processor.tokenizer.decode([int(expected)], skip_special_tokens=True).strip()
-
-
-def test_the_fingerprint_depends_on_wording_and_precision(models, llava):
-    other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
-    half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
-    assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
