@@ -273,34 +273,35 @@ class LpipsNetwork(Described):
             "device": str(self._parameter.device),
         }
 
-    def distances(self, images: Images, targets: Images, target_of: Sequence[int]) -> np.ndarray:
-        """Of `images[i]` to `targets[target_of[i]]`, of one size: (N,) float64, >= 0."""
+    def distances(self, images: Images, targets: Images) -> np.ndarray:
+        """Of every image to its target, of one size: (N,) float64, >= 0; a shared target is seen once."""
         result = np.full(len(images), np.nan)
-        for row, owner in enumerate(target_of):
-            if images[row].shape != (shape := targets[owner].shape):
-                raise MetricError(f"LPIPS needs equal sizes, not {images[row].shape} and {shape}.")
-        # Samples of one target stand together.
-        rows = sorted(range(len(images)), key=lambda row: (target_of[row], row))
+        first: dict[int, int] = {}  # target -> where it stands first
+        for row, (image, target) in enumerate(zip(images, targets, strict=True)):
+            first.setdefault(id(target), row)
+            if image.shape != target.shape:
+                raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
+        owner = [first[id(target)] for target in targets]
+        rows = sorted(range(len(images)), key=lambda row: (owner[row], row))
         with loading.exact():
             for chunk in alike(rows, lambda row: images[row].shape, self.batch_size):
-                owned = dict.fromkeys(target_of[row] for row in chunk)
-                places = {owner: k for k, owner in enumerate(owned)}
-                pictures = [*(targets[owner] for owner in places), *(images[row] for row in chunk)]
-                owners = [places[target_of[row]] for row in chunk]
-                result[chunk] = self._compared(pictures, owners, len(places))
+                owned = list(dict.fromkeys(owner[row] for row in chunk))
+                pictures = [*(targets[row] for row in owned), *(images[row] for row in chunk)]
+                result[chunk] = self._compared(pictures, [owned.index(owner[row]) for row in chunk])
         return result
 
-    def _compared(self, pictures: Images, owners: Sequence[int], count: int) -> np.ndarray:
-        """Distances of the pictures behind the first `count`, which are targets; owners: whose each is."""
+    def _compared(self, pictures: Images, owners: list[int]) -> np.ndarray:
+        """Distances of the last pictures, of which `owners` says which of the first is the target."""
         import lpips
 
-        pixels = torch.from_numpy(np.stack(list(pictures))).to(self._parameter.device)  # N H W 3
+        count = len(pictures) - len(owners)
+        pixels = torch.from_numpy(np.stack(pictures)).to(self._parameter.device)  # N H W 3
         x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1  # N 3 H W
         x = self.module.scaling_layer(x) if self.module.version == "0.1" else x  # 0.0 had no scaling
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w
-            squared = (unit[count:] - unit[:count][list(owners)]) ** 2
+            squared = (unit[count:] - unit[:count][owners]) ** 2
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
             total = total + weighted.sum(1).mean((1, 2)).double()
         return total.cpu().numpy()
@@ -314,10 +315,8 @@ def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> An
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
-        module = lpips.LPIPS(
-            net=net, lpips=linear, version=version, pretrained=pretrained, pnet_rand=not pretrained,
-            verbose=False,
-        )  # fmt: skip
+        how = {"pretrained": pretrained, "pnet_rand": not pretrained, "verbose": False}
+        module = lpips.LPIPS(net=net, lpips=linear, version=version, **how)
     return module.eval().requires_grad_(False)
 
 

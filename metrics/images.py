@@ -65,17 +65,10 @@ def cosines(first: Iterable[Feature], second: Iterable[Feature]) -> list[Score]:
 
 
 def lpips(batch: Batch) -> list[Score]:
-    """Perceptual distance to the target, 0 or above; a target of several samples is encoded once."""
-    targets, pairs = batch.targets, batch.pairs
-    keys = list(targets)
-    positions = [keys.index(item.target_key) for item in batch.items]
-
-    def run(chunk: Sequence[int]) -> list[float]:
-        edited = [pairs[index][0] for index in chunk]
-        return batch.models["lpips"].distances(edited, list(targets.values()), [positions[i] for i in chunk])
-
+    """Perceptual distance to the target, 0 or above."""
+    distances = batch.models["lpips"].distances
     scores = []
-    for value in isolated(run, range(len(pairs))):
+    for value in isolated(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
         why = value if isinstance(value, str) else "the distance is not finite"
         finite = not isinstance(value, str) and math.isfinite(value)
         scores.append(Score(float(value)) if finite else Score(None, why))

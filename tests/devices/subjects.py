@@ -109,7 +109,7 @@ def _lpips(device, dtype):
     network = metrics.load_encoder("lpips", str(zoo.path("lpips")), device=device, dtype=dtype)
     images = [render(sample.sample) for sample in _samples()]
     targets = [render(sample.source) for sample in _samples()]
-    distances = network.distances(images, targets, range(len(images)))
+    distances = network.distances(images, targets)
     return Outcome({sample.nein: np.array(d) for sample, d in zip(_samples(), distances, strict=True)})
 
 

@@ -59,7 +59,7 @@ def by_hand(name, item, encoders):
     if name in ("l1", "l2"):
         return float((np.abs(difference) if name == "l1" else difference**2).mean())
     if name == "lpips":
-        return float(encoders["lpips"].distances([fitted], [item.target], [0])[0])
+        return float(encoders["lpips"].distances([fitted], [item.target])[0])
     encoder = encoders["dino" if name == "dino" else "clip"]
     other = encoder.encode_text([item.caption]) if name == "clip_t" else encoder.encode([item.target])
     return cosine(encoder.encode([item.edited])[0], other[0])
