@@ -17,22 +17,19 @@ if TYPE_CHECKING:
 
 #: Module -> the names of this package that are in it.
 _WHERE = {
-    "base": ("MetricError", "Score", "Store"),
-    "metric": ("Batch", "EditPair", "Metric", "SceneObject", "Settings", "score"),
-    "models": (
-        "DUALS", "ENCODERS", "JUDGES", "ORIGINS", "REFERENCES", "check_reference", "check_reward",
-        "dual_prefix", "load_choices", "load_dual", "load_encoder", "load_judge", "load_reward",
-        "origins",
-    ),
-    "table": ("METRICS",),
-}  # fmt: skip
+    "base": "MetricError Score Store",
+    "metric": "Batch EditPair Metric SceneObject Settings score",
+    "models": "DUALS ENCODERS JUDGES ORIGINS REFERENCES check_reference check_reward dual_prefix "
+    "load_choices load_dual load_encoder load_judge load_reward origins",
+    "table": "METRICS",
+}
 
-__all__ = sorted(name for names in _WHERE.values() for name in names)
+__all__ = sorted(" ".join(_WHERE.values()).split())
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _WHERE.items():
-        if name in names:
+        if name in names.split():
             return getattr(importlib.import_module(f"nein.metrics.{module}"), name)
     raise AttributeError(f"module 'metrics' has no attribute '{name}'")
 

@@ -282,28 +282,6 @@ class PromptFormat(NamedTuple):
 Options = Sequence[str | None]
 
 
-def _paper(question: str, options: Options) -> Prompt:
-    return Prompt("Question: ", f" {question}\nOptions:{_listed(' {}. {}', options)}\n{_LETTER}")
-
-
-def _vlmevalkit(question: str, options: Options) -> Prompt:
-    return Prompt("", f"Question: {question}\nOptions:\n{_listed(_LINE, options)}{_SELECT} \n")
-
-
-def _qwen2_vl(question: str, options: Options) -> Prompt:
-    words = f"Question: {question}\nOptions:\n{_listed(_LINE, options)}"
-    return Prompt("", words + (_LETTER_IN_CHINESE if is_chinese(words) else _SELECT))
-
-
-def _llava(question: str, options: Options) -> Prompt:
-    words = question + _listed("\n{}. {}", options)
-    return Prompt("", f"{words}\n{_LETTER_IN_CHINESE if is_chinese(words) else _LETTER}")
-
-
-def _molmo(question: str, options: Options) -> Prompt:
-    return Prompt("", f"a_okvqa_mc: {question}" + _listed("\n{}: {}", options))
-
-
 def _listed(form: str, options: Options) -> str:
     pairs = zip(LETTERS, options, strict=False)
     return "".join(form.format(letter, text) for letter, text in pairs if text is not None)
@@ -318,16 +296,28 @@ _LINE = "{}. {}\n"
 _LETTER = "Answer with the option's letter from the given choices directly."
 _LETTER_IN_CHINESE = "请直接回答选项字母。"
 _SELECT = "Please select the correct answer from the options above."
+
+
+class Wording(NamedTuple):
+    """`{}` are the question and the list of options. chinese: the end of a question with Chinese in it."""
+
+    before: str
+    after: str
+    option: str
+    end: str = ""
+    chinese: str = ""
+
+
 #: "paper": as NegVQA prints it (arXiv:2505.22946, the picture behind "Question:"). The others: what the
 #: toolkit it was run with sends for a multiple-choice question, to models without a wording of their own
 #: ("vlmevalkit": vlmeval/dataset/image_mcq.py) and to those with one (vlmeval/vlm/llava/llava.py and
 #: internvl/utils.py, molmo.py, qwen2_vl/prompt.py; commit 0f27427e of 25 May 2025).
-PROMPTS: dict[str, Callable[[str, Options], Prompt]] = {
-    "paper": _paper,
-    "vlmevalkit": _vlmevalkit,
-    "vlmevalkit-llava": _llava,
-    "vlmevalkit-molmo": _molmo,
-    "vlmevalkit-qwen2-vl": _qwen2_vl,
+PROMPTS: dict[str, Wording] = {
+    "paper": Wording("Question: ", " {}\nOptions:{}\n", " {}. {}", _LETTER),
+    "vlmevalkit": Wording("", "Question: {}\nOptions:\n{}", _LINE, f"{_SELECT} \n"),
+    "vlmevalkit-llava": Wording("", "{}{}\n", "\n{}. {}", _LETTER, _LETTER_IN_CHINESE),
+    "vlmevalkit-molmo": Wording("", "a_okvqa_mc: {}{}", "\n{}: {}"),
+    "vlmevalkit-qwen2-vl": Wording("", "Question: {}\nOptions:\n{}", _LINE, _SELECT, _LETTER_IN_CHINESE),
 }
 #: How a checkpoint's name looks in lower case -> how the toolkit asks it; the first that fits. Source: the
 #: classes of vlmeval/vlm and vlmeval/config.py at commit 0f27427e; InstructBLIP's 256 tokens are the default
@@ -352,7 +342,10 @@ def prompt(name: str, question: str, options: Options) -> Prompt:
     """The prompt of that name. Raises MetricError for an unknown name or not 2 to 26 options."""
     if not 2 <= len(options) <= len(LETTERS):
         raise MetricError(f"A question needs 2 to {len(LETTERS)} options, not {len(options)}.")
-    return PROMPTS[choose("prompt", name, PROMPTS)](question, options)
+    wording = PROMPTS[choose("prompt", name, PROMPTS)]
+    after = wording.after.format(question, _listed(wording.option, options))
+    chinese = wording.chinese and is_chinese(after)
+    return Prompt(wording.before, after + (wording.chinese if chinese else wording.end))
 
 
 def yes_or_no(question: str) -> Prompt:

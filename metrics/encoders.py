@@ -99,10 +99,9 @@ class ClipEncoder(PixelEncoder, TwoTowers):
 
     def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
         """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
-        return self.tokenizer(
-            list(texts), padding=padding, truncation=True, max_length=limit or self._text_limit,
-            return_tensors="pt",
-        ).to(self.model.device)  # fmt: skip
+        cut = {"truncation": True, "max_length": limit or self._text_limit}
+        tokens = self.tokenizer(list(texts), padding=padding, return_tensors="pt", **cut)
+        return tokens.to(self.model.device)
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         tokens = self.tokens(texts)

@@ -20,6 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from nein.metrics.base import MetricError
 
+Names = Sequence[str]
+
 
 class FidInterval(NamedTuple):
     """low, high: None with one source image. left_out: distances without each group of source images."""
@@ -109,19 +111,18 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 
 def jackknife_interval(
-    edited: np.ndarray, target: np.ndarray, clusters: Sequence[str], *,
-    target_clusters: Sequence[str] | None = None, groups: int = 20,
-) -> FidInterval:  # fmt: skip
+    edited: np.ndarray, target: np.ndarray, clusters: Names, *, target_clusters: Names = (), groups: int = 20
+) -> FidInterval:
     """Delete-a-group jackknife interval of `frechet_distance(edited, target)`, clustered by source image.
 
-    clusters, target_clusters   Source image of every row; None: the rows of both correspond.
+    clusters, target_clusters   Source image of every row; by default the rows of both correspond.
     groups                      Source images are split into that many groups by the SHA-256 of their names.
 
     A group leaves both sets at once: the interval covers the choice of source images, around what N such
     pictures give on average, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
     Journal of Official Statistics 17 (2001).
     """
-    target_clusters = clusters if target_clusters is None else target_clusters
+    target_clusters = target_clusters or clusters
     if len(clusters) != len(edited) or len(target_clusters) != len(target):
         raise MetricError(
             f"One source image per row is needed: {len(edited)} and {len(target)} rows, "

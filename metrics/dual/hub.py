@@ -58,11 +58,9 @@ class HubDual(TwoTowers):
 
     def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
         """Ids, and what else the text tower takes, cut at the model's limit."""
-        tokens = self.tokenizer(
-            [text.lower() for text in texts] if self._full else list(texts),
-            padding="max_length" if self._full else True,
-            truncation=True, max_length=self._limit, return_tensors="pt",
-        )  # fmt: skip
+        read = [text.lower() for text in texts] if self._full else list(texts)
+        cut = {"truncation": True, "max_length": self._limit, "return_tensors": "pt"}
+        tokens = self.tokenizer(read, padding="max_length" if self._full else True, **cut)
         return {key: tokens[key] for key in tokens if key in self._names}
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
