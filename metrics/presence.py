@@ -69,38 +69,32 @@ def auc_removal(judge: Asked, look: Look) -> Score:
 
 def retention(judge: Asked, look: Look) -> Score:
     """The share of `look.in_sample` that is still seen in the edit."""
-    before, after, protocol = look.before, look.after, judge.settings.protocol
-    detail = {
+    before, after, kept, protocol = look.before, look.after, look.in_sample, judge.settings.protocol
+    detail: dict[str, Any] = {
         "objects": list(look.objects),
-        "in_sample": list(look.in_sample),
+        "in_sample": list(kept),
         "protocol": protocol,
-        "before": {word: _plain(before[word]) for word in dict.fromkeys(look.objects)},
-        "after": {word: _plain(after[word]) for word in look.in_sample},
+        "before": {word: _plain(reply) for word, reply in before.items()},
+        "after": {word: _plain(after[word]) for word in look.again},
     }
     if judge.kind == "ovd":
         detail["threshold"] = judge.settings.threshold
     if look.others is not None:
         both = {protocol: look.objects}
-        detail |= {
-            "objects_of": {name: both.get(name, look.others) for name in ("fixed", "paper")},
-            "before": {word: _plain(reply) for word, reply in before.items()},
-            "after": {word: _plain(after[word]) for word in look.again},
-        }
-    asked = [*((w, before[w]) for w in look.objects), *((w, after[w]) for w in look.in_sample)]
-    for word, reply in asked:
+        detail["objects_of"] = {name: both.get(name, look.others) for name in ("fixed", "paper")}
+    for word, reply in [*((w, before[w]) for w in look.objects), *((w, after[w]) for w in kept)]:
         if isinstance(reply, BaseException):
             return _unanswered(reply, detail, f"{word}: ")
-    if not look.in_sample:
+    if not kept:
         return Score(None, NOTHING_FOUND, detail)
-    verdicts = {word: judge.present(after[word]) for word in look.in_sample}
-    for word, verdict in verdicts.items():
-        if verdict is None:
-            answer = _plain(after[word])
-            return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
-    still = sum(bool(verdicts[word]) for word in look.in_sample)
-    lost = [word for word, verdict in verdicts.items() if not verdict]
-    why = f"{still} of {len(look.in_sample)} objects are still there"
-    return Score(still / len(look.in_sample), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+    verdicts = {word: judge.present(after[word]) for word in kept}
+    if unclear := [word for word in kept if verdicts[word] is None]:
+        answer = _plain(after[unclear[0]])
+        return Score(None, f"the answer {answer!r} about '{unclear[0]}' is neither yes nor no", detail)
+    still = sum(verdicts[word] is True for word in kept)
+    lost = [word for word, seen in verdicts.items() if not seen]
+    why = f"{still} of {len(kept)} objects are still there"
+    return Score(still / len(kept), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
 
 
 def _unanswered(error: BaseException, detail: Mapping[str, Any], about: str = "") -> Score:

@@ -315,7 +315,7 @@ def check(reference: str) -> None:
     else:
         from nein.metrics.loading import check_folder
 
-        check_folder(str(expanded(reference)))
+        check_folder(reference and str(expanded(reference)))
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:
