@@ -234,7 +234,6 @@ class Metric:
               or "module:function", called with `device=` for a network with `fingerprint` and `describe()`.
     score     One Score per item. Every item has the pictures named in `needs`.
     settings  Fields of `Settings` that decide its values: part of the identity of a score.
-    source    Paper and equation, or URL.
     origins   What its "module:function" networks download, for `nein fetch`.
     corpus    (edited rows, target rows, source image of every edited row, of every target row) -> something
               with the fields of `metrics.fid.FidInterval`.

@@ -115,9 +115,7 @@ class Endpoint(Chat):
         if self._end is not None:
             raise self._end
 
-    def _chat(
-        self, message: Message, pictures: Mapping[int, Mapping[str, Any]], sampling: Sampling
-    ) -> Completion:
+    def _chat(self, message: Message, pictures: Mapping[int, Any], sampling: Sampling) -> Completion:
         """Sends a message without what the model is known to refuse. A part of the request that not every
         server takes and that is refused by name is left out from then on. Where a refusal names nothing, the
         request is sent without the first of `optional`, then without the first two, and so on."""
@@ -199,16 +197,11 @@ class Endpoint(Chat):
         if not isinstance(text, str):
             raise NoAnswer("the answer is not a text")
         finished, answer = choice.get("finish_reason") != "length", without_thoughts(text)
-        thinking = answer is None or bool(
-            not finished and not answer.strip() and (thoughts or used.get("reasoning_tokens"))
-        )
+        thought = thoughts or used.get("reasoning_tokens")
         error = None
-        if thinking:
-            error = NoAnswer(
-                "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
-                "thinking tokens",
-                THINKING,
-            )
+        if answer is None or (thought and not finished and not answer.strip()):
+            why = "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
+            error = NoAnswer(f"{why}thinking tokens", THINKING)
         # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
         answer = cleared((answer or "").encode("utf-8", "replace").decode()).strip()
         odd = bool(first) and not _are_logprobs([value for _, value in first])
@@ -223,10 +216,8 @@ class Endpoint(Chat):
 
     def _versioned(self, reply: Mapping[str, Any]) -> str:
         """Model and configuration that answered, as the server says; a change is logged."""
-        server, model = (
-            self.service.cleared(str(reply.get(key) or "")) for key in ("system_fingerprint", "model")
-        )
-        version = f"{model} {server}".strip()
+        names = (str(reply.get(key) or "") for key in ("model", "system_fingerprint"))
+        version = " ".join(map(self.service.cleared, names)).strip()
         with self._counting:
             known = list(self._versions)
             self._versions.update([version] if version else ())
@@ -237,9 +228,7 @@ class Endpoint(Chat):
 
 def _are_logprobs(values: Sequence[Any]) -> bool:
     """Whether all are numbers up to 0 (rounding apart), and the likeliest token is not impossible."""
-    numbers = all(
-        isinstance(value, (int, float)) and value < 0.01 for value in values
-    )  # NaN is below nothing
+    numbers = all(isinstance(value, (int, float)) and value < 0.01 for value in values)  # no NaN
     return numbers and max(values) > -math.inf
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import torch
 
-from nein.loading.errors import first_line, isolated, reason
+from nein.loading.errors import first_line, isolated
 from nein.metrics import loading
 from nein.metrics.base import MetricError, alike, without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
@@ -196,13 +196,21 @@ def _keeps_order(processor: Any) -> bool:
     return "<1>" in prompt and "<2>" in prompt and bool(prompt.split("<1>")[1].split("<2>")[0].strip())
 
 
-def rendered(processor: Any, parts: Sequence[Mapping[str, str]]) -> str:
+def rendered(processor: Any, content: Any) -> str:
     """The prompt that a chat template makes of one user turn. Raises MetricError for one that cannot."""
     try:
-        turn = [{"role": "user", "content": [dict(part) for part in parts]}]
-        return str(processor.apply_chat_template(turn, add_generation_prompt=True))
+        turn = [{"role": "user", "content": content}]
+        return str(processor.apply_chat_template(turn, add_generation_prompt=True, tokenize=False))
     except _TEMPLATE_ERRORS as error:
         raise MetricError(f"The chat template cannot be used: {first_line(error)}") from error
+
+
+def _check_template(processor: Any, path_or_id: str) -> None:
+    if not getattr(processor, "chat_template", None):
+        raise MetricError(
+            f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; choose an "
+            "instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
+        )
 
 
 def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple[Any, Any, loading.Source]:
@@ -213,13 +221,9 @@ def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple
 
     model, source = loading.load_model(AutoModelForImageTextToText, path_or_id, **how)
     processor = source.part(AutoProcessor)
-    if not getattr(processor, "chat_template", None):
-        if model.config.model_type in bare:
-            return model, processor, source
-        raise MetricError(
-            f"'{path_or_id}' has no chat template, which says how a picture and a question become a prompt; "
-            "choose an instruction-tuned checkpoint, or serve the model and give openai:URL#MODEL."
-        )
+    if model.config.model_type in bare and not getattr(processor, "chat_template", None):
+        return model, processor, source
+    _check_template(processor, path_or_id)
     words, prompt, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
     try:
         prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
@@ -240,16 +244,6 @@ def load_text(path_or_id: str, **how: Any) -> LocalChat:
 
     model, source = loading.load_model(AutoModelForCausalLM, path_or_id, **how)
     tokenizer = source.part(AutoTokenizer)
-    if not getattr(tokenizer, "chat_template", None):
-        raise MetricError(
-            f"'{path_or_id}' has no chat template, which says how a question becomes a prompt; "
-            "choose an instruction-tuned checkpoint."
-        )
-    try:
-        turn = [{"role": "user", "content": "?"}]
-        tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
-    except _TEMPLATE_ERRORS as error:
-        raise MetricError(
-            f"The chat template of '{path_or_id}' takes no question: {reason(error)}."
-        ) from error
+    _check_template(tokenizer, path_or_id)
+    rendered(tokenizer, "?")
     return LocalChat(model, tokenizer, source)

@@ -66,15 +66,16 @@ def check_batch(images: Images, strings: Texts, what: str) -> None:
             raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")
 
 
+_CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
+
+
 @dataclass(frozen=True)
 class PromptTemplate:
     """How a question reaches a model. wrapper: the model's dialogue format, with `{question}` and its image
-    placeholder; presence, caption: questions about one `{object}` and about a whole `{caption}`."""
+    placeholder; presence: the question about one `{object}`, NeIn's (its VQA scripts)."""
 
-    name: str
     wrapper: str
-    presence: str
-    caption: str
+    presence: str = "Does this image contain {object}? Answer only yes or no"
 
     def ask_presence(self, name: str, article: str = "none") -> str:
         """article: "none" as in NeIn's code ("contain car?"), "a_an" as in its paper, by the first letter."""
@@ -84,26 +85,20 @@ class PromptTemplate:
         return self.wrap(self.presence.replace("{object}", name))
 
     def ask_caption(self, caption: str) -> str:
-        return self.wrap(self.caption.replace("{caption}", caption))
+        return self.wrap(_CAPTION.replace("{caption}", caption))
 
     def wrap(self, question: str) -> str:
         return self.wrapper.replace("{question}", question)
 
 
-_PRESENCE = "Does this image contain {object}? Answer only yes or no"
-_CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
-
-#: By name. The questions are NeIn's (github.com/tanbuinhat/NeIn, VQA scripts), the wrapper the model's.
-TEMPLATES: dict[str, PromptTemplate] = {
-    name: PromptTemplate(name, wrapper, _PRESENCE, _CAPTION)
-    for name, wrapper in {
-        "llava-mistral": "[INST] <image>\n{question} [/INST]",
-        "llava-vicuna": "A chat between a curious human and an artificial intelligence assistant. The "
-        "assistant gives helpful, detailed, and polite answers to the human's questions. "
-        "USER: <image>\n{question} ASSISTANT:",
-        "plain": "<image>\n{question}",
-        "question": "{question}",  # the judge adds the picture itself
-    }.items()
+TEMPLATES = {
+    "llava-mistral": PromptTemplate("[INST] <image>\n{question} [/INST]"),
+    "llava-vicuna": PromptTemplate(
+        "A chat between a curious human and an artificial intelligence assistant. The assistant gives "
+        "helpful, detailed, and polite answers to the human's questions. USER: <image>\n{question} ASSISTANT:"
+    ),
+    "plain": PromptTemplate("<image>\n{question}"),
+    "question": PromptTemplate("{question}"),  # the judge adds the picture itself
 }
 
 

@@ -170,10 +170,10 @@ class Services:
         """options: of a command, which may have `endpoint` and `budget`; cache: or where it lies."""
         given = vars(options.endpoint) if hasattr(options, "endpoint") else {}
         sending = {name: value for name, value in given.items() if value is not None}
-        if cache is None:
-            return cls(None, sending)
         cache = AnswerCache(cache) if isinstance(cache, Path) else cache
-        return cls(cache, {**sending, "spending": Spending(cache, getattr(options, "budget", None))})
+        if cache is not None:
+            sending["spending"] = Spending(cache, getattr(options, "budget", None))
+        return cls(cache, sending)
 
     def keep(self, model: Any) -> Any:
         """The model, the answers of whose `chat` are kept if it is served: a single answer of a model that is
