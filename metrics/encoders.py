@@ -44,6 +44,38 @@ class TwoTowers(Described):
         raise NotImplementedError
 
 
+#: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
+#: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
+#: tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
+FULL_LENGTH = ("siglip", "siglip2")
+
+
+class HubTowers(TwoTowers):
+    """A model of transformers, whose sentences a tokenizer reads."""
+
+    def read_by(self, tokenizer: Any) -> None:
+        self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
+        self.full = config.model_type in FULL_LENGTH
+        self._names = set(tokenizer.model_input_names) - ({"attention_mask"} if self.full else set())
+        self.limit = int(config.text_config.max_position_embeddings)
+        self.measure()
+
+    def overlong(self, texts: Sequence[str]) -> list[bool]:
+        """Of which sentences the model, which reads `limit` tokens, reads only the beginning."""
+        return [len(ids) > self.limit for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
+
+    def tokens(self, texts: Sequence[str], **changes: Any) -> dict[str, torch.Tensor]:
+        """Ids, and what else the text tower takes, cut at the model's limit."""
+        how = {"padding": "max_length" if self.full else True, "truncation": True, "max_length": self.limit}
+        read = [text.lower() for text in texts] if self.full else list(texts)
+        tokens = self.tokenizer(read, return_tensors="pt", **{**how, **changes})
+        return {key: tokens[key] for key in tokens if key in self._names}
+
+    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
+        inputs = loading.on_device(self.model, self.tokens(texts))
+        return pooled(self.model.get_text_features(**inputs))
+
+
 class PixelEncoder(Described):
     """Features of pictures behind one of our transforms. batch_size: pictures per forward pass."""
 
@@ -63,7 +95,7 @@ class PixelEncoder(Described):
         raise NotImplementedError
 
 
-class ClipEncoder(PixelEncoder, TwoTowers):
+class ClipEncoder(PixelEncoder, HubTowers):
     """A `transformers.CLIPModel` behind the transform that OpenAI published for it.
 
     The checkpoint's own image processor gives its numbers only: its crop can sit one pixel off.
@@ -79,34 +111,18 @@ class ClipEncoder(PixelEncoder, TwoTowers):
             source.part(AutoImageProcessor), model.config.vision_config.image_size
         )
         self.preprocess = ResizeCrop(size, size, *numbers)
-        self.tokenizer = loading.SharedTokenizer(source.part(AutoTokenizer))
-        self._text_limit = int(model.config.text_config.max_position_embeddings)
-        self.measure()
+        self.read_by(source.part(AutoTokenizer))
 
     def describe(self) -> dict[str, Any]:
         return {
             **loading.model_fields("clip", self.model, self.source),
             "preprocess": self.preprocess.name,
-            "text": f"truncated at {self._text_limit} tokens",
+            "text": f"truncated at {self.limit} tokens",
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         x = normalised(pixels, self.preprocess.mean, self.preprocess.std).to(self.model.dtype)  # N 3 S S
         return pooled(self.model.get_image_features(pixel_values=x))  # N D
-
-    def overlong(self, texts: Sequence[str]) -> list[bool]:
-        return loading.overlong(self.tokenizer, texts, self._text_limit)
-
-    def tokens(self, texts: Sequence[str], padding: bool | str = True, limit: int | None = None) -> Any:
-        """The ids and the mask of sentences, cut at `limit` tokens or at the model's, on its device."""
-        cut = {"truncation": True, "max_length": limit or self._text_limit}
-        tokens = self.tokenizer(list(texts), padding=padding, return_tensors="pt", **cut)
-        return tokens.to(self.model.device)
-
-    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        tokens = self.tokens(texts)
-        ids, mask = tokens["input_ids"], tokens["attention_mask"]
-        return pooled(self.model.get_text_features(input_ids=ids, attention_mask=mask))
 
 
 def pooled(features: Any) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,11 +226,6 @@ class SharedTokenizer:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
             return self._tokenizer(*args, **kwargs)
-
-
-def overlong(tokenizer: Any, texts: Sequence[str], limit: int) -> list[bool]:
-    """Of which sentences a model that reads `limit` tokens reads only the beginning."""
-    return [len(ids) > limit for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
 
 
 @contextlib.contextmanager

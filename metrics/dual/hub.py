@@ -16,33 +16,24 @@ from nein.loading.references import parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
-from nein.metrics.encoders import TwoTowers, joined, load_clip, pooled
-
-#: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
-#: other kind, and not every tokenizer sees to it. Sources: transformers, docs/model_doc/siglip2 (padded to 64
-#: tokens) and its Siglip2Tokenizer ("training default: lowercase normalization").
-FULL_LENGTH = ("siglip", "siglip2")
+from nein.metrics.encoders import HubTowers, TwoTowers, joined, load_clip, pooled
 
 
-class HubDual(TwoTowers):
+class HubDual(HubTowers):
     """Any other model than CLIP, behind its own image processor (PIL) and tokenizer."""
 
     def __init__(
         self, model: Any, processor: Any, tokenizer: Any, source: loading.Source, batch_size: int = 32
     ) -> None:
         self.model, self.processor, self.source, self.batch_size = model, processor, source, batch_size
-        self.tokenizer = loading.SharedTokenizer(tokenizer)
-        self._full = model.config.model_type in FULL_LENGTH
-        self._names = set(tokenizer.model_input_names) - ({"attention_mask"} if self._full else set())
-        self._limit = int(model.config.text_config.max_position_embeddings)
-        self.measure()
+        self.read_by(tokenizer)
 
     def describe(self) -> dict[str, Any]:
-        padding, case = ("max_length", ", lower case") if self._full else (True, "")
+        padding, case = ("max_length", ", lower case") if self.full else (True, "")
         return {
             **loading.model_fields("dual", self.model, self.source),
             "preprocess": f"{type(self.processor).__name__}, {loading.library()}",
-            "text": f"padding {padding}, at most {self._limit} tokens{case}",
+            "text": f"padding {padding}, at most {self.limit} tokens{case}",
         }
 
     def encode(self, images: Images) -> np.ndarray:
@@ -52,19 +43,6 @@ class HubDual(TwoTowers):
     def _features(self, images: list[np.ndarray]) -> torch.Tensor:
         inputs = self.processor(images=images, return_tensors="pt", input_data_format="channels_last")
         return pooled(self.model.get_image_features(**loading.on_device(self.model, inputs)))
-
-    def overlong(self, texts: Sequence[str]) -> list[bool]:
-        return loading.overlong(self.tokenizer, texts, self._limit)
-
-    def tokens(self, texts: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Ids, and what else the text tower takes, cut at the model's limit."""
-        read = [text.lower() for text in texts] if self._full else list(texts)
-        cut = {"truncation": True, "max_length": self._limit, "return_tensors": "pt"}
-        tokens = self.tokenizer(read, padding="max_length" if self._full else True, **cut)
-        return {key: tokens[key] for key in tokens if key in self._names}
-
-    def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        return pooled(self.model.get_text_features(**loading.on_device(self.model, self.tokens(texts))))
 
 
 def load(path_or_id: str, *, batch_size: int = 32, **how: Any) -> TwoTowers:

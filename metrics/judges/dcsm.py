@@ -90,10 +90,8 @@ class Dcsm(Described):
 
     def _map(self, patches: torch.Tensor, text: str) -> torch.Tensor:
         model, columns = self.base.model, self.head.columns
-        tokens = self.base.tokens([text], padding="max_length", limit=columns)
-        states = model.text_model(
-            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
-        ).last_hidden_state[0]
+        tokens = self.base.tokens([text], padding="max_length", max_length=columns)
+        states = model.text_model(**loading.on_device(model, tokens)).last_hidden_state[0]
         cosines = patches @ _unit(model.text_projection(states)).T
         words = text.split(" ")
         for word, column in zip(self.config["words"], self.head.columns_of, strict=True):

@@ -64,8 +64,8 @@ def test_dcsm_reads_the_map_of_cosines_with_the_columns_of_its_words(base, tmp_p
             maps = []
             for text in row:
                 text = text.replace(" behind ", " above ")
-                ids = encoder.tokens([text], padding="max_length", limit=12)
-                said = model.text_model(input_ids=ids.input_ids, attention_mask=ids.attention_mask)
+                ids = encoder.tokens([text], padding="max_length", max_length=12)
+                said = model.text_model(**ids)
                 tokens = F.normalize(model.text_projection(said.last_hidden_state[0]), dim=-1)
                 one = patches @ tokens.T
                 for word in set(text.split()) & set(dcsm.WORDS):
