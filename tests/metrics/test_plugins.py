@@ -33,7 +33,7 @@ def test_a_judge_or_what_makes_one_is_found_by_module_and_attribute(installed):
         (metrics.check_reference, "math:pi", "'math:pi' is not a judge, and cannot be called to make one"),
         (lambda name: metrics.load_judge("vqa", name), "tests.rehearsal:nothing", "cannot be imported"),
         (lambda name: metrics.load_judge("vqa", name), "no_such_module:load", "cannot be imported"),
-        (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no installed package offers a judge"),
+        (lambda name: metrics.load_judge("vqa", name), "plugin:echo", "no package offers a judge"),
     ],
 )
 def test_what_is_no_judge_and_makes_none_is_a_sentence(load, reference, said):
