@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 from collections.abc import Iterable, Sequence
@@ -56,7 +57,8 @@ class HubTowers(TwoTowers):
     def read_by(self, tokenizer: Any) -> None:
         self.tokenizer, config = loading.SharedTokenizer(tokenizer), self.model.config
         self.full = config.model_type in FULL_LENGTH
-        self._names = set(tokenizer.model_input_names) - ({"attention_mask"} if self.full else set())
+        taken = {*inspect.signature(self.model.get_text_features).parameters}
+        self._names = taken - ({"attention_mask"} if self.full else set())
         self.limit = int(config.text_config.max_position_embeddings)
         self.measure()
 

@@ -81,8 +81,7 @@ def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
 
 def of_settings(reference: str | None) -> list[Need]:
     """Of the configurations and the tokenizer that a single file is read with."""
-    need = Need.of(reference or editors.DEFAULT_CONFIG, files=TEXTS)
-    return [need] if need is not None else []
+    return [*filter(None, [Need.of(reference or editors.DEFAULT_CONFIG, files=TEXTS)])]
 
 
 def of_data(source: str | None) -> list[Need]:
