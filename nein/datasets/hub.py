@@ -55,9 +55,9 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
         ) from None
     try:
         # The files themselves: what they are made into lies elsewhere and does not come with a copied folder.
-        folder = data.name if Path(data.name).exists() else snapshot_download(
-            data.name, repo_type="dataset", revision=data.revision
-        )  # fmt: skip
+        folder = data.name
+        if not Path(folder).exists():
+            folder = snapshot_download(data.name, repo_type="dataset", revision=data.revision)
         table = datasets.load_dataset(folder, configuration, split=split)
     except (OSError, ValueError, DatasetsError) as error:
         first = first_line(error).rstrip(".")

@@ -168,14 +168,16 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
         )
     cells = []
     for sample in plain:
-        pictures = sample.sample_path, sample.source_path
-        for label, (caption, picture) in families.CELLS.items():
-            text = sample.negative if caption else families.affirmed(sample.template, sample.object)
-            cells.append(replace(
-                sample, id=f"{sample.id}_{label.replace(', ', '_')}", negative=text, family=label,
-                template=sample.template if caption else None, sample_path=pictures[picture],
-                source_path=pictures[caption],
-            ))  # fmt: skip
+        images = sample.sample_path, sample.source_path
+        for label, (denied, absent) in families.CELLS.items():
+            name = f"{sample.id}_{label.replace(', ', '_')}"
+            cell = replace(
+                sample, id=name, family=label, sample_path=images[absent], source_path=images[denied]
+            )
+            if not denied:
+                text = families.affirmed(sample.template, sample.object)
+                cell = replace(cell, negative=text, template=None)
+            cells.append(cell)
     return _made(data, labels, cells, len(families.CELLS))
 
 

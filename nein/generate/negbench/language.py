@@ -64,34 +64,21 @@ ASKED = {
     "image": ("photograph", "objects", "singular nouns", "places, actions or adjectives"),
     "video": ("video", "objects and actions", "singular nouns or -ing forms", "places or adjectives"),
 }
-#: Examples of negated captions: (description, absent thing, caption with the affirmation first, with the
-#: negation first). Three are drawn.
-EXAMPLES = (
-    (
-        "Two women carry a ladder across the yard",
-        "wheelbarrow",
-        "Two women carry a ladder across the yard, and no wheelbarrow is there.",
-        "Without any wheelbarrow, two women carry a ladder across the yard.",
-    ),
-    (
-        "A plate of pancakes",
-        "fork",
-        "A plate of pancakes without a fork.",
-        "There is no fork, but a plate of pancakes.",
-    ),
-    (
-        "A boat lies at the pier in the evening",
-        "seagull",
-        "In the evening a boat lies at the pier; not one seagull is to be seen.",
-        "Not one seagull is about while a boat lies at the pier in the evening.",
-    ),
-    (
-        "An old clock on a brick wall",
-        "window",
-        "An old clock hangs on a brick wall that has no window.",
-        "No window is there, yet an old clock hangs on a wall.",
-    ),
-)
+#: Examples of negated captions: description, absent thing, caption with the affirmation first, with the
+#: negation first. Three are drawn.
+EXAMPLES = [
+    text.split(" / ")
+    for text in (
+        "Two women carry a ladder across the yard / wheelbarrow / Two women carry a ladder across the yard, "
+        "and no wheelbarrow is there. / Without any wheelbarrow, two women carry a ladder across the yard.",
+        "A plate of pancakes / fork / A plate of pancakes without a fork. / There is no fork, but a plate of "
+        "pancakes.",
+        "A boat lies at the pier in the evening / seagull / In the evening a boat lies at the pier; not one "
+        "seagull is to be seen. / Not one seagull is about while a boat lies at the pier in the evening.",
+        "An old clock on a brick wall / window / An old clock hangs on a brick wall that has no window. / No "
+        "window is there, yet an old clock hangs on a wall.",
+    )
+]
 
 
 def extract(
