@@ -125,7 +125,7 @@ BAD_EDITORS = [
     (lambda image, instruction: np.zeros((8, 8, 3)), "gave an array of shape"),
     (lambda image, instruction: image.convert("RGBA"), "gave a picture in mode RGBA"),
     (lambda image, instruction: "done", "gave a builtins.str"),
-    (lambda image, instruction: Image.new("RGB", (0, 8)), "gave a picture without pixels"),
+    (lambda image, instruction: Image.new("RGB", (0, 8)), "gave a picture in mode RGB of 0 x 8 pixels"),
     (lambda image, instruction: torn_picture(), "raised OSError: image file is truncated"),
     (lambda image, instruction: {}["key"], "raised KeyError"),
 ]
@@ -212,12 +212,13 @@ def test_a_pipeline_in_memory_edits_as_its_folder_does():
 
 
 def test_options_go_to_the_editors_that_have_a_use_for_them():
-    def make(name, steps=20):
-        made.append(steps)
-        return editors.get_editor("identity")
+    class Stepping(type(editors.get_editor("identity"))):
+        def __init__(self, name, steps=20):
+            super().__init__(name=name)
+            made.append(steps)
 
     made = []
-    both = nein.evaluate({"made": make, "blur": blur}, **FEW, editor_options={"steps": 4})
+    both = nein.evaluate({"made": Stepping, "blur": blur}, **FEW, editor_options={"steps": 4})
     assert set(both.table()["editor"]) == {"made", "blur"}
     assert made == [4]
     with pytest.raises(ValueError, match="has no options but concurrency and retries; leave out steps"):

@@ -38,7 +38,7 @@ def test_addresses_lose_their_credentials():
         "negvqa --config {o}/told.yaml --dry-run",
         "negvqa --modle {}",
         "negvqa --limit {}",
-        "negvqa generate --negator llm --llm.model {} --out {o}",
+        "negvqa generate --source {o} --llm.model {} --out {o}",
         "negbench eval --vlm {} --model none --out {o}",
         "eval --editor {} --out {o}",
         "eval --mend rewrite:llm:{} --out {o}",

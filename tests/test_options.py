@@ -1,5 +1,6 @@
 """The options of all commands: one way of reading them, groups declared once, and what `--dry-run` prints."""
 
+import json
 import pkgutil
 import time
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from PIL import Image
 
 from nein import cli
 from nein.config import groups, options
@@ -161,7 +163,7 @@ ASKING = (
     "negvqa --model {s} --questions 2 --blind 0",
     "negbench eval --vlm {s} --model none --scenes 6 --tasks mcq --blind 0",
     "negbench generate --source nano --scenes 4 --form training --concepts llm --verify none --llm.model {s}",
-    "negvqa generate --source nano --questions 2 --negator llm --llm.model {s}",
+    "negvqa generate --source {w}/choices.jsonl --images {w} --llm.model {s}",
     "check --kind vqa {s}",
 )
 
@@ -173,7 +175,17 @@ def test_every_command_that_asks_an_endpoint_takes_its_pace(line, server, tmp_pa
         return 503, {"error": "busy"}, {}
 
     server.rule = failing
-    words = line.format(s=f"openai:{server.url}#eye-7b").split()
+    question = {
+        "index": 0,
+        "image": "0.png",
+        "question": "What is it?",
+        "answer": "A",
+        "A": "a cat",
+        "B": "a dog",
+    }
+    (tmp_path / "choices.jsonl").write_text(json.dumps(question | {"category": "VQAv2"}))
+    Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
+    words = line.format(s=f"openai:{server.url}#eye-7b", w=tmp_path).split()
     if words[0] != "check":
         words += ["--limit", 2, "--out", tmp_path / "out"]
     exit_code(

@@ -33,6 +33,6 @@ LINES = {
     "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --formats md --out {w}/out/negvqa "
     "--device cpu",
     "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --shown 2",
-    "negvqa generate": "--source {w}/choices.jsonl --images {w} --limit 2 --out {w}/out/questions",
+    "negvqa generate": "--source nano --questions 2 --limit 2 --out {w}/out/questions",
     "negvqa check": "{w}/check.csv --out {w}/out/check.figures.csv",
 }  # fmt: skip

@@ -337,6 +337,7 @@ MEASURED = Table(
     "What text encoders separate",
     (Row("metric", "", _TITLES),),
     (Column(by="model", show=_shown),),
+    {},
 )
 DOTS = plots.plot(
     "measures",
