@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.negvqa.stages import ANSWERS, BLIND, MATCHES, Asking, FileAnswers, Matching, Questioning
-from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
+from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Questions
 from nein.engine.blocks import Blocks
@@ -35,7 +35,6 @@ from nein.models.cached import Services
 from nein.models.llm import LlmOptions
 from nein.models.llm import client as llm
 from nein.models.remedies import answers as remedies
-from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
@@ -236,6 +235,8 @@ class NegVqa(Benchmark):
     name, title = "negvqa", "NegVQA"
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
+    page, gaps = staticmethod(report.describe), staticmethod(report.negation_gaps)
+    printed, published = staticmethod(paper_numbers.gaps), staticmethod(paper_numbers.published)
     exported: ClassVar = {
         "task": ("accuracy", "blind"),
         "interval": ("clustered", ""),
@@ -290,18 +291,6 @@ class NegVqa(Benchmark):
         """The scores under `--protocol`, by the scoring named first."""
         facts = folder.manifest()
         return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
-
-    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        return report.describe(finished, options)
-
-    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        return report.negation_gaps(finished)
-
-    def printed(self) -> Iterator[Mapping[str, Any]]:
-        return paper_numbers.gaps()
-
-    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
-        return paper_numbers.published(source, run)
 
 
 NEGVQA = NegVqa()
