@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,16 @@ from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, spread
 from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.scores import AnswersDir
-from nein.benchmarks.negvqa.stages import ANSWERS, BLIND, MATCHES, Asking, FileAnswers, Matching, Questioning
+from nein.benchmarks.negvqa.stages import (
+    ANSWERS,
+    BLIND,
+    MATCHES,
+    Answerer,
+    Asking,
+    FileAnswers,
+    Matching,
+    Questioning,
+)
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negvqa import questions
 from nein.datasets.negvqa.questions import VARIANTS, Questions
@@ -40,23 +49,6 @@ from nein.reporting.scores import ScoreTable
 JUDGE = "judge"
 MATCHER_TOKENS = 2048  # of the toolkit's client
 _questions = functools.lru_cache(maxsize=2)(questions.load)  # names of runs are looked up before they begin
-
-
-@dataclass(frozen=True)
-class Answerer:
-    """A model under test, checked and not loaded.
-
-    reference  As given, without a name; "judge" stands for `source`, the reference of --judge.
-    where      What is loaded.
-    scorings   Those of --scoring that it can be read by.
-    format     The wording of its questions and the longest answer.
-    """
-
-    reference: str
-    source: str
-    where: str
-    scorings: list[str]
-    format: choices.PromptFormat
 
 
 def run_name(model: str, config: NegvqaConfig) -> str:
@@ -161,15 +153,8 @@ class _Maker:
         if remedy:
             name, called, identity["mend"] = f"{name}+{remedy}", f"{called}+{remedy}", remedy
             load = functools.partial(load_mended, load, remedy, prompt)
-        ask = functools.partial(
-            Questioning,
-            model=Model.one(called, load, references.place(asked.source)),
-            items=items,
-            wording=prompt,
-            scorings=asked.scorings,
-            where=asked.where,
-            hides=hides,
-        )
+        model = Model.one(called, load, references.place(asked.source))
+        ask = functools.partial(Questioning, model=model, items=items, asked=asked, hides=hides)
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
         plain = [Asking(variant) for variant in VARIANTS]
         stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, askings=plain, invalidates=(MATCHES,))]
@@ -178,9 +163,7 @@ class _Maker:
             if remedy not in remedies.IN_PAIRS:  # which have nothing to ask without both questions
                 unseen.append(Asking("", PICTURE_ONLY))
             stages.append(ask(name=BLIND, blocks=spread(blocks, config.blind), askings=unseen))
-        # A judge's answers about one option at a time are no texts to match.
-        texts = asked.reference != JUDGE or config.judge_asking == "letters"
-        return self._run(name, asked.reference, identity, stages, texts)
+        return self._run(name, asked.reference, identity, stages)
 
     def of_file(self, name: str, file: str) -> Run:
         """A run of the questions that a file has answers to."""
@@ -192,17 +175,10 @@ class _Maker:
         identity |= {"prompt": "not asked here", "scoring": ["generated"]}
         return self._run(name, path.name, identity, [FileAnswers(blocks, items, answers)])
 
-    def _run(
-        self,
-        name: str,
-        reference: str,
-        identity: Mapping[str, Any],
-        stages: Sequence[Stage],
-        texts: bool = True,
-    ) -> Run:
-        """texts: whether a matcher may read the answers."""
+    def _run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
         config, data, outputs = self.config, self.data, {}
         folder = AnswersDir(config.out_dir / name)
+        texts = identity.get("asking") != "options"  # a judge's answers about one option are none to match
         if config.matching and texts and "generated" in identity["scoring"]:
             model = Model(
                 config.matcher,
@@ -211,14 +187,13 @@ class _Maker:
                 references.place(config.matching),
                 lambda client: usage_of({"matcher": client}),
             )
-            stages = [*stages, Matching(folder, stages[0].blocks, model)]
+            stages.append(Matching(folder, stages[0].blocks, model))
             matcher = references.identity(config.matching)
             outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
-        subsets = Counter(item.subset for item in data.items)
-        about = {"sha256": data.sha256, "questions": len(data.items), "subsets": subsets}
+        about: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
+        about["subsets"] = Counter(item.subset for item in data.items)
         facts = {
             "reference": reference,
-            "preset": config.preset,
             "protocol": config.protocol,
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,

@@ -87,29 +87,40 @@ class Asking:
             yield Answer(*what, item.options, item.answers[variant], *said)
 
 
+@dataclass(frozen=True)
+class Answerer:
+    """A model under test, checked and not loaded.
+
+    reference  As given, without a name; "judge" stands for `source`, the reference of --judge.
+    where      What is loaded.
+    scorings   Those of --scoring that it can be read by.
+    format     The wording of its questions and the longest answer.
+    """
+
+    reference: str
+    source: str
+    where: str
+    scorings: list[str]
+    format: choices.PromptFormat
+
+
 @dataclass(kw_only=True)
 class Questioning(Stage):
-    """Every question of a block in every way of asking, in this order.
-
-    wording, scorings  See `nein.metrics.choices`.
-    where              What the model is loaded from.
-    hides              Options that pandas takes for missing are not shown.
-    """
+    """Every question of a block in every way of asking, in this order. hides: options that pandas takes for
+    missing are not shown."""
 
     name: str
     blocks: Blocks
     model: Model
     items: Sequence[Item]
     askings: Sequence[Asking]
-    wording: str
-    scorings: Sequence[str]
-    where: str
+    asked: Answerer
     hides: bool
     invalidates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.outputs = (self.name,)
-        self.asks = {self.where: len(self.askings)} if is_served(self.where) else {}
+        self.asks = {self.asked.where: len(self.askings)} if is_served(self.asked.where) else {}
 
     def files(self, records: range) -> list[Path]:
         return [self.items[index].picture for index in records]
@@ -128,17 +139,16 @@ class Questioning(Stage):
             if not askings:
                 continue
             shown = [grey() if unseen else image for _, image in readable]
-            asked = [
-                [one.question(item, self.wording, self.hides) for one in askings] for item, _ in readable
-            ]
-            answered = choices.answer_each(model, shown, asked, self.scorings)
+            wording = self.asked.format.prompt
+            rows = [[one.question(item, wording, self.hides) for one in askings] for item, _ in readable]
+            answered = choices.answer_each(model, shown, rows, self.asked.scorings)
             for (item, _), row in zip(readable, answered, strict=True):
                 replies |= {(item.id, asking): reply for asking, reply in zip(askings, row, strict=True)}
-        rows: list[Answer] = []
+        lines: list[Answer] = []
         for item, image in block:
             for asking in self.askings:
-                rows += asking.rows(item, replies.get((item.id, asking)) or Reply(error=str(image)))
-        return {self.name: rows}
+                lines += asking.rows(item, replies.get((item.id, asking)) or Reply(error=str(image)))
+        return {self.name: lines}
 
     def ids(self, records: range) -> list[str]:
         count = sum(1 if asking.variant else len(VARIANTS) for asking in self.askings)
