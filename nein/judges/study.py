@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,13 +36,38 @@ from nein.reporting.page import Page, Section
 
 SIDE, QUALITY = 640, 90  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
 PLAN, LABELS = "study.json", "labels.csv"
-SHAPE = {"pairs": bool, "drawn": [int], "sheets": [str], "items": {}}
-ITEM = {"id": str, "runs": [[str]], "gold": str}
 HOW = (
     "One item at a time: the picture before, and what an editor made of it. Judge what you see; "
     '"cannot tell" is an answer. Labels stay in this browser until you save them as a file.'
 )
-StudyPlan = dict[str, Any]
+
+
+@dataclass
+class Shown:
+    """An item: its sample, (editor, track) of each side, and the right answer where it is known."""
+
+    id: str
+    runs: list[tuple[str, str]]
+    gold: str
+
+    @property
+    def labelled(self) -> Labelled:
+        """For a row of labels."""
+        sides = ("",) if len(self.runs) == 1 else ("left_", "right_")
+        where = {"id": self.id}
+        for side, (editor, track) in zip(sides, self.runs, strict=True):
+            where |= {f"{side}editor": editor, f"{side}track": track}
+        return where
+
+
+@dataclass
+class StudyPlan:
+    """`PLAN`. drawn: the options that decided the items; sheets: names of the pages; items: by their name."""
+
+    pairs: bool
+    drawn: list[int]
+    sheets: list[str]
+    items: dict[str, Shown]
 
 
 def run(options: StudyConfig) -> str:
@@ -72,12 +97,12 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     if not drawn:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
     numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
-    plan: StudyPlan = {"pairs": options.pairs, "drawn": numbers, "sheets": [], "items": {}}
+    plan = StudyPlan(options.pairs, numbers, [], {})
     entries: dict[str, Item] = {}
     for name, sides, right in (*drawn, *known):
         facts = [options.seed, name, right, *(one.label for one in sides)]
         key = hashlib.sha256("/".join(map(str, facts)).encode()).hexdigest()[:10]
-        plan["items"][key] = {"id": name, "runs": [[one.editor, one.track] for one in sides], "gold": right}
+        plan.items[key] = Shown(name, [(one.editor, one.track) for one in sides], right)
         if right:
             views = _known(truth[name], right, config.align_resolution)
         else:
@@ -90,18 +115,18 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     edits, gold = [*entries][: len(drawn)], [*entries][len(drawn) :]
     atomic.make_folder(out)
     if (out / PLAN).exists():
-        old = atomic.read_json(out / PLAN, SHAPE)
-        if any(old[key] != plan[key] for key in ("pairs", "drawn", "items")):
+        old = atomic.read_json(out / PLAN, StudyPlan)
+        plan.sheets = old.sheets  # pages that another version wrote, with labels on their way
+        if old != plan:
             raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
-        plan["sheets"] = old["sheets"]  # pages that another version wrote, with labels on their way
     shared, rest = edits[: options.shared], edits[options.shared :]
     for rater in range(options.raters):
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
         sheet = labels.write_page(page, "Which objects are gone?", HOW, questions, items)
-        plan["sheets"] = [*dict.fromkeys([*plan["sheets"], sheet])]
-    atomic.write_json(out / PLAN, plan)
+        plan.sheets = [*dict.fromkeys([*plan.sheets, sheet])]
+    atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
     return (
         f"{len(edits)} items, {len(shared)} of them for every rater, and {len(gold)} of known truth.\n"
@@ -145,35 +170,25 @@ def _is_asked(run: RunDir, sample: str) -> bool:
 def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
         raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
-    plan = atomic.read_json(out / PLAN, SHAPE)
-    plan = atomic.read_json(out / PLAN, {**SHAPE, "items": dict.fromkeys(plan["items"], ITEM)})
-    questions = [people.BETTER] if plan["pairs"] else people.QUESTIONS
-    rows = labels.read(files, questions, plan["sheets"])
+    plan = atomic.read_json(out / PLAN, StudyPlan)
+    questions = [people.BETTER] if plan.pairs else people.QUESTIONS
+    rows = labels.read(files, questions, plan.sheets)
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
-    gold = {item: entry["gold"] for item, entry in plan["items"].items() if entry["gold"]}
+    gold = {item: shown.gold for item, shown in plan.items.items() if shown.gold}
     counted = [row for row in rows if row["item"] not in gold]
-    resolved = [row | _where(plan["items"][row["item"]]) for row in counted]
+    resolved = [row | plan.items[row["item"]].labelled for row in counted]
     figures = [*labels.raters(rows, questions, gold)]
-    if plan["pairs"]:
+    if plan.pairs:
         figures += people.preferred(loaded, resolved)
         figures += labels.agreement(resolved, questions, {row["item"]: row["id"] for row in resolved})
     else:
         figures += people.labelled(loaded, resolved)
     frame = frames.frame(figures, benchmark="nein")
-    tables = [people.PREFERRED, labels.AGREEMENT] if plan["pairs"] else sections.PEOPLE
+    tables = [people.PREFERRED, labels.AGREEMENT] if plan.pairs else sections.PEOPLE
     page = Page("What people say", sections=[Section("people", "People", [*tables, labels.RATERS])])
     report.write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
     return report.headline(frame, [labels.RATERS, *tables], last=[last])
-
-
-def _where(item: Mapping[str, Any]) -> Labelled:
-    """What an item is: sample, and the editor and track of each side."""
-    sides = ("",) if len(item["runs"]) == 1 else ("left_", "right_")
-    where = {"id": item["id"]}
-    for side, (editor, track) in zip(sides, item["runs"], strict=True):
-        where |= {f"{side}editor": editor, f"{side}track": track}
-    return where

@@ -102,14 +102,6 @@ def test_outcomes_of_pairs_are_counted_and_tested():
     assert scores.mcnemar(0, 0) == 1.0
 
 
-def test_a_constant_letter_has_no_pair_right_and_a_share_of_a_of_one():
-    rows = [r for r in scores.score(made([("A", "A")] * 8), ["generated"]) if r["protocol"] == "fixed"]
-    found = scores.figures(scores.table(rows))
-    assert frames.pick(found, metric="both", category=AVERAGE)["value"] == 0
-    answered, right = frames.select(found, task="position", variant="negated")["value"]
-    assert (answered, right) == (1.0, 0.0)
-
-
 def test_the_protocols_differ_where_a_letter_cannot_be_read():
     rows = scores.score(made([("A", "A dog, of course, is what is not there.")]), ["generated"])
     values = {(row["protocol"], row["variant"]): row["value"] for row in rows}

@@ -220,6 +220,11 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(question
     for name, share in {"both": 0.0, "only_original": 0.5, "only_negated": 0.5, "neither": 0.0}.items():
         entry = figure(out / "judge-letters", task="outcomes", metric=name, category="Average")
         assert (entry["value"], entry["n"]) == (share, 12)
+    position = {"task": "position", "variant": "negated"}
+    shares = [
+        figure(out / "judge-letters", metric=name, **position)["value"] for name in ("answered", "right")
+    ]
+    assert shares == [0.0, 0.5]  # of A: it never says it
     assert Folder(out / "judge-letters").manifest()["models"]["model"]["judge"]
     assert "n = 3 to 12 of 12 questions" in (out / "report.html").read_text()
     file.write_text("index,original,negated\n10,B,B\n")
