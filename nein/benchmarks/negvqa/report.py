@@ -87,7 +87,7 @@ def _browser(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """As of `Benchmark.gaps`: over all categories, by the scoring that counts for a model."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Mapping[str, Any]] = []
     where = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
     for run in finished:
         by = {row["metric"]: row for row in frames.records(run.figures, **where)}
