@@ -1,7 +1,6 @@
 """The command `nein`: one table of subcommands. Nothing heavy is imported before a command has its options.
 
-Packages add benchmarks by entry points of the group `nein.benchmarks`, and other commands by `nein.commands`:
-the name is what is typed ("negbench nano"), the object a `nein.config.commands.Command`.
+Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from nein.benchmarks import registry
 from nein.config.commands import Command
 from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match
 
-GROUP = "nein.commands"
 #: The commands that stand first in `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
 
@@ -211,20 +209,9 @@ def _fetch(words: Sequence[str]) -> int:
 
 
 def commands() -> dict[str, Command]:
-    """The table, with what installed packages add to it; a name of ours stays ours.
-
-    What cannot be loaded is a row without places, whose help says why: it must not hide the others.
-    """
+    """The table, with the benchmarks of installed packages. One that cannot be loaded is a row without
+    places, whose help says why: it must not hide the others."""
     table = dict(COMMANDS)
-    for point in importlib.metadata.entry_points(group=GROUP):
-        if point.name in table:
-            continue
-        try:
-            command = point.load()
-            why = "" if isinstance(command, Command) else "no nein.config.commands.Command"
-        except (ImportError, AttributeError) as error:
-            why = str(error)
-        table[point.name] = Command(f"is broken ({point.value}: {why})", "", "") if why else command
     for name, target in registry.plugins().items():
         if name in table:
             continue

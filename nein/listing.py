@@ -163,11 +163,11 @@ def _data() -> Iterator[Entry]:
         tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
         origin = row.pictures if row.suite == NEGBENCH else row.files_at
         what = f"{row.suite}, {row.title}: {tasks}"
-        yield Entry(row.name, what, origin, row.licence, lacking=_by_hand(origin))
+        lacking = "" if origin.startswith("drawn") else "by hand"
+        yield Entry(row.name, what, origin, row.licence, lacking=lacking)
 
 
 def _benchmarks() -> Iterator[Entry]:
-    from nein.datasets.negbench.registry import NEGBENCH, ROWS
     from nein.models.needs import of_data, of_editors
 
     for name in registry.names():
@@ -181,14 +181,6 @@ def _benchmarks() -> Iterator[Entry]:
             what = f"models: {len(models)}; data: {data}"
             origin = ", ".join(dict.fromkeys(need.reference.strip("*") for need in needs)) or SHIPPED
             yield Entry(f"{typed} --preset {preset}", what, origin, "", tuple(dict.fromkeys(needs)))
-    for row in ROWS.values():
-        if row.suite != NEGBENCH:
-            command, what = f"nein negbench eval --datasets {row.name}", f"{row.title}, {row.suite}"
-            yield Entry(command, what, row.files_at, row.licence, lacking=_by_hand(row.files_at))
-
-
-def _by_hand(origin: str) -> str:
-    return "" if origin.startswith("drawn") else "by hand"
 
 
 KINDS: dict[str, Callable[[], Iterable[Entry]]] = {

@@ -1,19 +1,15 @@
-"""The command `nein`: its table, what other packages add to it, and that every `--help` comes at once."""
+"""The command `nein`: its table, what is broken in it, and that every `--help` comes at once."""
 
 import pytest
 
 import nein
 from nein import cli
+from nein.benchmarks import registry
 from tests.helpers import packages
 from tests.helpers.commands import in_a_process, outcome
 from tests.test_startup import NOT_FOR_HELP
 
 OURS = sorted(cli.COMMANDS)
-
-
-def advertise(folder, **places):
-    """Installs a package with these commands; "_" stands for a blank."""
-    packages.install(folder, {cli.GROUP: {name.replace("_", " "): place for name, place in places.items()}})
 
 
 def test_the_overview_lists_every_command_and_a_group_lists_its_own(capsys):
@@ -45,41 +41,19 @@ def test_help_says_defaults_what_is_expected_and_what_a_command_has(capsys, line
     assert text.count("\n  -") <= 45
 
 
-def test_another_package_adds_a_command_by_an_entry_point(tmp_path, monkeypatch, capsys):
-    (tmp_path / "elsewhere_commands.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from nein.config.commands import Command\n"
-        "from nein.config.options import Options, argument, option\n"
-        "ANSWER = Command('say the answer', 'elsewhere_commands:Question', 'elsewhere_commands:answer')\n"
-        "@dataclass(kw_only=True)\n"
-        "class Question(Options):\n"
-        "    about: str = argument('ABOUT', 'what the question is about')\n"
-        "    code: int = option(7, 'how it ends')\n"
-        "def answer(options):\n    print(42, options.about)\n    return options.code\n"
-    )
-    place = "elsewhere_commands:ANSWER"
-    advertise(tmp_path, negvqa_answer=place, question=place, eval=place)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert outcome(capsys, "negvqa", "answer", "everything") == (7, "42 everything\n", "")
-    assert outcome(capsys, "question", "life", "--code", "0") == (0, "42 life\n", "")
-    assert "nein question needs ABOUT; see nein question --help." in outcome(capsys, "question")[2]
-    assert "did you mean 'nein negvqa answer'?" in outcome(capsys, "negvqa", "answr")[2]
-    text = outcome(capsys, "--help")[1]
-    assert text.count("say the answer") == 1
-    assert "check, answer\n" in text
-    assert cli.commands()["eval"] == cli.COMMANDS["eval"]  # a name of ours stays ours
-
-
 def test_a_broken_entry_point_is_a_sentence_and_does_not_hide_the_other_commands(
     tmp_path, monkeypatch, capsys
 ):
-    advertise(tmp_path, question="nowhere_at_all:ANSWER", doubt="pathlib:Path")
+    places = {"question": "nowhere_at_all:ANSWER", "doubt": "pathlib:Path", "eval": "nowhere_at_all:EVAL"}
+    packages.install(tmp_path, {registry.GROUP: places})
     monkeypatch.syspath_prepend(str(tmp_path))
     code, _, error = outcome(capsys, "question")
     assert code == 2
-    assert "The command 'nein question' is broken (nowhere_at_all:ANSWER: No module" in error
-    assert "is broken (pathlib:Path: no nein.config.commands.Command)" in outcome(capsys, "doubt").stderr
-    assert "is broken (nowhere_at_all:ANSWER: No module" in outcome(capsys, "--help").stdout
+    broken = "The benchmark 'question' (nowhere_at_all:ANSWER) cannot be loaded: No module"
+    assert f"The command 'nein question' is broken ({broken}" in error
+    assert "is broken ('pathlib:Path' is not a nein.benchm" in outcome(capsys, "doubt").stderr
+    assert broken in outcome(capsys, "--help").stdout
+    assert cli.commands()["eval"] == cli.COMMANDS["eval"]  # a name of ours stays ours
     assert outcome(capsys, "eval", "--help")[0] == 0
 
 

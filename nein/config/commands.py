@@ -1,4 +1,4 @@
-"""One row of the table of commands, for `nein.cli` and for packages that add commands of their own."""
+"""One row of the table of commands (`nein.cli`)."""
 
 from __future__ import annotations
 

@@ -78,12 +78,9 @@ class Processes:
             say_device(wanted, device)
         return device
 
-    def workers(self, device: str) -> int:
-        """How many blocks to work on at once: one on a GPU, one per core (shared by the processes) on a CPU,
-        where PyTorch gets one thread per block: the number of cores decides the time and no bit of a result.
-        """
-        if device != "cpu":
-            return 1
+    def workers(self) -> int:
+        """How many blocks to work on at once on a CPU: one per core (shared by the processes). PyTorch gets
+        one thread per block: the number of cores decides the time and no bit of a result."""
         one_thread()
         return max(1, cores() // self.size)
 

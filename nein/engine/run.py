@@ -89,9 +89,28 @@ class Executor:
         name = "debug" if self._debug else "ranks" if self.processes.size > 1 else "threads"
         return {"executor": name, "processes": self.processes.size}
 
-    def locked(self, folders: Iterable[Folder]) -> contextlib.AbstractContextManager[None]:
-        """See `locked`; shares of one command go together."""
-        return locked(folders if self.is_main else (), shared=self._jobs > 1)
+    @contextlib.contextmanager
+    def locked(self, folders: Iterable[Folder]) -> Iterator[None]:
+        """Keeps other commands out of folders, and not other shares of this one; a lock dies with its
+        process. Where there are none (a file system, Windows) two equal commands do the same work twice.
+        Raises UserError."""
+        with contextlib.ExitStack() as stack:
+            for path in (atomic.make_folder(folder.path) for folder in folders if self.is_main):
+                try:
+                    import fcntl
+
+                    file = os.open(path, os.O_RDONLY)
+                    stack.callback(os.close, file)
+                    kind = fcntl.LOCK_SH if self._jobs > 1 else fcntl.LOCK_EX
+                    fcntl.flock(file, kind | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(
+                        f"Another command is at work on '{path}'; wait until it ends, or choose another "
+                        "--out."
+                    ) from None
+                except (ImportError, OSError):
+                    pass
+            yield
 
     def close(self) -> None:
         self.processes.close()
@@ -155,7 +174,7 @@ class Executor:
         if step.stage.place == "remote":
             at_once = step.stage.model.requests or self._requests if step.stage.model else self._requests
         else:
-            at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers("cpu")
+            at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers()
         count, running = 0, set[Future[None]]()
         with (
             bar,
@@ -264,24 +283,3 @@ def _is_done(step: Step) -> bool:
     """Whether all wanted blocks are there."""
     numbers = step.stage.blocks.numbers
     return all(step.folder.done(output).issuperset(numbers) for output in step.stage.outputs)
-
-
-@contextlib.contextmanager
-def locked(folders: Iterable[Folder], *, shared: bool = False) -> Iterator[None]:
-    """Keeps other commands out of folders; a lock dies with its process. Where there are none (a file system,
-    Windows) two equal commands do the same work twice. Raises UserError."""
-    with contextlib.ExitStack() as stack:
-        for path in (atomic.make_folder(folder.path) for folder in folders):
-            try:
-                import fcntl
-
-                file = os.open(path, os.O_RDONLY)
-                stack.callback(os.close, file)
-                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"Another command is at work on '{path}'; wait until it ends, or choose another --out."
-                ) from None
-            except (ImportError, OSError):
-                pass
-        yield

@@ -299,15 +299,19 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     for shared in (False, True):
         with (
             pytest.raises(UserError, match="Another command is at work on"),
-            run.locked([folder], shared=shared),
+            Executor("cpu", share=(0, 1 + shared)).locked([folder]),
         ):
             pass
     first.kill()
     first.join()
-    with run.locked([folder], shared=True), run.locked([folder], shared=True):
-        with pytest.raises(UserError, match="Another command is at work on"), run.locked([folder]):
+    share = Executor("cpu", share=(0, 2))
+    with share.locked([folder]), share.locked([folder]):
+        with (
+            pytest.raises(UserError, match="Another command is at work on"),
+            Executor("cpu").locked([folder]),
+        ):
             pass
-    with run.locked([folder]):
+    with Executor("cpu").locked([folder]):
         pass
 
 

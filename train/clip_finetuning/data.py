@@ -199,7 +199,7 @@ class Features:
         before = torch.get_num_threads()
         device = next(self._dual.model.parameters()).device.type
         # On a CPU a block is computed on one thread, and several at once, as everywhere.
-        at_once = processes.workers(device) if device == "cpu" else None
+        at_once = processes.workers() if device == "cpu" else None
         self._files.make(encode, processes, ahead=ahead, at_once=at_once)
         torch.set_num_threads(before)
 
