@@ -60,21 +60,15 @@ COMPARISONS = Table(
 class Side:
     """A run that is compared.
 
-    scores             One row of every sample, metric and variant.
-    affirmed, negated  Rows whose difference, sample by sample, is its negation gap.
-    whole              Metric -> its figure of the whole: `value`, `n`, ..., and `left_out`, the same without
-                       each of the groups of source images (FID).
+    scores  One row of every sample, metric and variant.
+    lost    Its negation gap by sample and metric; None: it has none.
+    whole   Metric -> its figure of the whole: `value`, `n`, ..., and `left_out`, the same without each of the
+            groups of source images (FID).
     """
 
     scores: ScoreTable
-    affirmed: ScoreTable | None = None
-    negated: ScoreTable | None = None
+    lost: ScoreTable | None = None
     whole: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def gap(self, metric: str) -> ScoreTable | None:
-        if self.affirmed is None or self.negated is None:
-            return None
-        return self.affirmed.where(metric=metric).less(self.negated.where(metric=metric))
 
     def metrics(self) -> list[str]:
         found = [*self.scores.names("metric"), *self.whole]
@@ -134,8 +128,8 @@ def compared(one: Side, other: Side, metric: str) -> Iterator[dict[str, Any]]:
     for (variant,), part in mine.groups("variant"):
         rows = tested(part, theirs.where(variant=variant or None), span, unit)
         yield from ({**row, "variant": variant} for row in rows)
-    first, second = one.gap(metric), other.gap(metric)
-    if first is not None and second is not None:
+    if one.lost is not None and other.lost is not None:
+        first, second = (side.where(metric=metric) for side in (one.lost, other.lost))
         yield from ({**row, "variant": "gap"} for row in tested(first, second, 2.0, "points"))
 
 

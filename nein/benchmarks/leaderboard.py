@@ -8,9 +8,7 @@ Of a run manifest.json, figures.csv and scores.csv are enough; one that has its 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -66,17 +64,18 @@ def frame(rows: Sequence[Figure]) -> pd.DataFrame:
             "None of these runs has a negation gap: of NeIn it takes both tracks (nein eval --control "
             "remove), of NegBench both kinds of captions or of questions."
         )
-    benchmarks = dict.fromkeys(row["benchmark"] for row in rows)
-    tests = list(dict.fromkeys(row["test"] for row in rows))
-    key = ("test", "model", "source")
-    gaps = {tuple(row[k] for k in key): row["value"] for row in rows if row["statistic"] == "gap"}
-
-    def order(row: Mapping[str, Any]) -> tuple[int, bool, float]:
-        gap = gaps[tuple(row[k] for k in key)]
-        return tests.index(row["test"]), row["model"] in BASELINES, math.inf if gap is None else gap
-
-    together = sorted(rows, key=order)
-    return frames.frame([*together, *(row for name in benchmarks for row in printed(registry.get(name)))])
+    board = frames.frame(rows)
+    gaps = board["value"].where(board["statistic"] == "gap")
+    order = {
+        "at": pd.factorize(board["test"])[0],
+        "is_baseline": board["model"].isin(BASELINES),
+        "gap": gaps.groupby([board[name] for name in ("test", "model", "source")]).transform("max"),
+    }
+    together = board.assign(**order).sort_values([*order], kind="stable")[board.columns]
+    names = frames.values(board, "benchmark")
+    return frames.concat(
+        [together, frames.frame(row for name in names for row in printed(registry.get(name)))]
+    )
 
 
 def measured(
@@ -149,7 +148,6 @@ def sections(board: pd.DataFrame) -> list[Section]:
             series="test",
             axis="points",
             limits=None,
-            dots=True,
         )
         found.append(Section(key, title, [table], [plot]))
     return found

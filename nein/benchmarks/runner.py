@@ -190,7 +190,7 @@ class Benchmark:
         for run in finished:
             table = self.compared(ScoreTable.read(run.folder.path / SCORES), run.folder)
             ends = [table.where(variant=name) for name in self.gap or ()]
-            found[run.name] = compare.Side(table, *ends)
+            found[run.name] = compare.Side(table, ends[0].less(ends[1]) if ends else None)
         return found
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:

@@ -60,7 +60,7 @@ def number(value: float | None, *, unit: str, n: int | None = None, **what: Any)
     return {**what, "value": value, "n": n, "unit": unit}
 
 
-def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any) -> Iterator[Figure]:
+def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any) -> Iterator[dict[str, Any]]:
     """Three rows of a negation gap, the one figure that all benchmarks have: statistic "affirmed", "negated"
     (shares) and "gap" (`lost`, points)."""
     for statistic, value in (("affirmed", affirmed), ("negated", negated)):

@@ -136,10 +136,10 @@ class ScoreTable:
         return frames.frame(part.figure(**what, metric=key[0], variant=key[1]) for key, part in groups)
 
     def less(self, other: ScoreTable) -> ScoreTable:
-        """The value of every sample less its value in another table, NaN where one is unscored: of variants
-        the negation gap."""
-        theirs = other.frame[["id", "value"]]
-        both = self.frame.merge(theirs, on="id", suffixes=("", "_other"), validate="one_to_one")
+        """By sample and metric the value less its value in another table, NaN where one is unscored: of two
+        variants the negation gap."""
+        by, theirs = ["id", "metric"], other.frame[["id", "metric", "value"]]
+        both = self.frame.merge(theirs, on=by, suffixes=("", "_other"), validate="one_to_one")
         gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
         return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
 

@@ -119,6 +119,9 @@ def _detail(metric, value):
     if metric == "removal_vqa":
         answer = "Perhaps" if value is None else "No" if value else "Yes"
         return {"answer": answer, "p_yes": 0.25, "p_no": 0.5, "protocol": "fixed", "question": "is it?"}
+    if metric == "retention_vqa":
+        said = {"before": {"man": "Yes", "car": {"error": "no time"}}, "after": {"man": "No"}}
+        return {**said, "protocol": "paper", "objects": ["man"]}  # asked by another protocol only
     if metric == "removal_ovd":
         return {"score": 0.05 if value else 0.75, "threshold": 0.1, "box": [0, 0, 9, 9], "protocol": "fixed"}
     return {}

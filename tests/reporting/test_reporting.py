@@ -7,7 +7,7 @@ import pytest
 from nein import statistics
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import cards, figures, format, plots, report, tables
+from nein.reporting import cards, figures, format, report, tables
 from nein.reporting.scores import ScoreTable
 
 VARIANTS = tables.Column(by="variant", where={"metric": "accuracy"})
@@ -136,19 +136,6 @@ def test_the_widest_and_the_smallest_gap_are_a_sentence():
     )
     assert said(one=0.5) == f"With one, {loss}."
     assert said() is None
-
-
-@pytest.mark.parametrize(("xs", "apart"), [(("0", "1"), True), (("0.25", "0.5"), False)])
-def test_equal_lines_lie_beside_each_other_where_their_x_counts_something(xs, apart):
-    rows = [
-        {**figures.number(0.5, unit="%", n=9), "task": "t", "line": line, "x": x}
-        for line in ("one", "two")
-        for x in xs
-    ]
-    drawn = plots.curves(figures.frame(rows), x="x", line="line", panel=("task",), axes=("x", "y"))
-    first, second = (list(line.get_xdata()) for line in drawn.axes[0].lines if len(line.get_xdata()) == 2)
-    assert (first != second) == apart
-    assert [round((a + b) / 2, 9) for a, b in zip(first, second, strict=True)] == [float(x) for x in xs]
 
 
 def test_a_thumbnail_stands_in_every_place_in_order_or_why_there_is_none(tmp_path):

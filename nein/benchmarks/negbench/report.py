@@ -335,7 +335,8 @@ def paper_numbers() -> pd.DataFrame:
     """What authors print, as figures: its `source`, the `row` there (a model and its data of fine-tuning) and
     the columns `OF`. The file has values as printed, in per cent."""
     file = Path(__file__).with_name("paper_numbers.csv")
-    printed = frames.frame(pd.read_csv(file, keep_default_na=False).to_dict("records"))
+    rows: Any = pd.read_csv(file, keep_default_na=False).to_dict("records")
+    printed = frames.frame(rows)
     return printed.assign(value=printed["value"] / 100)
 
 

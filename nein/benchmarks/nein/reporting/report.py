@@ -110,11 +110,10 @@ def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProx
     for run in loaded:
         # Of one track: a column of tracks would keep runs of two apart.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        told = controls.get(run.name) if run.track == "negative" else None
-        affirmed, negated = (
-            side.table.where(metric=tuple(REMOVALS)) if told and side else None for side in (told, run)
-        )
-        found[run.label] = Side(scores, affirmed, negated, run.corpus())
+        told, removals, lost = controls.get(run.name), tuple(REMOVALS), None
+        if told and run.track == "negative":
+            lost = told.table.where(metric=removals).less(run.table.where(metric=removals))
+        found[run.label] = Side(scores, lost, run.corpus())
     return found
 
 
