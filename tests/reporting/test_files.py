@@ -122,6 +122,7 @@ def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
     cases = [
         ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
         ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
+        ("report", [out, "-o", tmp_path / "x.html", "--judge-grade", out], "holds no grade of a judge"),
         ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "greater than or equal to 0"),
         ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
         ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),

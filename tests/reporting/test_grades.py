@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from tests.negvqa.tiny import run, write_questions
 from tests.reporting import made
@@ -47,9 +46,3 @@ def test_grades_of_a_judge_are_cited_with_their_figures_and_how_it_was_asked(gra
     assert other.split("|")[-2].strip() == "24"  # no to every option: nothing is scored
     [ours] = [line for line in table.splitlines() if "for the letter" in line]
     assert "| ip2p/negative" in ours
-
-
-def test_a_folder_without_a_grade_is_refused(grade, tmp_path):
-    where = runs(tmp_path, "other")
-    with pytest.raises(UserError, match="no grade of a judge"):
-        report([str(where), "-o", str(tmp_path / "r.html"), "--judge-grade", str(grade / "answers")])
