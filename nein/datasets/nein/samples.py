@@ -28,17 +28,9 @@ OPTIONAL_TEXTS = ("family", "object")
 _DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
 OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
 _THINGS = [{"name": str, "stays": bool, "without": str}]
-# What the official evaluation scripts add to a copy of the file; of no use here, and no mistake.
-SCORER_FIELDS = (
-    "obj_in_nein removal_evaluation_ovd removal_evaluation_vqa highest_confidence_score correct_retention_obj"
-).split()
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
-GUESSES = {
-    "annotations": ("annotation file", ("{split}.json", "nein_{split}.json")),
-    "source_images": ("folder of COCO images", ("coco_for_{split}", "coco_{split}", "coco", "source")),
-    "nein_images": ("folder of NeIn images", ("nein_{split}", "NeIn_{split}", "nein", "NeIn")),
-}
+LAYOUT = {"annotations": "{}.json", "source_images": "coco_for_{}", "nein_images": "nein_{}"}
 
 
 @dataclass(frozen=True)
@@ -126,10 +118,10 @@ def load_folder(
     nein_images: Path | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Reads the official layout under `root`; each of the three paths may be given instead of guessed. Raises
+    """Reads the official layout under `root`; each of the three paths may be given instead. Raises
     UserError naming every problem of the records at once; images are not looked at.
 
-    root     Folder with `<split>.json`, `coco_for_<split>/` and `nein_<split>/`, or other names of `GUESSES`.
+    root     Folder with `<split>.json`, `coco_for_<split>/` and `nein_<split>/`.
     columns  Official field name -> name in this file, for files that call a field something else.
     """
     if root is not None and not root.is_dir():
@@ -137,9 +129,9 @@ def load_folder(
             f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
             "nano."
         )
-    file = annotations or _guess(root, "annotations", split)
-    coco = source_images or _guess(root, "source_images", split)
-    nein = nein_images or _guess(root, "nein_images", split)
+    file = annotations or _place(root, "annotations", split)
+    coco = source_images or _place(root, "source_images", split)
+    nein = nein_images or _place(root, "nein_images", split)
     for folder in (coco, nein):
         if not folder.is_dir():
             raise UserError(f"'{folder}' is not a folder of images.")
@@ -211,7 +203,7 @@ class _Reader:
         if not isinstance(record, dict):
             return [("record that is not an object", f"number {index} is a {type(record).__name__}")]
         label = str(record.get(self.names["NeIn"], f"number {index}"))
-        unknown = sorted(set(record) - {*names, *SCORER_FIELDS, *OPTIONAL_FIELDS})
+        unknown = sorted(set(record) - {*names, *OPTIONAL_FIELDS})
         faults = [("unknown field", f"{name!r} in {label}{_guessed(name, names)}") for name in unknown]
         for name in names:
             value = record.get(name)
@@ -302,13 +294,10 @@ def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
     return all(thing.stays for thing in things) if things else family in families.STAYS
 
 
-def _guess(root: Path | None, key: str, split: str) -> Path:
-    what, names = GUESSES[key]
-    options = [name.format(split=split) for name in names]
-    if root is not None:
-        for name in options:
-            if (root / name).exists():
-                return root / name
-    problem = f"'{root}' has no {what} ({' or '.join(options)})" if root else f"No {what} was given"
-    option = f"--{key.replace('_', '-')}"
-    raise UserError(f"{problem}; choose another --split, or name it with {option}, which nein eval takes.")
+def _place(root: Path | None, key: str, split: str) -> Path:
+    name = LAYOUT[key].format(split)
+    if root is not None and (root / name).exists():
+        return root / name
+    what, option = key.replace("_", " "), f"--{key.replace('_', '-')}"
+    problem = f"'{root}' has no {what} ({name})" if root else f"No {what} were given"
+    raise UserError(f"{problem}; choose another --split, or name them with {option}, which nein eval takes.")
