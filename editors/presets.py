@@ -15,9 +15,8 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
-from nein.loading import credentials
 from nein.loading.errors import choose, plain, spelled, unknown
-from nein.loading.references import expanded, is_address, parse_reference
+from nein.loading.references import expanded, is_address, parse_reference, without_credentials
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def split_address(reference: str) -> tuple[str, str]:
     url = (os.environ.get("OPENAI_BASE_URL") or OPENAI) if given.url is None else given.url
     if not (reference.startswith("openai:") and given.name and is_address(url)):
         raise EditorError(
-            f"'{credentials.without(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
+            f"'{without_credentials(reference)}' is not a served editor; expected openai:URL#MODEL, such as "
             "openai:http://localhost:8000/v1#Qwen/Qwen-Image-Edit-2511, or openai:MODEL"
         )
     return url, given.name

@@ -216,13 +216,7 @@ def judge(
     loaded = metrics.load_judge("vqa", references.resolve(model), device=here, dtype=dtype)
     prompts = [[template(loaded.template).wrap(question) for question in row] for row in each]
     rows = [
-        {
-            "image": number,
-            "question": question,
-            "answer": answer.text,
-            "p_yes": answer.p_yes,
-            "p_no": answer.p_no,
-        }
+        (number, question, answer.text, answer.p_yes, answer.p_no)
         for number, (sentences, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
         for question, answer in zip(sentences, answers, strict=True)
     ]
@@ -282,7 +276,12 @@ class Result:
         whole = self.out / FIGURES  # of NegBench, which says of each what data it is on
         files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES))
         found = frames.concat(map(frames.read, files))
-        return frames.select(found, model=self.names).reset_index(drop=True)
+        return frames.select(found, model=self.models).reset_index(drop=True)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Of the figures of this call, as their column names them."""
+        return self.names
 
     def _sheets(self) -> list[Sheet]:
         return tables.sheets(self.shown, self.figures)
@@ -306,15 +305,9 @@ class EditingResult(Result):
     """What `evaluate` gives."""
 
     @property
-    def editors(self) -> set[str]:
+    def models(self) -> tuple[str, ...]:
         """The folders of the editors: names without the instruction, "ip2p" of "ip2p/negative"."""
-        return {name.rpartition("/")[0] for name in self.names}
-
-    @functools.cached_property
-    def figures(self) -> pd.DataFrame:
-        """As of every result; gaps between two runs are there too."""
-        frame = frames.read(self.out / "figures.csv")
-        return frames.select(frame, model=tuple(self.editors)).reset_index(drop=True)
+        return tuple({name.rpartition("/")[0] for name in self.names})
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""
@@ -327,7 +320,7 @@ class EditingResult(Result):
     @property
     def runs(self) -> list[Path]:
         """The folders of the runs, one per editor and kind of instruction."""
-        return [path for path in runs_below(self.out) if RunDir(path).editor in self.editors]
+        return [path for path in runs_below(self.out) if RunDir(path).editor in self.models]
 
     def gap(self) -> pd.DataFrame:
         """The negation gap per editor and judge, in points: Removal under "Remove the X." minus Removal

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading import credentials, spending
+from nein.loading import spending
 from nein.loading.errors import UnavailableError, choose
-from nein.loading.references import expanded, is_served, parse_reference
+from nein.loading.references import expanded, is_served, parse_reference, without_credentials
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
@@ -291,7 +291,7 @@ def split_endpoint(reference: str) -> tuple[str, str]:
     given = parse_reference(reference)
     if given.kind != "served" or not given.url or not given.name:
         raise MetricError(
-            f"'{credentials.without(reference)}' is not an endpoint; expected openai:URL#MODEL, for "
+            f"'{without_credentials(reference)}' is not an endpoint; expected openai:URL#MODEL, for "
             "example openai:http://localhost:8000/v1#Qwen/Qwen2.5-VL-7B-Instruct."
         )
     return given.url, given.name

@@ -77,7 +77,7 @@ def start(options: Any) -> Executor:
 def submit(name: str, command: Command, words: Sequence[str]) -> int:
     """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job; `--dry-run` prints it."""
     from nein.engine import atomic, slurm
-    from nein.loading import credentials
+    from nein.loading.references import without_credentials
 
     own: Any = pkgutil.resolve_name(command.configuration)
     both = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
@@ -93,7 +93,7 @@ def submit(name: str, command: Command, words: Sequence[str]) -> int:
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(own)}
     atomic.write_text(file, options.dump(own(**{**values, "on": None})))
-    given = tuple(credentials.without(word) for word in ("slurm", *name.split(), *words))
+    given = tuple(without_credentials(word) for word in ("slurm", *name.split(), *words))
     last = slurm.Whole((*name.split(), "--config", str(file)), given)
     array = ""
     if config.array > 1:

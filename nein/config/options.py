@@ -22,8 +22,7 @@ import yaml
 
 from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.machine import DEVICES, DEVICES_SAID
-from nein.loading import credentials
-from nein.loading.references import Need
+from nein.loading.references import Need, check_credentials
 
 PRESETS = ("nano", "paper")
 #: Options that are typed often -> their second flag, in every command that has them.
@@ -72,7 +71,7 @@ class Options:
         """Raises UserError for an address with a user, password or query."""
         for item in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
             value = getattr(self, item.name)
-            credentials.check(vars(value) if dataclasses.is_dataclass(value) else value)
+            check_credentials(vars(value) if dataclasses.is_dataclass(value) else value)
 
     def check(self) -> None:
         """Everything that can be wrong with the words alone. Raises UserError."""

@@ -110,9 +110,9 @@ def _say(sentence: str, code: int) -> int:
     rank = os.environ.get("RANK", "0")
     prefix = "" if rank == "0" else f"process {rank}: "
     if "://" in sentence:
-        from nein.loading import credentials
+        from nein.loading.references import without_credentials
 
-        sentence = credentials.without(sentence)
+        sentence = without_credentials(sentence)
     text = prefix + (f"error: {sentence}" if code == USER_MISTAKE else sentence)
     print(printable(text), file=sys.stderr, flush=True)
     return code

@@ -181,10 +181,10 @@ def say_device(wanted: str, device: str) -> None:
 
 def command_line() -> list[str]:
     """The words behind the name of this command, without the credentials of endpoints."""
-    from nein.loading import credentials
+    from nein.loading.references import without_credentials
 
     words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
-    return [credentials.without(word) for word in words]
+    return [without_credentials(word) for word in words]
 
 
 def typed() -> str:

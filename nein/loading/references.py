@@ -9,7 +9,7 @@ import re
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from nein.loading.errors import UserError
@@ -99,6 +99,28 @@ def is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and plain
     except ValueError:  # a port that is no number
         return False
+
+
+#: Up to the last "@".
+_USER = re.compile(r"://(?:[^\s'\"<>`#]*|[^\s'\"<>`/]*)@")
+_QUERY = re.compile(r"(://[^\s'\"<>`?#]*)\?[^\s'\"<>`#]*")
+
+
+def without_credentials(text: str) -> str:
+    """A text in which every address has lost its user, password and query."""
+    return _QUERY.sub(r"\1", _USER.sub("://", text)) if "://" in text else text
+
+
+def check_credentials(value: Any) -> None:
+    """Raises UserError where a text in `value`, also of a list or dict, is an address with one of them."""
+    if isinstance(value, (list, dict)):
+        for inner in value if isinstance(value, list) else value.values():
+            check_credentials(inner)
+    elif isinstance(value, str) and without_credentials(value) != value:
+        raise UserError(
+            f"'{without_credentials(value)}' was given with a user, password or query, which files would "
+            "show; give the address alone, and a key by the environment (OPENAI_API_KEY)."
+        )
 
 
 def expanded(path: str | Path) -> Path:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
-from nein.loading import credentials
 from nein.loading.errors import UserError, choose
+from nein.loading.references import check_credentials, without_credentials
 from nein.loading.spending import tokens
 
 clock = time.monotonic
@@ -153,7 +153,7 @@ class Service:
             )
         import openai
 
-        credentials.check(url)
+        check_credentials(url)
         self.address = url.rstrip("/")
         self.hosted = hosted(self.address)
         self._key = key or os.environ.get(KEYS.get(self.hosted, "OPENAI_API_KEY"), "")
@@ -375,7 +375,7 @@ def _redirected(response: Any) -> str:
     """Where a reply sends on to; "" where it does not."""
     if response.status_code not in range(300, 400):
         return ""
-    return credentials.without(urljoin(str(response.url), response.headers.get("location", "")))
+    return without_credentials(urljoin(str(response.url), response.headers.get("location", "")))
 
 
 def _error_within(content: bytes) -> tuple[int, str] | None:
