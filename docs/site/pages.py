@@ -73,8 +73,7 @@ API = {
     "statistics": (
         "Statistics",
         (
-            "nein.statistics.estimates", "nein.statistics.intervals",
-            "nein.statistics.calibration", "nein.statistics.calibration",
+            "nein.statistics.estimates", "nein.statistics.calibration",
         ),
     ),
 }  # fmt: skip

@@ -21,9 +21,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nein.statistics import intervals
-from nein.statistics.intervals import LEVEL
+Ends: TypeAlias = tuple[Any, Any]
 
+LEVEL = 0.95
+Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+#: How alike samples of a picture are taken to be (intraclass correlation) while the data do not say. It
+#: weighs as much as one picture of dissenting samples.
+ALIKE = 0.6
 #: Source images from which on the spread of values within a range gives their interval; with fewer it falls
 #: short of 95 %, and they count as yes and no.
 ENOUGH = 13
@@ -102,22 +106,22 @@ def _bounded(
     sample = _independent(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
     if low < 0:
-        middle, error = intervals.bonett_price(up, down, sample.size)
+        middle, error = bonett_price(up, down, sample.size)
         reach = _reach(sample.freedom) * error
         ends = max(-1.0, middle - reach), min(1.0, middle + reach)
         p = 1.0 if abs(value) <= ROUNDING else p_value(middle / error, sample.freedom)
         return sample.estimate(value, ends, n, scale, offset), p
     if sample.freedom is None:
-        ends = intervals.clopper_pearson(value, sample.size)
+        ends = clopper_pearson(value, sample.size)
     else:
-        ends = intervals.wilson(value * sample.size, sample.size, _reach(sample.freedom))
+        ends = wilson(value * sample.size, sample.size, _reach(sample.freedom))
     return sample.estimate(value, ends, n, scale, offset), None
 
 
 def _reach(freedom: int | None) -> float:
     """Standard errors to either end of an interval, of Student's t or of the normal distribution."""
     if freedom is None:
-        return intervals.Z
+        return Z
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + LEVEL) / 2))
@@ -133,9 +137,7 @@ class _Independent:
     clusters: int
     freedom: int | None = None
 
-    def estimate(
-        self, value: float, ends: intervals.Ends, n: int, scale: float = 1.0, offset: float = 0.0
-    ) -> Estimate:
+    def estimate(self, value: float, ends: Ends, n: int, scale: float = 1.0, offset: float = 0.0) -> Estimate:
         """In the unit of the input; the value never lies outside of its interval."""
         value, low, high = (offset + scale * float(x) for x in (value, *ends))
         error = None if self.error is None else scale * self.error
@@ -151,7 +153,7 @@ def _independent(
     graded: bool = False,
 ) -> _Independent:
     """parts: what every value adds to the error, (n,); shares: its weight, (n,), of sum 1; binary: as in
-    `intervals.effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
+    `effective_size`; n: of an unpaired difference, whose two sides may be alike in a cluster; else
     Kish's size of unequal weights."""
     numbers = numbered(clusters)
     pulls, sizes = np.bincount(numbers, parts), np.bincount(numbers, shares)
@@ -163,7 +165,7 @@ def _independent(
         spread = min(spread, robust)
     graded = graded and bool(error) and len(sizes) >= ENOUGH
     usual = size * float(sizes @ sizes)
-    size = intervals.effective_size(size, usual, binary, spread, robust, graded=graded)
+    size = effective_size(size, usual, binary, spread, robust, graded=graded)
     return _Independent(float(size), error, len(sizes), len(sizes) - 1 if graded else None)
 
 
@@ -174,8 +176,8 @@ def bounded(value: float, pulls: np.ndarray, sizes: np.ndarray, n: float, low: f
     share, error = (value - low) / scale, _error(pulls / scale, 1.0)
     robust, binary = None if error is None else n * error**2, share * (1 - share)
     spread = binary if robust is None else robust
-    size = intervals.effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
-    ends = intervals.clopper_pearson(share, size)
+    size = effective_size(n, float(sizes @ sizes) / count, binary, spread, robust)
+    ends = clopper_pearson(share, size)
     return _Independent(float(size), error, len(sizes)).estimate(share, ends, count, scale, low)
 
 
@@ -216,7 +218,7 @@ def difference_of_means(
     binary = n * (one * (1 - one) / len(x) + other * (1 - other) / len(y))
     independent = _independent(parts, shares, clusters, binary, n)
     effect = n / independent.size
-    ends = intervals.agresti_caffo(one, len(x) / effect, other, len(y) / effect)
+    ends = agresti_caffo(one, len(x) / effect, other, len(y) / effect)
     return independent.estimate(one - other, ends, n)
 
 
@@ -230,7 +232,7 @@ def pairs_ratio(above: np.ndarray, below: np.ndarray, clusters: Clusters) -> Est
     binary = (first + second * value**2 + both * (1 - value) ** 2) / scale**2
     parts = (above - value * below) / (scale * n)
     independent = _independent(parts, np.full(n, 1 / n), clusters, binary)
-    ends = intervals.bonett_price_ratio(*(independent.size * share for share in (both, first, second)))
+    ends = bonett_price_ratio(*(independent.size * share for share in (both, first, second)))
     found = independent.estimate(value, ends, n)
     error = found.standard_error
     return replace(found, standard_error=None if error is None else error * scale / bottom)
@@ -293,11 +295,11 @@ def _power(difference: Estimate, equal: bool) -> tuple[float | None, int | None]
     error, count = difference.standard_error, difference.clusters
     if not error:
         return None, None
-    z, free = intervals.Z + float(ndtri(POWER)), count - intervals.Z**2 / 2
+    z, free = Z + float(ndtri(POWER)), count - Z**2 / 2
     detectable = error * z * math.sqrt(count / free) if free > 0 else None
     if equal:
         return detectable, None
-    return detectable, math.ceil(count * (z * error / difference.value) ** 2 + intervals.Z**2 / 2)
+    return detectable, math.ceil(count * (z * error / difference.value) ** 2 + Z**2 / 2)
 
 
 def p_value(deviation: float, freedom: int | None) -> float:
@@ -320,3 +322,80 @@ def numbered(clusters: Clusters) -> np.ndarray:
     """(n,) int64: a number for every cluster, from 0, in order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.fromiter((numbers.setdefault(name, len(numbers)) for name in clusters), np.int64)
+
+
+# --- intervals at the size that independent samples would have: of numbers or arrays, within the range -----
+
+
+def effective_size(n: Any, usual: Any, binary: Any, spread: Any, robust: Any, *, graded: bool = False) -> Any:
+    """How many independent yes/no samples tell as much: n / design effect.
+
+    n       Samples.
+    usual   Samples in the picture of a sample drawn at random, sum b^2 / sum b.
+    binary  Variance of a value if all values were at the ends of their range, with the same mean.
+    spread  Variance of a value.
+    robust  n times the cluster-robust variance of the mean; None where there is one picture.
+    graded  Values lie between the ends: what is assumed has their spread, not that of yes and no.
+
+    The design effect is robust / binary, with the intraclass correlation kept between 0 and 1. Few dissenting
+    samples (n binary) say little about it, none nothing: it is averaged with the one that `ALIKE` gives, by
+    the weight of one image. The size is Korn & Graubard's, Survey Methodology 24 (1998), without their
+    factor of t; the average is ours.
+    """
+    usual = np.maximum(usual, 1.0)
+    dissent, assumed = n * binary, 1 + (usual - 1) * ALIKE
+    with np.errstate(invalid="ignore", divide="ignore"):
+        alike = (
+            usual
+            if robust is None
+            else np.clip(np.nan_to_num(np.divide(robust, spread), nan=1.0), 1.0, usual)
+        )
+        seen = np.nan_to_num(np.divide(spread, binary) * alike, nan=1.0)
+        assumed *= spread / binary if graded else 1.0
+    return n * (dissent + usual) / (dissent * seen + usual * assumed)
+
+
+def clopper_pearson(share: Any, n: Any) -> Ends:
+    """Of a share of n samples; n need not be whole. Source: Clopper & Pearson, Biometrika 26 (1934)."""
+    from scipy.special import betaincinv
+
+    yes, no = np.multiply(share, n), np.multiply(1 - np.asarray(share), n)
+    low = np.where(yes > 0, betaincinv(np.maximum(yes, 1e-300), no + 1, (1 - LEVEL) / 2), 0.0)
+    high = np.where(no > 0, betaincinv(yes + 1, np.maximum(no, 1e-300), (1 + LEVEL) / 2), 1.0)
+    return low, high
+
+
+def bonett_price(up: Any, down: Any, n: Any) -> Ends:
+    """(middle, standard error) of a paired difference, up - down, the shares of n pairs that say +1 and -1; a
+    pair is added to either. Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37
+    (2012)."""
+    more, less = (np.multiply(up, n) + 1) / (n + 2), (np.multiply(down, n) + 1) / (n + 2)
+    middle = more - less
+    return middle, np.sqrt((more + less - middle**2) / (n + 2))
+
+
+def agresti_caffo(first: Any, n_first: Any, second: Any, n_second: Any) -> Ends:
+    """Of the difference of two independent shares: a yes and a no are added to both. Source: Agresti & Caffo,
+    The American Statistician 54 (2000)."""
+    one, other = (first * n_first + 1) / (n_first + 2), (second * n_second + 1) / (n_second + 2)
+    reach = Z * np.sqrt(one * (1 - one) / (n_first + 2) + other * (1 - other) / (n_second + 2))
+    return np.maximum(-1.0, one - other - reach), np.minimum(1.0, one - other + reach)
+
+
+def bonett_price_ratio(both: Any, first: Any, second: Any) -> Ends:
+    """Of the ratio of two paired shares, (both + first) / (both + second), from the numbers of pairs in which
+    both, the first alone and the second alone are yes. Source: Bonett & Price, Statistics in Medicine 25
+    (2006)."""
+    n, above, below = both + first + second, both + first, both + second
+    apart = np.sqrt((first + second + 2) / ((above + 1) * (below + 1)))
+    each = [np.sqrt((1 - (x + 1) / (n + 2)) / (x + 1)) for x in (above, below)]
+    z = Z * apart / (each[0] + each[1])
+    (low, high), (least, most) = (wilson(x, n, z) for x in (above, below))
+    return low / most, high / least
+
+
+def wilson(yes: Any, n: Any, z: Any) -> Ends:
+    """Of `yes` of n samples, z standard errors on either side. Source: Wilson, Journal of the American
+    Statistical Association 22 (1927)."""
+    middle, reach = 2 * yes + z**2, z * np.sqrt(z**2 + 4 * yes * (1 - yes / n))
+    return (middle - reach) / (2 * (n + z**2)), (middle + reach) / (2 * (n + z**2))

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from nein import statistics
-from nein.statistics import intervals
+from nein.statistics import estimates
 from nein.statistics.estimates import pairs
 
 T_1, T_2 = 12.706204736432095, 4.302652729696142  # 97.5 % quantiles of t with 1 and 2 degrees of freedom
@@ -47,12 +47,12 @@ def test_the_effective_size_is_that_of_the_design_effect_seen_or_where_all_agree
     """200 pictures of 5: copies count nearly once, unlike samples nearly all. No dissent: the ICC is 0.6."""
     n, binary = 1000, 0.25
     sizes = [
-        intervals.effective_size(n, 5.0, binary, binary, effect * binary) for effect in (0.5, 1.0, 5.0, 50.0)
+        estimates.effective_size(n, 5.0, binary, binary, effect * binary) for effect in (0.5, 1.0, 5.0, 50.0)
     ]
     assert 940 < sizes[0] == sizes[1] < 1000
     assert 200 < sizes[2] == sizes[3] < 204
-    assert intervals.effective_size(n, 5.0, 0.0, 0.0, 0.0) == pytest.approx(1000 / (1 + 4 * 0.6))
-    assert intervals.effective_size(n, 1.0, binary, binary, binary) == n
+    assert estimates.effective_size(n, 5.0, 0.0, 0.0, 0.0) == pytest.approx(1000 / (1 + 4 * 0.6))
+    assert estimates.effective_size(n, 1.0, binary, binary, binary) == n
 
 
 def test_one_picture_has_nearly_the_full_range_and_not_a_whisker_of_length_zero():
@@ -184,6 +184,6 @@ def test_ratios_have_an_interval_of_their_own_and_none_to_nothing():
     assert ends(ratio(dict.fromkeys(ones, 0.0), below, where))[0] == 0.0
     above, below = [1.0] * 8 + [0.0] * 12, [1.0] * 3 + [0.0] * 5 + [1.0] * 2 + [0.0] * 10
     found = ratio(dict(enumerate(above)), dict(enumerate(below)), where)  # 3 in both, 5 and 2 in one alone
-    assert ends(found) == pytest.approx(intervals.bonett_price_ratio(3, 5, 2))
+    assert ends(found) == pytest.approx(estimates.bonett_price_ratio(3, 5, 2))
     assert ratio({"a": 1.0}, {"a": 0.0}, {"a": 1}) is None
     assert ratio({"a": 1.0}, {"a": None}, {"a": 1}) is None

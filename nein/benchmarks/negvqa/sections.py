@@ -252,26 +252,29 @@ OUTCOMES_OF_PAIRS = plots.plot(
     names=OUTCOME_TITLES,
     axis="per cent of the pairs scored in both",
 )
+_BY_SIZE: Mapping[str, Any] = {
+    "x": "size",
+    "axes": ("parameters, billions", "accuracy, per cent"),
+    "hollow": {"source": "here"},
+    "rule": 50,
+    "log": True,
+}
 SCALING = plots.plot(
     "scaling",
     "Accuracy against size by family: the paper's Table 1 (solid), and models measured here whose names say "
     "their size (dotted, open). Dashed: two options by chance",
     {"task": "scaling"},
     plots.curves,
-    x="size",
     line="family",
     panel=("category", "variant"),
-    axes=("parameters, billions", "accuracy, per cent"),
     order=tuple(f"{category}, {variant}" for category in (AVERAGE, *CATEGORIES) for variant in VARIANTS),
     names={
         f"{category}, {variant}": f"{TITLES.get(category, category)}, {variant} questions"
         for category in ORDER
         for variant in VARIANTS
     },
-    hollow={"source": "here"},
     limits=(15, 101),
-    rule=50,
-    log=True,
+    **_BY_SIZE,
 )
 SUBSET_SCALING = plots.plot(
     "subset_scaling",
@@ -279,13 +282,9 @@ SUBSET_SCALING = plots.plot(
     "14 subsets), and models measured here whose names say their size, protocol 'fixed' (dotted, open)",
     {"task": "subset scaling"},
     plots.curves,
-    x="size",
     line="line",
     panel=("subset",),
-    axes=("parameters, billions", "accuracy, per cent"),
-    hollow={"source": "here"},
-    rule=50,
-    log=True,
+    **_BY_SIZE,
 )
 PAPER = "paper"
 SECTIONS = (
