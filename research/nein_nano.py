@@ -23,7 +23,7 @@ from pydantic import PositiveInt
 
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.runs import EditRow, RunDir
 from nein.config.commands import Command
 from nein.config.launch import launch
 from nein.config.options import Names, Options, option
@@ -32,7 +32,6 @@ from nein.datasets.nein.samples import Dataset, Sample
 from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with
-from nein.engine.folder import Row
 from nein.engine.run import Executor
 from nein.models import editor_choice
 from nein.nano.scenes import AXES
@@ -134,10 +133,10 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     clusters = {sample.id: sample.source_id for sample in dataset.samples}
     columns: dict[str, dict[str, float | None]] = {metric: {} for metric in JUDGED}
     for row in run.score_rows():
-        if row["metric"] in columns:
-            columns[row["metric"]][row["id"]] = row["value"]
+        if row.metric in columns:
+            columns[row.metric][row.id] = row.value
     columns[NEARER] = {
-        sample.id: nearer(images.decode(run.image_path(edit)), sample) if edit["image"] else None
+        sample.id: nearer(images.decode(run.image_path(edit)), sample) if edit.image else None
         for edit, sample in _edits(run, dataset)
     }
     rows = []
@@ -150,9 +149,9 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
     return frames.frame(rows)
 
 
-def _edits(run: RunDir, dataset: Dataset) -> list[tuple[Row, Sample]]:
+def _edits(run: RunDir, dataset: Dataset) -> list[tuple[EditRow, Sample]]:
     by_id = {sample.id: sample for sample in dataset.samples}
-    return [(edit, by_id[edit["id"]]) for edit in run.edits]
+    return [(edit, by_id[edit.id]) for edit in run.edits.values()]
 
 
 def nearer(edited: np.ndarray, sample: Sample) -> float:

@@ -19,6 +19,7 @@ from nein.engine.errors import UserError, plain
 from nein.metrics import METRICS
 from nein.nano import zoo
 from tests.helpers import commands
+from tests.helpers.runs import edits_of
 
 FEW = {"metrics": ["l1"], "limit": 8, "control": [], "device": "cpu"}
 QUICK = {"metrics": ["l1", "removal_vqa"], "limit": 16, "device": "cpu", "batch_size": 8}
@@ -116,7 +117,7 @@ def test_another_function_of_the_same_name_gets_another_folder():
 def test_a_seed_belongs_to_the_sample():
     seen = set()
     result = nein.evaluate(lambda image, instruction, seed: seen.add(seed) or image, **FEW)
-    edits = RunDir(result.runs[0]).edits
+    edits = edits_of(result.runs[0])
     assert seen == {edit["seed"] for edit in edits} == {sample_seed(0, edit["id"]) for edit in edits}
 
 
@@ -151,7 +152,7 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     result = nein.evaluate(scribble, **FEW)
     assert result.samples()["value"].notna().all()
     [run] = map(RunDir, result.runs)
-    assert Image.open(run.image_path(run.edits[0])).size == (48, 40)
+    assert Image.open(run.path / edits_of(run.path)[0]["image"]).size == (48, 40)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.runs import EditRow, RunDir
 from nein.datasets.negbench.media import Files, ImageError
 from nein.datasets.negvqa import questions
 from nein.datasets.nein.samples import load_folder
@@ -120,7 +120,7 @@ def hub_questions(room):
 
 def edits(room):
     run = RunDir(room / "run" / "identity" / "negative")
-    return lambda text: run.image_path({"image": text})
+    return lambda text: run.image_path(EditRow("", "", "", "", image=text))
 
 
 def model_folders(room):

@@ -89,7 +89,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
     _, config = read_config(options.run)
     truth = {sample.id: sample for sample in dataset.samples if not sample.stays}
-    names = [name for name in truth if any(name in run.index for run in loaded)]
+    names = [name for name in truth if any(name in run.edits for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
     answers = ("left", "right") if options.pairs else ("gone", "there")
     known = [(name, list[RunDir](), answers[n % 2]) for n, name in enumerate(names[: options.gold])]
@@ -106,7 +106,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         if right:
             views = _known(truth[name], right, config.align_resolution)
         else:
-            views = [images.decode(side.image_path(side.edits[side.index[name]])) for side in sides]
+            views = [images.decode(side.image_path(side.edits[name])) for side in sides]
         views = [images.decode(truth[name].sample_path), *views]
         titles = ("before", "left", "right") if options.pairs else ("before", "after")
         pictures = [cards.of_picture(view, SIDE, QUALITY) for view in views]
@@ -163,8 +163,8 @@ def _drawn(
 
 
 def _is_asked(run: RunDir, sample: str) -> bool:
-    edit = run.edit(sample)
-    return bool(edit and edit["image"] and not runs.of_edit(edit, run.track)["stays"])
+    edit = run.edits.get(sample)
+    return bool(edit and edit.image and not runs.of_edit(edit, run.track)["stays"])
 
 
 def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:

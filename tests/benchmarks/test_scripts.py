@@ -22,7 +22,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
     runs = report.make(tmp_path, 40, editors=2, side=8)
     for editor, gone in ((0, "_1"), (1, "_2")):
         run = RunDir(runs / f"editor-{editor}" / "negative")
-        kept = [i for i, edit in enumerate(run.edits) if not edit["id"].endswith(gone)]
+        kept = [i for i, edit in enumerate(run.edits) if not edit.endswith(gone)]
         run.update(selected={EDIT: {"size": 16, "records": [[i, i + 1] for i in kept]}})
         RunDir(run.path).scored().write(run.path / "scores.csv")
     first, second = of_runs.load([runs])

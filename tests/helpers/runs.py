@@ -7,7 +7,7 @@ from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.evaluate import NEIN
-from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
+from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
 from nein.engine.run import Executor
@@ -55,15 +55,15 @@ def report(out):
 
 
 def edits_of(path):
-    return RunDir(path).edits
+    return [vars(row) for row in RunDir(path).edits.values()]
 
 
 def scores_in(path):
-    return list(RunDir(path).score_rows())
+    return [vars(row) for row in RunDir(path).score_rows()]
 
 
 def table(edits, scores):
-    by_id = {edit["id"]: of_runs.of_edit(dict(edit), "negative") for edit in edits}
+    by_id = {edit["id"]: of_runs.of_edit(EditRow(**edit), "negative") for edit in edits}
     rows = (
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
     )

@@ -20,7 +20,7 @@ from tests.editors.ldm import original_format
 from tests.editors.tiny import build_action, build_pipeline, build_sam
 from tests.helpers import plain
 from tests.helpers.commands import outcome
-from tests.helpers.runs import edits_of
+from tests.helpers.runs import edits_of, scores_in
 from tests.nein.conftest import write_data
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 
@@ -148,9 +148,9 @@ def test_a_folder_per_method_becomes_a_run_per_method(given, data, tmp_path):
     assert found == {"MagicBrush/negative", "HQ-Edit/negative", "HQ-Edit/remove"}
     run = RunDir(out / "MagicBrush" / "negative")
     assert run.manifest()["status"] == "complete"
-    for row in run.edits[::2]:  # lossless
+    for row in edits_of(run.path)[::2]:  # lossless
         assert (decode(run.path / row["image"]) == decode(data / "nein_val" / f"{row['id']}.png")).all()
-    missing = [row for row in RunDir(out / "HQ-Edit" / "negative").edits if row["image"] is None]
+    missing = [row for row in edits_of(out / "HQ-Edit" / "negative") if row["image"] is None]
     said = [f"there is no edited picture of {row['id']} in 'HQ Edit'" for row in missing]
     assert [row["error"] for row in missing] == said
     assert len(missing) == 2
@@ -174,11 +174,11 @@ def test_paper_reads_pictures_as_the_released_scripts_and_turns_them_for_the_det
         done = given(folder, "--protocol", protocol, "--out", out, *more)
         assert done.code == 0, done.stderr
         run = RunDir(out / "mine" / "negative")
-        edits = {row["id"]: row for row in run.edits}
+        edits = run.edits
         seen = [decode(run.image_path(edits[name])) for name in names]
         assert [seen[0][0, 0].tolist(), seen[1][0, 0].tolist()] == [first[protocol], second[protocol]]
         assert seen[2].shape == (24, 32, 3)  # as stored, for all but the detector
-        boxes = {r["id"]: r["detail"]["box"] for r in run.score_rows() if r["metric"] == "removal_ovd"}
+        boxes = {r.id: r.detail["box"] for r in run.score_rows() if r.metric == "removal_ovd"}
         assert boxes[names[2]] == box
         assert boxes[names[0]] == [0, 0, 32, 24]
     assert given(folder, "--protocol", "fixed", "--out", tmp_path / "paper", *more).code == 2
@@ -206,9 +206,7 @@ def test_paper_reads_the_datas_own_pictures_so_too(make_data, evaluate, tmp_path
         given = ("--metrics", "l1,retention_ovd,retention_vqa", "--device", "cpu", "--control", "none")
         line = ("--editor", "identity", "--data", data, *given, "--protocol", protocol, "--out", out)
         assert evaluate(*line).code == 0
-        rows = {
-            (row["id"][-3], row["metric"]): row for row in RunDir(out / "identity" / "negative").score_rows()
-        }
+        rows = {(row["id"][-3], row["metric"]): row for row in scores_in(out / "identity" / "negative")}
         found[protocol] = [
             rows["1", "l1"]["value"], rows["1", "retention_vqa"]["reason"],
             rows["2", "retention_ovd"]["detail"]["in_sample"],
@@ -245,7 +243,7 @@ def test_one_folder_is_one_method_a_truncated_picture_costs_its_sample_and_repla
     victim = sorted(folder.glob("*.webp"))[0]
     victim.write_bytes(victim.read_bytes()[:60])
     assert given(folder, "--limit", "4", "--batch-size", "2").code == 0
-    rows = {row["id"]: row for row in RunDir(tmp_path / "out" / "mine" / "negative").edits}
+    rows = {row["id"]: row for row in edits_of(tmp_path / "out" / "mine" / "negative")}
     assert [name for name, row in rows.items() if row["image"] is None] == [victim.stem]
     assert str(tmp_path) not in rows[victim.stem]["error"]
     for path in folder.glob("*.webp"):

@@ -47,9 +47,12 @@ MUST_STAY = " (object must stay: Removal ↓)"
 OTHERS, DEPTH = "other things", "denials above"
 
 
+NAMED = {"object": "cat", "instruction": "No cat."}
+
+
 def edits(families=BY_ID, levels=None):
     """levels: id -> (other things, denials above)."""
-    rows = [{"id": key, "source_id": key, "family": families.get(key)} for key in "abcd"]
+    rows = [{"id": key, "source_id": key, **NAMED, "family": families.get(key)} for key in "abcd"]
     for row in rows:
         row |= {"stays": True} if row["family"] == "double_negation" else {}
         row |= {"difficulty": dict(zip((OTHERS, DEPTH), levels[row["id"]], strict=True))} if levels else {}
@@ -188,7 +191,7 @@ def measured(rule, count=5, lost="", before=lambda n, there: there):
     for number in range(count):
         for label, (caption, picture) in CELLS.items():
             name = f"n{number}_{label.replace(', ', '_')}"
-            edits.append({"id": name, "source_id": f"s{number}", "family": label})
+            edits.append({"id": name, "source_id": f"s{number}", **NAMED, "family": label})
             gone = None if name == lost else 1.0 - float(rule(caption == 0, picture == 0))
             detail = {"present_before": before(number, picture == 0)}
             row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
@@ -303,7 +306,7 @@ def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
 
 def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):
     words = "--editor identity --families implicit,double_negation --metrics l1 --limit 4 --device cpu --out"
-    run, *_ = evaluate.runs(EvalConfig.parse([*words.split(), str(tmp_path / "run")]), "cpu")
+    run, *_ = evaluate.NEIN.runs(EvalConfig.parse([*words.split(), str(tmp_path / "run")]), "cpu")
     origin = json.loads(json.dumps(run.facts["data"]))
     assert {one.family for one in loading.reload(origin).samples} == {"implicit", "double_negation"}
     assert loading.reload(origin).records_sha256 == origin["records_sha256"]

@@ -64,7 +64,7 @@ def test_the_command_writes_one_png_with_every_picture_in_its_column(make_run, d
     first, second = make_run(), make_run("magicbrush")
     sample, path = dataset.samples[3], first.out / "grid.png"
     assert draw(first.out, "--samples", sample.id, "--size", 96).strip() == str(path)
-    edits = [run.image_path(run.edits[3]) for run in (first, second)]
+    edits = [run.image_path([*run.edits.values()][3]) for run in (first, second)]
     pictures = [decode(one) for one in (sample.sample_path, *edits, sample.source_path)]
     places = [where(decode(path), np.asarray(contact_sheet.fit(picture, 96))) for picture in pictures]
     [tops, lefts] = zip(*(place for [place] in places), strict=True)
@@ -104,7 +104,7 @@ def test_failed_missing_and_unreadable_pictures_are_labelled_cells(make_run, dat
     samples = dataset.samples
     run = make_run(failed=[0])
     run.block_path(EDIT, 3).unlink()
-    run.image_path(run.edits[1]).unlink()
+    run.image_path([*run.edits.values()][1]).unlink()
     samples[1].sample_path.write_bytes(samples[1].sample_path.read_bytes()[:40])
     columns = grid.columns(grid.read_runs([run.out]))
     failed, broken, absent = (grid.build_row(samples[i], columns, options()).cells for i in (0, 1, -1))

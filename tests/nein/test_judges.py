@@ -211,7 +211,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     assert abs(line["value"] - share) < abs(judged["value"] - share) / 2
     labels, twice, page = (tmp_path / name for name in ("labels.csv", "twice.csv", "r.html"))
     truth = {
-        s.nein: s.object not in inside[decode(run.image_path(run.edit(s.nein))).tobytes()] for s in samples
+        s.nein: s.object not in inside[decode(run.image_path(run.edits[s.nein])).tobytes()] for s in samples
     }
     picked = [s.nein for s in random.Random(1).sample(samples, 60)]
     head = "editor,track,id,gone\n"

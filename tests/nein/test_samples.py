@@ -9,14 +9,13 @@ import unicodedata
 
 import pytest
 
-from nein import metrics
 from nein.benchmarks.nein import score
+from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import images, machine
-from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.models.editor_choice import ExternalEdits
@@ -253,14 +252,15 @@ def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
     assert clean["commit"] == dirty["commit"]
 
 
-def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_path):
+def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_path, monkeypatch):
     asked = []
 
-    def load(names):
+    def load(names, *_):
         asked.append(list(names))
         return {kind: object() for kind in score.model_kinds(asked[-1])}
 
-    scorer = score.Scorer(load, metrics.Settings(), tmp_path, AnswerCache(tmp_path / "answers.sqlite"))
+    monkeypatch.setattr(score, "load_models", load)
+    scorer = score.Scorer(EvalConfig.of(out=str(tmp_path)), "cpu")
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
         scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
     assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])

@@ -34,7 +34,7 @@ def test_every_metric_is_there(make_data, evaluate, tmp_path):
         assert set(manifest["models"]) == {"editor", "clip", "dino", "lpips", "fid", "vqa", "ovd"}
         assert all(model["fingerprint"] for model in manifest["models"].values())
     assert len({manifest["models"]["editor"]["fingerprint"] for manifest in manifests}) == 2
-    rows = [row for run in written for row in run.score_rows()]
+    rows = [row for run in written for row in scores_in(run.path)]
     assert len(rows) == 2 * 4 * (len(measured) - 1)  # FID has no value of its own for a sample
 
 
@@ -66,7 +66,7 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     assert len({*map(question, server.requests)}) < len(server.requests)
     scores = scores_in(out / "identity" / "negative")
     assert (
-        f"{sum('again' in row for row in scores)} failed; retry with: nein eval --editor identity"
+        f"{sum(row['again'] for row in scores)} failed; retry with: nein eval --editor identity"
         in first.stderr
     )
     note = f"{len(lost)} samples lack the answer of an endpoint. Retry with: nein eval --editor identity"
@@ -79,7 +79,7 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     for metric, before in kept.items():
         for name, row in rows(out, metric).items():
             if before[name]["value"] is None:
-                assert (row["value"], "again" in row) == (1.0, False)
+                assert (row["value"], row["again"]) == (1.0, False)
             else:
                 assert row == before[name]
     assert "lack the answer" not in (out / "table.md").read_text()

@@ -10,6 +10,7 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
 from nein.engine import images
 from nein.reporting import figures as frames
+from tests.helpers.runs import edits_of
 
 NAMES = [f"NeIn_{source:012d}_{k}" for source in (1, 2, 3) for k in (1, 2)]
 
@@ -87,7 +88,7 @@ def test_what_a_service_failed_at_is_sent_again_and_nothing_else(service, edit):
     service(s3_1=BUSY)
     edit()
     assert SENT == [NAMES[1], NAMES[4]]
-    assert [row["id"] for row in run.edits if row.get("again")] == [NAMES[4]]
+    assert [row["id"] for row in edits_of(run.path) if row["again"]] == [NAMES[4]]
     service()
     edit()
     assert SENT == [NAMES[4]]
@@ -107,14 +108,14 @@ def test_what_costs_money_is_made_of_the_selected_samples_alone_and_completed_la
     edit()
     assert SENT == NAMES[3:]
     assert contents(run) == contents(whole)
-    run.image_path(run.edits[1]).unlink()
+    run.image_path(run.edits[NAMES[1]]).unlink()
     edit()
     assert SENT == [NAMES[1]]
     assert contents(run) == contents(whole)
     service(paid=False)  # one that costs nothing makes blocks, as wholes again where the limit has grown
     free, _ = edit("--limit", 3, out="free")
     assert SENT == NAMES[:3]
-    free.image_path(free.edits[1]).unlink()
+    free.image_path(free.edits[NAMES[1]]).unlink()
     edit("--limit", 3, out="free")
     assert SENT == NAMES[:3]
     edit("--limit", 5, out="free")
@@ -133,7 +134,7 @@ def test_pictures_of_another_aspect_ratio_are_counted_and_what_compares_them_is_
 
     monkeypatch.setattr(Service, "edit_one", edit_one)
     run, _ = edit()
-    assert [row["id"] for row in run.edits if row.get("reshaped")] == [NAMES[1]]
+    assert [row["id"] for row in edits_of(run.path) if row["reshaped"]] == [NAMES[1]]
     said = "Service/negative: 1 of 6 pictures came back with another aspect ratio and are"
     assert f"{said} stretched to the target's size for L1." in notes_of(run)
 
@@ -146,17 +147,17 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     assert sheet.rows[0][sheet.columns.index("refused")] == "2 of 6"
     found = frames.records(frames.select(frames.read(run.path / "figures.csv"), task="refusals"))
     counts = {one["group"]: (round(one["value"] * one["n"]), one["n"]) for one in found}
-    told = {row["id"]: of_runs.TEMPLATES[row["template"]] for row in run.edits}
+    told = {row["id"]: of_runs.TEMPLATES[row["template"]] for row in edits_of(run.path)}
     assert counts.pop("all") == (2, 6)
     assert counts == {told[name]: (int(name in (NAMES[0], NAMES[4])), 1) for name in NAMES}
-    values = {row["id"]: row["value"] for row in run.score_rows() if row["metric"] == "removal_vqa"}
+    values = {row.id: row.value for row in run.score_rows() if row.metric == "removal_vqa"}
     assert [values[name] for name in NAMES] == [None, 1, 1, 1, None, 1]
     shift = {(row["quirk"], row["statistic"]): row for row in protocols.rows(RunDir(run.path))}
     assert shift["denominator", "paper"]["n"] == 4  # no failure of the editor under any protocol
     service()
     edit()
     assert SENT == []
-    run.image_path(run.edits[1]).unlink()
+    run.image_path(run.edits[NAMES[1]]).unlink()
     edit()
     assert SENT == NAMES[1:2]
     (run.path / "c.yaml").write_text("retry_refused: true")
@@ -167,7 +168,7 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
 
 def test_pictures_lie_in_folders_of_a_thousand(service, edit):
     run, _ = edit()
-    assert {row["image"] for row in run.edits} == {f"images/000/{name}.png" for name in NAMES}
+    assert {row["image"] for row in edits_of(run.path)} == {f"images/000/{name}.png" for name in NAMES}
     assert RunDir.image_name(12_999, "a") == "images/012/a.png"
 
 
@@ -180,7 +181,7 @@ def test_edited_pictures_are_found_in_either_layout(service, edit, evaluate, mak
     done = evaluate(*line, "--out", tmp_path / "again")
     assert done.code == 0, done.stderr
     run = RunDir(tmp_path / "again" / "method" / "negative")
-    rows = zip(run.edits, made.edits, strict=True)
+    rows = zip(edits_of(run.path), edits_of(made.path), strict=True)
     assert all(one["sha256"] == other["sha256"] for one, other in rows)
     other = next((tmp_path / "given").rglob("*.png"))
     images.write_png(other, 255 - images.decode(other))

@@ -72,7 +72,7 @@ def write_run(
         }  # fmt: skip
         if good and pictures:
             image = picture(index + len(editor), 24, False)
-            write_png(run.image_path(edit), image)
+            write_png(run.path / edit["image"], image)
             edit["sha256"] = pixel_hash(image)
         edits.append(edit)
         for metric, rule in values.items():

@@ -17,11 +17,12 @@ from accelerate.utils import send_to_device
 from nein import editors
 from nein.benchmarks.nein import figures, score
 from nein.benchmarks.nein.config import EvalConfig, GridConfig
-from nein.benchmarks.nein.edit import editing
+from nein.benchmarks.nein.edit import Edit
 from nein.benchmarks.nein.evaluate import scores
 from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.nein.score import scorer_model, scoring
+from nein.benchmarks.nein.score import Score
+from nein.benchmarks.runner import SCORES
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
@@ -85,17 +86,29 @@ def assess(
             )
     executor.barrier()  # no process reads a folder that another is about to remove
     stages = (
-        editing(
-            run, dataset, blocks, Model.one("editor", lambda: editor, kind="editor"), run_seed=config.seed
+        Edit(
+            run=run,
+            dataset=dataset,
+            blocks=blocks,
+            editor=Model.one("editor", lambda: editor, kind="editor"),
+            seed=config.seed,
         ),
-        scoring(run, dataset, blocks, names, scorer_model(config, executor.device)),
+        Score(
+            run=run,
+            dataset=dataset,
+            edited=blocks,
+            metrics=names,
+            scorer=score.scorer_model(config, executor.device),
+        ),
     )
     with quiet():
         executor.compute([Step(run, stage, run.label) for stage in stages])
     if not executor.is_main:
         return {}
-    table = figures.of_table(scores(run), run.corpus(), run.track)
-    results = frames.records(frames.select(table, task="results"))
+    table = scores(run)
+    table.write(run.path / SCORES)
+    found = figures.of_table(table, run.corpus(), run.track)
+    results = frames.records(frames.select(found, task="results"))
     run.update(status=COMPLETE)
     return {figure["metric"]: figure for figure in results}
 

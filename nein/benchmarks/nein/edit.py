@@ -1,174 +1,156 @@
-"""Stage 1: the images. Every sample gets a picture or a sentence saying why there is none."""
+"""Stage 1: the images. Every sample gets an image or a sentence saying why there is none."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nein import editors
-from nein.benchmarks.nein.runs import AGAIN, EDIT, REFUSED, RESHAPED, SCORES, RunDir
+from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, read_image
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.folder import Row
-from nein.engine.stages import Functions, Model, Stage
+from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
 
 log = logging.getLogger(__name__)
 #: Pixels of a map in its sheet.
 CELL = 144
-UNUSABLE = "the NeIn image is unusable"
 #: How far an aspect ratio may be from another: editors round sides to multiples.
 ASPECT = 1.05
 
 
-@dataclass(frozen=True)
-class Member:
-    """A sample of a block: its place in the data, and its image, or why it has none."""
-
-    index: int
-    sample: Sample
-    image: Any
-
-
-def idle(mended: Sequence[Row], plain: Sequence[Row]) -> int:
-    """How many pictures of a remedy that changed requests equal those of the editor without it; 0 where any
-    picture differs."""
+def idle(mended: Sequence[EditRow], plain: Sequence[EditRow]) -> int:
+    """How many images of a remedy that changed requests equal those of the editor without it; 0 where any
+    image differs."""
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
-    changed = [row for row in mended if not (row.get("note") or "").startswith((AFFIRMED, AS_IT_IS))]
-    before = {row["id"]: row.get("sha256") for row in plain}
-    same = [
-        row["sha256"] == before[row["id"]] for row in changed if row.get("sha256") and before.get(row["id"])
-    ]
+    before = {row.id: row.sha256 for row in plain}
+    changed = (row for row in mended if not row.note.startswith((AFFIRMED, AS_IT_IS)))
+    same = [row.sha256 == before[row.id] for row in changed if row.sha256 and before.get(row.id)]
     return len(same) if all(same) else 0
 
 
-def editing(
-    run: RunDir, dataset: Dataset, blocks: Blocks, editor: Model, *, run_seed: int, maps: bool = False,
-    retry_refused: bool = False, without: RunDir | None = None,
-) -> Stage:  # fmt: skip
-    """The stage that makes the images of a run.
+class Edit(Stage):
+    """Sample image and instruction -> edited image, by one editor.
 
-    blocks         Of one sample each where the editor makes them one by one (`EditorChoice.place`): what a
-                   service did not answer is asked for again alone, and a kill loses what is in work.
+    A block is of one sample where the editor makes them one by one (`EditorChoice.place`): what a service did
+    not answer is asked for again alone, and a kill loses what is in work.
+
     maps           Also draw the editor's intermediate images.
     retry_refused  Also send again what a service refused.
     without        The run of the same editor without this one's remedy: the first block is compared with it.
     """
-    compared: list[int] = []  # the block that was compared with the run without the remedy
 
-    def vanished(index: int, row: Row) -> bool:
-        """Whether a picture or sheet is not on disk, or empty; or what could not be read can be read now."""
-        if row["image"] is None:
-            unread = (row["error"] or "").startswith(UNUSABLE)
-            return unread and not isinstance(_decode(dataset.samples[index]), str)
-        paths = [run.image_path(row), *([run.sheet_path(row["id"])] if maps else [])]
-        return not all(map(atomic.holds_something, paths))
+    name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
 
-    def read(number: int) -> tuple[int, list[Member]]:
-        indices = blocks.needed(number)
-        samples = zip(indices, dataset.members(indices), strict=True)
-        return number, [Member(index, sample, _decode(sample)) for index, sample in samples]
+    def __init__(
+        self,
+        *,
+        run: RunDir,
+        dataset: Dataset,
+        blocks: Blocks,
+        editor: Model,
+        seed: int,
+        maps: bool = False,
+        retry_refused: bool = False,
+        without: RunDir | None = None,
+        asks: Mapping[str, int] | None = None,
+    ) -> None:
+        self.run, self.dataset, self.blocks, self.model, self.seed = run, dataset, blocks, editor, seed
+        self.maps, self.retry_refused, self.without, self.asks = maps, retry_refused, without, asks or {}
 
-    def work(editor: Any, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        number, members = block
-        rows = [_row(item.sample, run.track, run_seed) for item in members]
-        sent = [k for k, item in enumerate(members) if not isinstance(item.image, str)]
-        for row, item in zip(rows, members, strict=True):
-            row["error"] = item.image if isinstance(item.image, str) else None
-        pictures: list[tuple[Path, np.ndarray]] = []
-        results = _edited(editor, [members[k] for k in sent], run, run_seed, maps)
-        for k, (result, turned) in zip(sent, results, strict=True):
-            item, row = members[k], rows[k]
-            row |= {"sample_sha256": images.pixel_hash(item.image), "note": result.note}
-            row |= {} if getattr(editor, "seeded", True) else {"seed": None}
-            if maps:
-                write_sheet(run.sheet_path(item.sample.id), row["instruction"], result)
-            if result.image is None:
-                row["error"] = result.error or "the editor gave no picture and no reason"
-                row |= {REFUSED: True} if result.refused else {AGAIN: True} if result.transient else {}
+    def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
+        """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
+        samples = self.dataset.members(self.blocks.needed(number))
+        return number, [(sample, read_image(sample.sample_path, "NeIn")) for sample in samples]
+
+    def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
+        number, members = inputs
+        readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
+        results = iter(self._results(editor, readable))
+        rows: list[EditRow] = []
+        made: list[tuple[Path, np.ndarray]] = []
+        for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
+            rows.append(row := self._row(sample))
+            if isinstance(image, str):
+                row.error = image
                 continue
-            height, width = result.image.shape[:2]
-            row |= {"image": run.image_name(item.index, item.sample.id), "width": width, "height": height}
-            row["sha256"] = images.pixel_hash(result.image)
-            row |= {"orientation": turned} if turned != 1 else {}
-            row |= {RESHAPED: True} if _reshaped(result.image, item.image) else {}
-            pictures.append((run.image_path(row), result.image))
-        atomic.parallel_map(lambda picture: images.write_png(*picture), pictures)
-        if without is not None and not compared and number in without.done(EDIT):
-            compared.append(number)
-            if count := idle(rows, without.read(EDIT, number)):
-                log.warning(
-                    "%s: the remedy did not act on the first block: its %d pictures are those of %s.",
-                    run.label, count, without.label,
-                )  # fmt: skip
+            result, row.orientation = next(results)
+            row.sample_sha256, row.note = images.pixel_hash(image), result.note
+            row.seed = row.seed if getattr(editor, "seeded", True) else None
+            if self.maps:
+                write_sheet(self.run.sheet_path(sample.id), row.instruction, result)
+            if result.image is None:
+                row.error = result.error or "the editor gave no image and no reason"
+                row.refused, row.again = result.refused, result.transient and not result.refused
+                continue
+            row.image, row.sha256 = self.run.image_name(index, sample.id), images.pixel_hash(result.image)
+            (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
+            row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
+            made.append((self.run.image_path(row), result.image))
+        atomic.parallel_map(lambda image: images.write_png(*image), made)
+        self._compare(number, rows)
         return {EDIT: rows}
 
-    def usable(output: str, number: int, rows: list[Row]) -> bool:
-        return not any(
-            row.get(AGAIN) or (retry_refused and row.get(REFUSED)) or vanished(index, row)
-            for index, row in zip(blocks.members(number), rows, strict=False)
+    def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[editors.EditResult, int]]:
+        """What came of each sample, and the EXIF orientation of an image that was made elsewhere."""
+        if isinstance(editor, ExternalEdits):
+            return [editor.read(sample.id) for sample, _ in members]
+        requests = [
+            editors.EditRequest(
+                sample.id,
+                image,
+                sample.instruction(self.run.track),
+                sample_seed(self.seed, sample.id),
+                self.maps,
+            )
+            for sample, image in members
+        ]
+        results = editor.edit(requests) if requests else []
+        if [result.id for result in results] != [request.id for request in requests]:
+            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+        return [(result, 1) for result in results]
+
+    def _row(self, sample: Sample) -> EditRow:
+        track = self.run.track
+        return EditRow(
+            sample.id,
+            sample.source_id,
+            sample.object,
+            sample.instruction(track),
+            template=sample.template if track == "negative" else None,
+            family=sample.family,
+            stays=sample.stays,
+            difficulty=dict(sample.difficulty),
+            seed=sample_seed(self.seed, sample.id),
         )
 
-    def ids(records: range) -> list[str]:
-        return [sample.id for sample in dataset.members(records)]
+    def _compare(self, number: int, rows: Sequence[EditRow]) -> None:
+        """Warns of a remedy that does nothing, by the first block."""
+        if self.without is None or number != self.blocks.numbers[0]:
+            return
+        if number in self.without.done(EDIT) and (count := idle(rows, self.without.read(EDIT, number))):
+            said = "%s: the remedy did not act on the first block: its %d images are those of %s."
+            log.warning(said, self.run.label, count, self.without.label)
 
-    def files(records: range) -> list[Path]:
-        return [sample.sample_path for sample in dataset.members(records)]
+    def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
+        """Nothing is worth another try, and no image or sheet has vanished, or is empty."""
+        if any(row.again or (self.retry_refused and row.refused) for row in rows):
+            return False
+        made = [row for row in rows if row.image is not None]
+        sheets = [self.run.sheet_path(row.id) for row in made if self.maps]
+        return all(map(atomic.holds_something, [*map(self.run.image_path, made), *sheets]))
 
-    return Functions(
-        EDIT, (EDIT,), blocks, read, work, editor, usable,
-        invalidates=(SCORES,), ids=ids, files=files, cut=True,
-    )  # fmt: skip
+    def ids(self, records: range) -> list[str]:
+        return [sample.id for sample in self.dataset.members(records)]
 
-
-def _edited(
-    editor: Any, members: Sequence[Member], run: RunDir, run_seed: int, maps: bool
-) -> list[tuple[editors.EditResult, int]]:
-    """What came of each member, and the EXIF orientation of an image that was made elsewhere."""
-    if isinstance(editor, ExternalEdits):
-        return [editor.read(member.sample.id) for member in members]
-    requests = []
-    for member in members:
-        seed = sample_seed(run_seed, member.sample.id)
-        rest = member.sample.instruction(run.track), seed
-        requests.append(editors.EditRequest(member.sample.id, member.image, *rest, maps))
-    results = editor.edit(requests) if requests else []
-    if [result.id for result in results] != [request.id for request in requests]:
-        raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
-    return [(result, 1) for result in results]
-
-
-def _row(sample: Sample, track: str, run_seed: int) -> dict[str, Any]:
-    return {
-        "id": sample.id, "source_id": sample.source_id, "object": sample.object,
-        **({"family": sample.family} if sample.family else {}),
-        **({"stays": True} if sample.stays else {}),
-        **({"difficulty": dict(sample.difficulty)} if sample.difficulty else {}),
-        "instruction": sample.instruction(track),
-        "template": sample.template if track == "negative" else None,
-        "seed": sample_seed(run_seed, sample.id),
-        **dict.fromkeys(("sample_sha256", "image", "width", "height", "sha256", "error")),
-        "note": "",
-    }  # fmt: skip
-
-
-def _reshaped(edited: np.ndarray, sent: np.ndarray) -> bool:
-    (height, width), (high, wide) = edited.shape[:2], sent.shape[:2]
-    return not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
-
-
-def _decode(sample: Sample) -> np.ndarray | str:
-    try:
-        return images.decode(sample.sample_path)
-    except images.ImageError as error:
-        return f"{UNUSABLE}: {error}"
+    def files(self, records: range) -> list[Path]:
+        return [sample.sample_path for sample in self.dataset.members(records)]
 
 
 def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> None:
@@ -181,7 +163,7 @@ def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> Non
     columns, maps = list(result.maps), result.maps.values()
     cells = [Cell(np.repeat(array[..., None], 3, axis=2) if array.ndim == 2 else array) for array in maps]
     if result.image is None:
-        columns.append("no picture")
+        columns.append("no image")
         cells.append(Cell(None, result.error or "", color=RED))
     sheet = draw(columns, [Row(f"{result.id}: {instruction}", result.note, cells)], size=CELL, smooth=False)
     atomic.write_bytes(path, sheet)

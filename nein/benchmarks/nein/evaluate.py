@@ -10,15 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks import runner
 from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import figures, paper_numbers, score
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
-from nein.benchmarks.nein.edit import editing
+from nein.benchmarks.nein.edit import Edit
 from nein.benchmarks.nein.reporting import report
-from nein.benchmarks.nein.runs import EDIT, SCORES, RunDir, in_order, scores_of
-from nein.benchmarks.nein.score import scorer_model, scoring
-from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
+from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
+from nein.benchmarks.nein.score import Score
+from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset
 from nein.editors import Editor
@@ -28,11 +27,11 @@ from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import runs_at
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
-from nein.metrics import JUDGES, METRICS
+from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
-from nein.models.references import contents, resolve
+from nein.models.references import contents
 from nein.models.references import identity as identity_of
 from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
@@ -40,15 +39,16 @@ from nein.reporting.scores import ScoreTable
 log = logging.getLogger(__name__)
 
 
-def runs(config: EvalConfig, device: str) -> list[Run]:
-    """One run per editor and track, everything looked at and nothing loaded; none for a report alone."""
-    if not {"edit", "score"} & set(config.stages):
-        runs_at([config.out_dir])
-        return []
+def _choices(config: EvalConfig) -> list[EditorChoice]:
+    """The editors of a command. Raises UserError or EditorError."""
     choices = editor_choice.resolve_editors(
-        config.editor, config.preset, config.editor_options, config.edited, config.mend,
+        config.editor,
+        config.preset,
+        config.editor_options,
+        config.edited,
+        config.mend,
         config.protocol == "paper",
-    )  # fmt: skip
+    )
     if "edit" in config.stages:
         for choice in choices:
             choice.check_references()
@@ -56,14 +56,20 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
         raise UserError(
             "debug_zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
         )
-    wanted = config.metrics if "score" in config.stages else []
-    score.check_references(wanted, config)
+    return choices
+
+
+def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[str]) -> Dataset:
+    """The data of a command. Raises UserError, also where they lack what a metric or an editor needs."""
     dataset = loading.load(
-        config.data, split=config.split, annotations=config.annotations, source_images=config.source_images,
-        nein_images=config.nein_images, columns=config.columns, families=config.families,
-    )  # fmt: skip
-    blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-    missing = _missing_images(dataset, config.data)
+        config.data,
+        split=config.split,
+        annotations=config.annotations,
+        source_images=config.source_images,
+        nein_images=config.nein_images,
+        columns=config.columns,
+        families=config.families,
+    )
     for metric in wanted:
         if METRICS[metric].by_truth and not any(sample.things for sample in dataset.samples):
             raise UserError(
@@ -73,36 +79,16 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     for choice in choices:
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)
-    scorer = scorer_model(config, device)
-    found = []
-    loaders: dict[str, Callable[[], Editor]] = {}
-    for choice in choices:
-        name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
-        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-        load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
-        plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
-        made_by = functools.partial(_load, config, choice, device, plain)
-        editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
-        edited = (
-            dataclasses.replace(blocks, size=1, unit=blocks.size) if choice.requests is not None else blocks
+    return dataset
+
+
+def _check_edits(run: RunDir, blocks: Blocks) -> None:
+    """Raises UserError where edits are lacking, and the command makes none."""
+    if missing := sum(len(blocks.needed(n)) > run.records(EDIT, n, blocks) for n in blocks.numbers):
+        raise UserError(
+            f"'{run.path}' lacks edits in {missing} of {len(blocks.numbers)} blocks of samples; "
+            "run the stage edit to make them."
         )
-        for track in [choice.external.track] if choice.external else config.tracks:
-            folder = RunDir(config.out_dir / choice.slug / track)
-            stages = _stages(config, folder, dataset, edited, choice, editor, scorer)
-            identity = choice.identity()
-            if choice.asks_the_run:
-                judge = config.models.vqa
-                identity["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
-            identity |= {"track": track, "seed": config.seed, "data": dataset.records_sha256}
-            identity |= runner.machine_identity(config, device)
-            outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
-            facts = {
-                "editor": choice.slug, "track": track, "config": dataclasses.asdict(config),
-                "data": dataset.facts(blocks), "selected": {EDIT: edited.selection},
-            }  # fmt: skip
-            partial = not wanted and not folder.whole_metrics(edited)
-            found.append(Run(folder, folder.label, identity, stages, facts, outputs, partial, notes=missing))
-    return found
 
 
 def _missing_images(dataset: Dataset, name: str) -> list[str]:
@@ -126,11 +112,8 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
     return notes
 
 
-def services_of(config: EvalConfig) -> Services:
-    return Services.of(config, config.cache_dir / "answers.sqlite")
-
-
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
+    """The editor, with its remedy. plain: gives it without."""
     if not choice.remedy:
         return plain()
     from nein.models.remedies.editors import with_remedy
@@ -146,47 +129,24 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     return with_remedy(plain(), choice.remedy, services=services, removal=removal, **how)
 
 
-def _stages(
-    config: EvalConfig, run: RunDir, dataset: Dataset, blocks: Blocks, choice: EditorChoice, editor: Model,
-    scorer: Model,
-) -> tuple[Stage, ...]:  # fmt: skip
-    stages = []
-    if "edit" in config.stages:
-        maps = config.debug_zone and choice.has_maps
-        stage = editing(
-            run, dataset, blocks, editor, run_seed=config.seed, maps=maps, retry_refused=config.retry_refused,
-            without=RunDir(config.out_dir / choice.plain.slug / run.track) if choice.plain else None,
-        )  # fmt: skip
-        stage.asks = {choice.row: choice.edits} if is_served(choice.row) else {}
-        stages.append(stage)
-    elif missing := sum(len(blocks.needed(n)) > run.records(EDIT, n, blocks) for n in blocks.numbers):
-        raise UserError(
-            f"'{run.path}' lacks edits in {missing} of {len(blocks.numbers)} blocks of samples; "
-            "run the stage edit to make them."
-        )
-    if "score" in config.stages:
-        judges = [kind for kind in score.model_kinds(config.metrics) if kind in JUDGES]
-        served = any(is_served(resolve(getattr(config.models, kind))) for kind in judges)
-        stage = scoring(run, dataset, blocks, config.metrics, scorer, served, config.protocol == "paper")
-        vqa = config.models.vqa
-        asks = {
-            vqa: sum(score.QUESTIONS.get(name, 1) for name in config.metrics if "vqa" in METRICS[name].models)
-        }
-        stage.asks = asks if is_served(vqa) and "vqa" in judges else {}
-        stages.append(stage)
-    return tuple(stages)
+def services_of(config: EvalConfig) -> Services:
+    return Services.of(config, config.cache_dir / "answers.sqlite")
 
 
 def scores(run: RunDir) -> ScoreTable:
     """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
     out what exists only for the whole."""
-    names = run.whole_metrics(run.blocks)
-    if partial := [name for name in run.outputs(SCORES) if name not in names and run.done(scores_of(name))]:
+    names, opened = run.scored_metrics(run.blocks), run.outputs(SCORES)
+    if partial := [name for name in opened if name not in names and run.done(scores_of(name))]:
         why = "scored on a smaller selection only, and left out; add to --metrics to complete"
         log.warning("%s: %s %s", run.label, ", ".join(partial), why)
-    whole = {name: figures.of_whole(name, run) for name in names if METRICS[name].kind == "corpus"}
+    whole = {
+        name: dataclasses.asdict(figures.of_whole(name, run))
+        for name in names
+        if METRICS[name].kind == "corpus"
+    }
     if whole:
-        atomic.write_json(run.path / "corpus.json", whole)
+        atomic.write_json(run.path / CORPUS, whole)
     return run.scored()
 
 
@@ -198,8 +158,59 @@ class NeIn(Benchmark):
     folder = RunDir
     whole = True
 
-    def runs(self, config: Any, device: str) -> list[Run]:
-        return runs(config, device)
+    def runs(self, config: EvalConfig, device: str) -> list[Run]:
+        """One run per editor and track; none for a report alone."""
+        if not {"edit", "score"} & set(config.stages):
+            runs_at([config.out_dir])
+            return []
+        choices = _choices(config)
+        wanted = config.metrics if "score" in config.stages else []
+        score.check_references(wanted, config)
+        dataset = _data(config, choices, wanted)
+        missing = _missing_images(dataset, config.data)
+        blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
+        scorer = score.scorer_model(config, device)
+        asked = score.questions(wanted, config)
+        outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
+        found: list[Run] = []
+        loaders: dict[str, Callable[[], Editor]] = {}
+        for choice in choices:
+            how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+            load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
+            plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
+            made_by = functools.partial(_load, config, choice, device, plain)
+            name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
+            editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
+            singly = choice.requests is not None
+            edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
+            for track in [choice.external.track] if choice.external else config.tracks:
+                run = RunDir(config.out_dir / choice.slug / track)
+                stages: list[Stage] = []
+                if "edit" in config.stages:
+                    stages.append(Edit(
+                        run=run, dataset=dataset, blocks=edited, editor=editor, seed=config.seed,
+                        maps=config.debug_zone and choice.has_maps, retry_refused=config.retry_refused,
+                        without=RunDir(config.out_dir / choice.plain.slug / track) if choice.plain else None,
+                        asks={choice.row: choice.edits} if is_served(choice.row) else {},
+                    ))  # fmt: skip
+                else:
+                    _check_edits(run, edited)
+                if "score" in config.stages:
+                    how = {"plain": config.protocol == "paper", "asks": asked}
+                    stages.append(
+                        Score(run=run, dataset=dataset, edited=edited, metrics=wanted, scorer=scorer, **how)
+                    )
+                identity = choice.identity()
+                if choice.asks_the_run:
+                    judge = config.models.vqa
+                    identity["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
+                identity |= {"track": track, "seed": config.seed, "data": dataset.records_sha256}
+                identity |= machine_identity(config, device)
+                facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
+                facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
+                partial = not wanted and not run.scored_metrics(edited)
+                found.append(Run(run, run.label, identity, stages, facts, outputs, partial, missing))
+        return found
 
     def scores(self, run: Run) -> ScoreTable:
         return scores(run.folder)

@@ -16,6 +16,7 @@ and have a row of their own, where lower is better. Their target is the sample i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +31,10 @@ import safetensors
 from nein import statistics
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.nein.runs import (
-    REFUSED,
     REMOVALS,
     SCORES,
     TEMPLATES,
+    CorpusRow,
     RunDir,
     in_order,
     scores_of,
@@ -41,7 +42,6 @@ from nein.benchmarks.nein.runs import (
 )
 from nein.benchmarks.runner import Finished, selected
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
@@ -62,16 +62,16 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def of_table(every: ScoreTable, corpus: Mapping[str, Row], track: str = "negative") -> pd.DataFrame:
+def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative") -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
     table = without_stays(every)
     rows: list[dict[str, Any]] = []
     for metric in METRICS:
         if (entry := corpus.get(metric)) is not None:
-            numbers = {name: entry.get(name) for name in ("value", "low", "high", "standard_error", "n")}
-            numbers |= {"clusters": entry.get("clusters"), "unscored": entry["n_unscored"]}
-            what = {"task": "results", "metric": metric, "unit": unit(metric)}
-            rows += [{**what, **numbers, "reasons": dict(entry["reasons"])}, *_limit(metric, entry)]
+            ends = ("value", "low", "high", "standard_error", "n", "clusters")
+            what: dict[str, Any] = {"task": "results", "metric": metric, "unit": unit(metric)}
+            what |= {"unscored": entry.n_unscored, "reasons": entry.reasons}
+            rows += [what | {name: getattr(entry, name) for name in ends}, *_limit(metric, entry)]
         elif len(of_metric := table.where(metric=metric)):
             rows.append(_figure(of_metric, metric, task="results"))
     for metric in REMOVALS:
@@ -100,13 +100,13 @@ def of_table(every: ScoreTable, corpus: Mapping[str, Row], track: str = "negativ
 def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
     """The share of requests that a service declined (task "refusals"), where it declined any."""
     edits = every.frame.drop_duplicates("id")
-    if edits[REFUSED].isna().all():
+    if edits["refused"].isna().all():
         return
     groups = {ALL: edits, **{name: edits[edits["template"] == name] for name in TEMPLATES}}
     for group, part in groups.items():
-        share = statistics.bounded_mean(part[REFUSED].notna(), part["source"].cat.codes.tolist())
+        share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
         if share is not None:
-            yield frames.figure(share, unit="%", task="refusals", metric=REFUSED, group=group)
+            yield frames.figure(share, unit="%", task="refusals", metric="refused", group=group)
 
 
 def _figure(rows: ScoreTable, metric: str, **what: Any) -> dict[str, Any]:
@@ -118,21 +118,21 @@ def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
 
 
-def _limit(metric: str, entry: Row) -> Iterator[dict[str, Any]]:
-    """What FID would be of infinitely many pictures (task "limit"), or in `refused` why not."""
-    if not entry.get("left_out"):
+def _limit(metric: str, entry: CorpusRow) -> Iterator[dict[str, Any]]:
+    """What FID would be of infinitely many images (task "limit"), or in `refused` why not."""
+    if not entry.left_out or entry.value is None:
         return
     from nein.metrics import fid
 
-    what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry["n"]}
-    what["clusters"], needed = entry["clusters"], fid.LIMIT_IMAGES * entry["columns"]
-    if entry["clusters"] < needed:
-        why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry['columns']} columns"
-        yield {**what, "value": None, "refused": f"{why}; {entry['clusters']} here"}
+    what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
+    needed = fid.LIMIT_IMAGES * entry.columns
+    if entry.clusters < needed:
+        why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
+        yield {**what, "value": None, "refused": f"{why}; {entry.clusters} here"}
         return
-    interval = fid.limit(fid.FidInterval.of(entry["value"], entry["left_out"]))
-    ends = {"value": interval.value, "low": interval.low, "high": interval.high}
-    yield {**what, **ends, "standard_error": interval.standard_error}
+    interval = fid.limit(fid.FidInterval.of(entry.value, entry.left_out))
+    ends = ("value", "low", "high", "standard_error")
+    yield what | {name: getattr(interval, name) for name in ends}
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
@@ -148,7 +148,7 @@ def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd
     Figures of a plug-in's metric that is not installed here are left out. Raises UserError."""
     parts = []
     for run in runs:
-        known = frames.select(figures[run.path], metric=(*METRICS, REFUSED))
+        known = frames.select(figures[run.path], metric=(*METRICS, "refused"))
         if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
             raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
         parts.append(frames.label(known, model=run.name))
@@ -312,38 +312,43 @@ def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
 
 
-def of_whole(metric: str, run: RunDir) -> dict[str, Any]:
-    """The metric of the selection, an entry of corpus.json; the one there for the same features, since an
-    interval takes minutes. Protocol "paper": against every target once; "fixed": against that of every
-    sample, so that both sets weigh the scenes alike."""
+def of_whole(metric: str, run: RunDir) -> CorpusRow:
+    """The metric of the selection; the one there for the same features, since an interval takes minutes.
+    Protocol "paper": against every target once; "fixed": against that of every sample, so that both sets
+    weigh the scenes alike."""
     paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.units.numbers
     rows = selected(run, scores_of(metric), run.blocks.units)
-    reasons = [row["reason"] for row in rows if row["reason"]]
-    seal = json_digest({
-        "samples": [edit["id"] for edit in run.edits], "identity": run.outputs(SCORES)[metric],
-        "features": [_features(run, metric, number)[1] for number in numbers], "reasons": reasons,
-    })[:16]  # fmt: skip
-    if (earlier := run.corpus().get(metric, {})).get("seal") == seal:
-        return dict(earlier)
+    reasons = [row.reason for row in rows if row.reason]
+    made_of = {
+        "samples": [*run.edits],
+        "identity": run.outputs(SCORES)[metric],
+        "features": [_features(run, metric, number)[1] for number in numbers],
+        "reasons": reasons,
+    }
+    seal = json_digest(made_of)[:16]
+    earlier = run.corpus().get(metric)
+    if earlier is not None and earlier.seal == seal:
+        return earlier
     features = read_features(run, metric)
     n = len(features.ids) if features is not None else 0
-    entry: dict[str, Any] = {"value": None, "low": None, "high": None, "standard_error": None, "seal": seal}
-    entry |= {"n": n, "n_unscored": len(run.edits) - n, "reasons": dict(Counter(reasons).most_common(5))}
     chosen = features.unique_targets() if features is not None and paper else list(range(n))
-    entry |= {"n_target": len(chosen), "reference": "unique targets" if paper else "per sample"}
+    entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(chosen), seal=seal)
+    entry.reasons = dict(Counter(reasons).most_common(5))
+    entry.reference = "unique targets" if paper else "per sample"
     if features is None or min(n, len(chosen)) < 2:
-        return {**entry, "reasons": entry["reasons"] or {"fewer than two images": 1}}
+        entry.reasons = entry.reasons or {"fewer than two images": 1}
+        return entry
     distance, sources = METRICS[metric].corpus, features.source_ids
     assert distance is not None, metric
     try:
         found = distance(features.edited, features.target[chosen], sources, [sources[i] for i in chosen])
     except MetricError as error:
-        return {**entry, "n": 0, "n_unscored": len(run.edits), "reasons": {str(error): 1}}
-    ends = {name: getattr(found, name) for name in ("value", "low", "high", "standard_error")}
-    return {
-        **entry, **ends, "clusters": len(set(sources)), "columns": features.edited.shape[1],
-        "left_out": list(found.left_out), "sources": json_digest({"sources": sorted(set(sources))})[:16],
-    }  # fmt: skip
+        return dataclasses.replace(entry, n=0, n_unscored=len(run.edits), reasons={str(error): 1})
+    for name in ("value", "low", "high", "standard_error"):
+        setattr(entry, name, getattr(found, name))
+    entry.clusters, entry.columns = len(set(sources)), features.edited.shape[1]
+    entry.left_out, entry.sources = list(found.left_out), json_digest({"sources": sorted(set(sources))})[:16]
+    return entry
 
 
 def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -11,18 +11,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from nein.benchmarks.nein import paper_numbers
+from nein.benchmarks.runner import SCORES as TABLE
 from nein.benchmarks.runner import selected, selected_blocks
 from nein.datasets.nein.samples import TRACKS
-from nein.engine import atomic
+from nein.engine import atomic, images
 from nein.engine.atomic import Shape
 from nein.engine.blocks import SEGMENT, SELECTION, Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder, Row, runs_at
+from nein.engine.folder import Folder, Row, runs_at
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
@@ -30,48 +34,76 @@ from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
 from nein.wording.scope import DEPTH, OTHERS
 
-EDIT, SCORES = "edit", "scores"
-#: In a row: an endpoint or the machine failed, and the same command tries again. In one of edits also: a
-#: service declined the request; the picture came back with another aspect ratio.
-AGAIN, REFUSED, RESHAPED = "again", "refused", "reshaped"
-EDIT_ROW = {
-    "id": str, "image": (str, None), "error": (str, None), "source_id": str, "object": str,
-    "instruction": str, "template": (int, None), "note?": str, "family?": str, "stays?": bool,
-    "orientation?": int, **{f"{flag}?": bool for flag in (AGAIN, REFUSED, RESHAPED)},
-    "difficulty?": {f"{axis}?": int for axis in (OTHERS, DEPTH)},
-}  # fmt: skip
+EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
 MANIFEST = {
     "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
     "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
     "selected?": {f"{EDIT}?": SELECTION},
 }
-_REPLIES: Shape = (None, {})
-SCORE_ROW = {
-    "id": str,
-    "value": (float, None),
-    "reason": str,
-    "again?": bool,
-    "detail?": {
-        "p_yes?": (float, None), "p_no?": (float, None), "score?": float, "before?": _REPLIES,
-        "after?": _REPLIES, "question?": (str, None), "present_before?": (bool, None),
-    },
-}  # fmt: skip
-_ENDS = {f"{name}?": (float, None) for name in ("low", "high", "standard_error", "n", "clusters")}
-CORPUS_ENTRY = {"value": (float, None), "reasons": {}, "n_unscored": int, **_ENDS}
-#: What an entry with a value has besides.
-_DISTANCE = {
-    "n": int, "clusters": int, "columns": int, "left_out": [float], "reference": str, "sources": str,
-}  # fmt: skip
-_BLOCKS: Mapping[str, Shape] = {EDIT: EDIT_ROW, SCORES: SCORE_ROW}
-
 
 NOT_EDITED, DECLINED = "not edited: ", "refused: "
 
 
-def why_not(edit: Row) -> str:
-    """Why an edit has no picture, as the reason of its scores."""
-    return f"{DECLINED if edit.get(REFUSED) else NOT_EDITED}{edit['error']}"
+@dataclass
+class EditRow:
+    """One edit, as a line of edit/000/000012.jsonl."""
+
+    id: str
+    source_id: str  # the COCO image: intervals cluster by it
+    object: str
+    instruction: str
+    template: int | None = None  # of `families.NEGATIVE_TEMPLATES`
+    family: str | None = None  # of negation
+    stays: bool = False  # the right edit is none
+    difficulty: dict[str, int] = field(default_factory=dict)
+    seed: int | None = None  # None: the editor takes none
+    sample_sha256: str | None = None  # of the pixels that were sent
+    image: str | None = None  # below the run's folder
+    sha256: str | None = None  # of its pixels
+    orientation: int = 1  # of an image made elsewhere, by EXIF
+    reshaped: bool = False  # the image has another aspect ratio
+    error: str | None = None  # why there is no image
+    again: bool = False  # the service or the machine failed, and the same command tries again
+    refused: bool = False  # the service declined the request
+    note: str = ""
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no image, as the reason of its scores."""
+        return f"{DECLINED if self.refused else NOT_EDITED}{self.error}"
+
+
+@dataclass
+class ScoreRow:
+    """One score, as a line of scores/<metric>/000/000012.jsonl."""
+
+    id: str
+    value: float | None = None
+    reason: str = ""  # why there is no value
+    detail: dict[str, Any] = field(default_factory=dict)  # what the judge said
+    again: bool = False  # an endpoint gave no answer
+    metric: str = ""  # of which folder it was read
+
+
+@dataclass
+class CorpusRow:
+    """A figure of the whole selection in corpus.json; those of an interval where there is a value."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    standard_error: float | None = None
+    n: int = 0
+    n_unscored: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    n_target: int = 0
+    reference: str = ""  # which targets
+    clusters: int = 0
+    columns: int = 0  # of features
+    left_out: list[float] = field(default_factory=list)  # the jackknife's values
+    sources: str = ""  # digest of the source images
+    seal: str = ""  # digest of all that it is made of
 
 
 def scores_of(metric: str) -> str:
@@ -87,7 +119,7 @@ TEMPLATES = [template.replace("{S}", "X") for template in NEGATIVE_TEMPLATES]
 #: Columns of the table of scores, besides the usual. stays: Removal says nothing of the sample; before:
 #: whether the judge saw the object in the unedited picture; failed: an endpoint gave no answer; refused: a
 #: service declined the edit.
-DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", REFUSED)
+DETAILS = ("object", "template", "family", "stays", OTHERS, DEPTH, "before", "failed", "refused")
 
 
 class RunDir(Folder):
@@ -98,15 +130,15 @@ class RunDir(Folder):
 
     benchmark = "nein"
     content_name = "edits"
-    row_types = _BLOCKS
-    facts = MANIFEST
+    row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
+    facts: ClassVar[Mapping[str, Shape]] = MANIFEST
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         parents = path.parents if len(path.parts) > 2 else path.absolute().parents
         self.out, self.name = parents[1], parents[0].name
         self.editor, self.track = self.name, path.name or path.absolute().name
-        self._last: tuple[int, dict[str, list[Row]]] = (-1, {})
+        self._block: tuple[int, list[ScoreRow]] = (-1, [])  # the one that was read last
 
     @property
     def label(self) -> str:
@@ -117,9 +149,9 @@ class RunDir(Folder):
         """Of the edit of a sample, whose place in the data is `index`."""
         return f"images/{index // SEGMENT:03d}/{sample_id}.png"
 
-    def image_path(self, edit: Row) -> Path:
-        """Where the picture of an edit is. Raises UserError for a place outside of the folder."""
-        return self.inside(self.path / edit["image"])
+    def image_path(self, edit: EditRow) -> Path:
+        """Where the image of an edit is. Raises UserError for a place outside of the folder."""
+        return self.inside(self.path / str(edit.image))
 
     def sheet_path(self, sample_id: str) -> Path:
         return self.path / "maps" / f"{sample_id}.png"
@@ -129,7 +161,7 @@ class RunDir(Folder):
 
     def pixels(self, number: int, ids: Sequence[str]) -> str:
         """12 digits over the edited images of samples of a block."""
-        edited = {row["id"]: row.get("sha256") for row in self.read(EDIT, number)}
+        edited = {row.id: row.sha256 for row in self.read(EDIT, number)}
         return json_digest({"images": [edited.get(name) for name in ids]})[:12]
 
     @cached_property
@@ -139,15 +171,22 @@ class RunDir(Folder):
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The selected samples, cut into blocks. Raises UserError for a run of another version."""
-        if EDIT not in self.about.get("selected", {}):
-            raise UserError(
-                f"'{self.path}' does not say which samples it is of: another version wrote it. Give its nein "
-                "eval again, which makes no picture and no score twice."
-            )
+        """The selected samples, cut into blocks."""
         return selected_blocks(self.about, EDIT)
 
-    def whole_metrics(self, blocks: Blocks) -> list[str]:
+    @cached_property
+    def edits(self) -> dict[str, EditRow]:
+        """The edits of the selection by sample, in data order; of a run under way those that are there."""
+        done = self.done(EDIT)
+        numbers = [number for number in self.blocks.numbers if number in done]
+        return {row.id: row for row in selected(self, EDIT, self.blocks, numbers)}
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Sample id -> its source image."""
+        return {name: edit.source_id for name, edit in self.edits.items()}
+
+    def scored_metrics(self, blocks: Blocks) -> list[str]:
         """The metrics that have scores of all these samples."""
         units = blocks.units
         return [
@@ -157,73 +196,53 @@ class RunDir(Folder):
             and all(self.records(output, n, units) >= len(units.needed(n)) for n in units.numbers)
         ]
 
-    @cached_property
-    def edits(self) -> list[Row]:
-        """The edits of the selection, in data order; of a run under way those that are there."""
-        done = self.done(EDIT)
-        numbers = [number for number in self.blocks.numbers if number in done]
-        return [*selected(self, EDIT, self.blocks, numbers)]
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """Sample id -> its index among the edits."""
-        return {edit["id"]: index for index, edit in enumerate(self.edits)}
-
-    def edit(self, sample: str) -> Row | None:
-        """The edit of a sample, if there is one."""
-        return self.edits[self.index[sample]] if sample in self.index else None
-
-    @cached_property
-    def sources(self) -> dict[str, str]:
-        """Sample id -> its source image."""
-        return {edit["id"]: edit["source_id"] for edit in self.edits}
-
-    def score_rows(self, number: int | None = None) -> Iterator[Row]:
-        """The scores of the selection (of one block), in data order, by every metric that has them all: `id`,
-        `metric` and what its block says. One at a time: a row with a judge's replies is a kilobyte."""
-        names = [name for name in self.whole_metrics(self.blocks) if METRICS[name].kind != "corpus"]
+    def score_rows(self, names: Sequence[str] | None = None, number: int | None = None) -> Iterator[ScoreRow]:
+        """The scores of the selection (of one block) by some metrics, or all of scores.csv, in data order.
+        One at a time: a row with a judge's replies is a kilobyte."""
+        names = self.metrics if names is None else names
         numbers = None if number is None else [number]
         columns = [selected(self, scores_of(name), self.blocks.units, numbers) for name in names]
         for rows in zip(*columns, strict=True):
             for name, row in zip(names, rows, strict=True):
-                if row["id"] != rows[0]["id"]:
+                if row.id != rows[0].id:
                     raise UserError(
-                        f"'{self.path / scores_of(name)}' has a row of '{row['id']}' where other metrics "
-                        f"have '{rows[0]['id']}'; remove it and give the same command again."
+                        f"'{self.path / scores_of(name)}' has a row of '{row.id}' where other metrics have "
+                        f"'{rows[0].id}'; remove it and give the same command again."
                     )
-                yield {"id": row["id"], "metric": name, "detail": {}, **row}
+                row.metric = name
+                yield row
+
+    def scored(self) -> ScoreTable:
+        """The table of scores, from the blocks. Raises UserError for a score without an edit or out of its
+        range."""
+
+        names = [name for name in self.scored_metrics(self.blocks) if METRICS[name].kind != "corpus"]
+        return ScoreTable.of(map(self._line, self.score_rows(names)), DETAILS)
+
+    def _line(self, row: ScoreRow) -> Row:
+        """What the table says of a score."""
+        if (edit := self.edits.get(row.id)) is None:
+            raise UserError(
+                f"'{self.path}' has scores of the sample '{row.id}' and no edit of it; remove its scores and "
+                "give its nein eval again."
+            )
+        metric = METRICS[row.metric]
+        low, high = metric.range if metric.span is not None else (-math.inf, math.inf)
+        if row.value is not None and not low <= row.value <= high:
+            raise UserError(
+                f"'{self.path}' gives the sample '{row.id}' {row.value} by {metric.name}, which is no such "
+                "score; remove its scores and give its nein eval again."
+            )
+        said = {"metric": row.metric, "value": row.value, "reason": row.reason or None}
+        said |= {"before": row.detail.get("present_before"), "failed": row.again or edit.again or None}
+        return {**of_edit(edit, self.track), **said}
 
     @cached_property
     def every(self) -> ScoreTable:
         """All scores of a finished run, also those of Removal that say nothing, because the object need not
         go; of another one none."""
-        path = self.path / "scores.csv"
+        path = self.path / TABLE
         return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.of((), DETAILS)
-
-    def scored(self) -> ScoreTable:
-        """`every`, from the blocks. Raises UserError for a score without an edit or out of its range."""
-
-        def rows() -> Iterator[Row]:
-            for row in self.score_rows():
-                if (edit := self.edit(row["id"])) is None:
-                    raise UserError(
-                        f"'{self.path}' has scores of the sample '{row['id']}' and no edit of it; remove its "
-                        "scores and give its nein eval again."
-                    )
-                metric, value = METRICS[row["metric"]], row["value"]
-                low, high = metric.range if metric.span is not None else (-math.inf, math.inf)
-                if value is not None and not low <= value <= high:
-                    raise UserError(
-                        f"'{self.path}' gives the sample '{row['id']}' {value} by {metric.name}, which is no "
-                        "such score; remove its scores and give its nein eval again."
-                    )
-                yield of_edit(edit, self.track) | {
-                    "metric": row["metric"], "value": row["value"], "reason": row["reason"] or None,
-                    "before": row["detail"].get("present_before"),
-                    "failed": row.get(AGAIN) or edit.get(AGAIN),
-                }  # fmt: skip
-
-        return ScoreTable.of(rows(), DETAILS)
 
     @cached_property
     def table(self) -> ScoreTable:
@@ -243,34 +262,36 @@ class RunDir(Folder):
         numbers = (None if value != value else value for value in rows.values.tolist())
         return dict(zip(rows.frame["id"].tolist(), numbers, strict=True))
 
-    def corpus(self) -> dict[str, Row]:
+    def corpus(self) -> dict[str, CorpusRow]:
         """Metric -> its figure of the whole; {} where there is none."""
-        path = self.path / "corpus.json"
-        corpus: dict[str, Row] = atomic.read_json(path, dict) if path.exists() else {}
-        for metric, entry in corpus.items():
-            fault = atomic.fault(entry, CORPUS_ENTRY, metric)
-            if not fault and entry["value"] is not None:
-                fault = atomic.fault(entry, _DISTANCE, metric)
-            if fault:
-                raise UserError(f"'{path}': {fault}; score the run again with nein eval.")
-        return corpus
+        path = self.path / CORPUS
+        return atomic.read_json(path, dict[str, CorpusRow]) if path.exists() else {}
 
     def model(self, kind: str) -> Mapping[str, Any]:
         """The manifest's description of a model: "editor", "vqa", ...; empty when it was not needed."""
         found: Mapping[str, Any] = self.about.get("models", {}).get(kind, {})
         return found
 
-    def replies(self, sample: str) -> list[Row]:
-        """The rows of the scores of a sample, read again from its block, of which the last one is kept."""
-        if sample not in self.index:
-            return []
-        number = self.blocks.wanted[self.index[sample]] // self.blocks.units.size
-        if self._last[0] != number:
-            rows: dict[str, list[Row]] = {}
-            for row in self.score_rows(number):
-                rows.setdefault(row["id"], []).append(row)
-            self._last = number, rows
-        return self._last[1].get(sample, [])
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Sample -> the block of its scores."""
+        size = self.blocks.units.size
+        return {name: index // size for name, index in zip(self.edits, self.blocks.wanted, strict=False)}
+
+    def replies(self, sample: str) -> list[ScoreRow]:
+        """The scores of a sample, read again from its block."""
+        number = self._places.get(sample, -1)
+        if number not in (-1, self._block[0]):
+            self._block = number, [*self.score_rows(number=number)]
+        return [row for row in self._block[1] if row.id == sample]
+
+
+def read_image(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
+    """(H, W, 3) uint8 RGB (`images.decode`), or why there is none."""
+    try:
+        return images.decode(path, plain=plain)
+    except images.ImageError as error:
+        return f"the {role} image is unusable: {error}"
 
 
 def without_stays(every: ScoreTable) -> ScoreTable:
@@ -279,20 +300,24 @@ def without_stays(every: ScoreTable) -> ScoreTable:
     return ScoreTable(every.frame[~nothing])
 
 
-def of_edit(edit: Row, track: str) -> Row:
+def of_edit(edit: EditRow, track: str) -> Row:
     """What the table says of a sample."""
-    stays = edit.get("stays") or edit.get("family") in _NO_REMOVAL
     return {
-        "id": edit["id"], "source": edit["source_id"], "variant": track, "object": edit.get("object"),
-        "template": None if edit.get("template") is None else TEMPLATES[edit["template"]],
-        "family": edit.get("family"),
-        "stays": stays or None, REFUSED: edit.get(REFUSED), **edit.get("difficulty", {}),
-    }  # fmt: skip
+        "id": edit.id,
+        "source": edit.source_id,
+        "variant": track,
+        "object": edit.object,
+        "template": None if edit.template is None else TEMPLATES[edit.template],
+        "family": edit.family,
+        "stays": edit.stays or edit.family in _NO_REMOVAL or None,
+        "refused": edit.refused or None,
+        **edit.difficulty,
+    }
 
 
 def load(paths: Sequence[Path]) -> list[RunDir]:
     """The complete runs below the paths. Raises UserError: none, or of different data."""
-    return in_order([run for path in runs_at(paths) if (run := RunDir(path)).about["status"] == COMPLETE])
+    return in_order([run for run in map(RunDir, runs_at(paths)) if run.is_complete])
 
 
 def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,15 @@ import safetensors.numpy
 
 from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import AGAIN, EDIT, RunDir, scores_of, why_not
+from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_image, scores_of
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
-from nein.engine.stages import Functions, Model, Stage, usage_of
+from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
-from nein.loading.references import parse_reference
+from nein.loading.references import is_served, parse_reference
 from nein.metrics.chat.endpoint import check_options
 from nein.models import judges
 from nein.models.cached import Services
@@ -39,36 +38,39 @@ QUESTIONS = {"removal_vqa": 1, "retention_vqa": 6}
 
 
 class Scorer:
-    """The models of a command, loaded when a metric first asks for them, and its caches; threads share it.
-    load: metrics -> their models by kind."""
+    """The models of a command, loaded when a metric first asks for them, and its caches; threads share it."""
 
-    def __init__(
-        self, load: Callable[[Iterable[str]], Mapping[str, Any]], settings: metrics.Settings, cache: Path,
-        answers: AnswerCache,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: EvalConfig, device: str) -> None:
         self.loaded: dict[str, Any] = {}
-        self._load, self._settings = load, settings
-        self._loading = threading.Lock()
-        self._features = FeatureCache(cache / "features")
-        self._answers = answers
+        self._config, self._device, self._loading = config, device, threading.Lock()
+        self._features = FeatureCache(config.cache_dir / "features")
+        self._answers = AnswerCache(config.cache_dir / "answers.sqlite")
+        self._services = Services.of(config, self._answers)
 
     def score(
-        self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Iterable[str]
+        self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Sequence[str]
     ) -> dict[str, list[metrics.Score]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
         with self._loading:
             if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
-                self.loaded = {**self._load(lacking), **self.loaded}
+                found = load_models(lacking, self._config, self._device, self._services)
+                self.loaded = {**found, **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = BlockStore(self._features, scope), BlockStore(self._answers, scope)
         batch = metrics.Batch(
-            items, self.loaded, self._settings, tuple(among), features=features, records=answers
+            items, self.loaded, settings(self._config), tuple(among), features=features, records=answers
         )
         scores = metrics.score([metrics.METRICS[name] for name in names], batch)
         features.flush()
         answers.flush()
         return scores
+
+    def describe(self) -> dict[str, tuple[str, Any]]:
+        return {kind: (model.fingerprint, model.describe()) for kind, model in self.loaded.items()}
+
+    def usage(self) -> dict[str, Any]:
+        return usage_of(self.loaded)
 
     def stop(self) -> None:
         """Ends waiting for the answers of endpoints."""
@@ -78,170 +80,134 @@ class Scorer:
 
 def scorer_model(config: EvalConfig, device: str) -> Model:
     """The scorer as the engine loads it."""
-
-    def load() -> Scorer:
-        answers = AnswerCache(config.cache_dir / "answers.sqlite")
-        services = Services.of(config, answers)
-
-        def load_these(wanted: Iterable[str]) -> dict[str, Any]:
-            return load_models(wanted, config, device, services)
-
-        return Scorer(load_these, settings(config), config.cache_dir, answers)
-
-    return Model(
-        "scoring",
-        load,
-        lambda scorer: {kind: (model.fingerprint, model.describe()) for kind, model in scorer.loaded.items()},
-        place="device" if model_kinds(config.metrics) else "host",
-        usage=lambda scorer: usage_of(scorer.loaded),
-    )
+    load = functools.partial(Scorer, config, device)
+    place = "device" if model_kinds(config.metrics) else "host"
+    return Model("scoring", load, Scorer.describe, place, Scorer.usage)
 
 
-def scoring(
-    run: RunDir,
-    dataset: Dataset,
-    edited: Blocks,
-    names: Sequence[str],
-    scorer: Model,
-    served: bool = False,
-    plain: bool = False,
-) -> Stage:
-    """The stage that scores the edits of a run, by metrics in the order of the table.
+#: Images of samples at hand: file -> the image and its `pixel_hash`; a sentence, and nothing, where it cannot
+#: be read.
+Seen = dict[Path, tuple["np.ndarray | str", str]]
 
-    edited  The blocks of the edits; scores are made of their units.
-    served  Whether a judge is behind an endpoint: what that did not answer is asked again, and nothing else.
-    plain   COCO's and NeIn's images are read as by the released scripts: `images.decode`, and detectors see
-            them upright.
+
+class Score(Stage):
+    """Edits of a run -> scores, by metrics in the order of the table. A block has the samples of a unit of
+    those of the edits; each image is decoded once for all metrics.
+
+    plain  COCO's and NeIn's images are read as by the released scripts: `images.decode`, and detectors see
+           them upright.
     """
-    blocks = edited.units
-    corpus = [name for name in names if metrics.METRICS[name].kind == "corpus"]
-    for name in corpus:  # blocks whose features have vanished are scored again
-        for number in run.done(scores_of(name)):
-            if not run.feature_path(name, number).exists():
-                run.block_path(scores_of(name), number).unlink(missing_ok=True)
-    needed = {picture for name in names for picture in metrics.METRICS[name].pictures}
 
-    def members(number: int) -> Sequence[Sample]:
-        return dataset.members(blocks.needed(number))
+    name, cut = "score", True
 
-    def edits_of(number: int) -> list[Row]:
-        """Of the samples of a block; those of a larger selection are left out."""
-        numbers = Blocks(blocks.count, edited.size, blocks.needed(number)).numbers
-        rows = list(run.rows(EDIT, numbers))[: len(blocks.needed(number))]
-        if [row["id"] for row in rows] != [sample.id for sample in members(number)]:
+    def __init__(
+        self,
+        *,
+        run: RunDir,
+        dataset: Dataset,
+        edited: Blocks,
+        metrics: Sequence[str],
+        scorer: Model,
+        plain: bool = False,
+        asks: Mapping[str, int] | None = None,
+    ) -> None:
+        self.run, self.dataset, self.edited, self.metrics = run, dataset, edited, metrics
+        self.blocks, self.model, self.plain, self.asks = edited.units, scorer, plain, asks or {}
+        self.outputs = tuple(map(scores_of, metrics))
+
+    def read(self, number: int) -> tuple[int, list[metrics.EditPair]]:
+        needed = self.blocks.needed(number)
+        numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers
+        edits = {row.id: row for row in self.run.rows(EDIT, numbers)}
+        samples = self.dataset.members(needed)
+        if not edits.keys() >= {sample.id for sample in samples}:
             raise UserError(
-                f"'{run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove it and "
-                "give the same command again."
+                f"'{self.run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove "
+                "it and give the same command again."
             )
-        return rows
+        seen: Seen = {}
+        return number, [self._pair(sample, edits[sample.id], seen) for sample in samples]
 
-    def read(number: int) -> tuple[int, list[metrics.EditPair]]:
-        edits = {row["id"]: row for row in edits_of(number)}
+    def _pair(self, sample: Sample, edit: EditRow, seen: Seen) -> metrics.EditPair:
+        """The images of a sample that some metric needs; a sentence for every other."""
+        if edit.image is None:
+            return metrics.EditPair(sample.id, edit.why_not)
+        needed = {image for name in self.metrics for image in metrics.METRICS[name].pictures}
+        edited = read_image(self.run.image_path(edit), "edited")
+        if not isinstance(edited, str) and images.pixel_hash(edited) != edit.sha256:
+            edited = "the edited image on disk is not the one this run wrote; remove it and run again"
+        found: dict[str, Any] = {"object": sample.object, "caption": sample.caption}
+        if edit.orientation != 1 and not isinstance(edited, str):
+            found["upright"] = images.upright(edited, edit.orientation)
+        if "target" in needed:
+            found["target"], found["target_key"] = self._read(sample.source_path, "COCO", seen)
+        if "sample" in needed:
+            unedited, sent = self._read(sample.sample_path, "NeIn", seen)
+            found |= {"sample": unedited, "sample_key": sent}
+            if not isinstance(unedited, str):
+                if (
+                    self.plain and sent != edit.sample_sha256
+                ):  # editors are given what `decode` says otherwise
+                    sent = images.pixel_hash(images.decode(sample.sample_path))
+                if sent != edit.sample_sha256:
+                    found["sample"] = (
+                        "the NeIn image is not the one that was edited; it was changed in between"
+                    )
+                elif self.plain and (turned := images.orientation(sample.sample_path)) != 1:
+                    found["sample_upright"] = images.upright(unedited, turned)
+        if "things" in needed:
+            without = [read_image(thing.without, "known") for thing in sample.things]
+            found["things"] = next((why for why in without if isinstance(why, str)), None) or [
+                metrics.SceneObject(thing.name, thing.stays, np.asarray(image))
+                for thing, image in zip(sample.things, without, strict=True)
+            ]
+        return metrics.EditPair(sample.id, edited, **found)
 
-        @functools.cache  # of a block: several samples share a picture
-        def original(path: Path, role: str) -> tuple[np.ndarray | str, str]:
-            """The picture and its `pixel_hash`; a sentence, and nothing, where it cannot be read."""
-            picture = _read(path, role, plain)
-            return picture, "" if isinstance(picture, str) else images.pixel_hash(picture)
+    def _read(self, path: Path, role: str, seen: Seen) -> tuple[np.ndarray | str, str]:
+        """An image of the data, which several samples may share."""
+        if path not in seen:
+            image = read_image(path, role, self.plain)
+            seen[path] = image, "" if isinstance(image, str) else images.pixel_hash(image)
+        return seen[path]
 
-        return number, [
-            _item(run, sample, edits[sample.id], needed, original, plain) for sample in members(number)
-        ]
-
-    def work(loaded: Scorer, block: Any, missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        number, items = block
-        wanted = [name for name in names if scores_of(name) in missing]
+    def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
+        number, items = inputs
+        wanted = [name for name in self.metrics if scores_of(name) in missing]
         found = {}
-        for name, scores in loaded.score(items, wanted, names).items():
-            if name in corpus:
-                _write_features(run, name, number, items, scores)
+        for name, scores in model.score(items, wanted, self.metrics).items():
+            if metrics.METRICS[name].kind == "corpus":
+                _write_features(self.run, name, number, items, scores)
             found[scores_of(name)] = [
-                {"id": item.id, "value": None if mark.value is None else float(mark.value),
-                 "reason": mark.reason, "detail": dict(mark.detail), **({AGAIN: True} if mark.again else {})}
-                for item, mark in zip(items, scores, strict=True)
-            ]  # fmt: skip
+                ScoreRow(
+                    item.id,
+                    None if score.value is None else float(score.value),
+                    score.reason,
+                    dict(score.detail),
+                    score.again,
+                )
+                for item, score in zip(items, scores, strict=True)
+            ]
         return found
 
-    outputs = tuple(map(scores_of, names))
+    def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
+        """No answer of an endpoint is lacking, and features are there where there must be some."""
+        metric = output.rpartition("/")[2]
+        if metrics.METRICS[metric].kind == "corpus" and not self.run.feature_path(metric, number).exists():
+            return False
+        return not any(row.again for row in rows)
 
-    def usable(output: str, number: int, rows: Sequence[Row]) -> bool:
-        """Whether nothing is worth another try: an endpoint's answer, a picture that is there now."""
-        roles = {
-            row["id"]: role for row in rows
-            if row["value"] is None
-            and (role := row["reason"].removeprefix("the ").partition(" image is unusable")[0])
-            in ("edited", "COCO", "NeIn")
-        }  # fmt: skip
-        edits = {row["id"]: row for row in edits_of(number)} if roles else {}
-        for sample in members(number) if roles else ():
-            if (role := roles.get(sample.id)) is not None:
-                paths = {"COCO": sample.source_path, "NeIn": sample.sample_path}
-                path = paths.get(role) or run.image_path(edits[sample.id])
-                if not isinstance(_read(path, role, plain), str):
-                    return False
-        return not (served and any(row.get(AGAIN) for row in rows))
+    def ids(self, records: range) -> list[str]:
+        return [sample.id for sample in self.dataset.members(records)]
 
-    def ids(records: range) -> list[str]:
-        return [sample.id for sample in dataset.members(records)]
+    def files(self, records: range) -> list[Path]:
+        samples = self.dataset.members(records)
+        return [path for sample in samples for path in (sample.source_path, sample.sample_path)]
 
-    def files(records: range) -> list[Path]:
-        return [path for s in dataset.members(records) for path in (s.source_path, s.sample_path)]
-
-    def state(records: range) -> list[int | None]:
+    def state(self, records: range) -> list[int | None]:
         """Of our own images the sizes are enough: their pixels are compared where they are read."""
-        samples = zip(records, dataset.members(records), strict=True)
-        return atomic.sizes(run.path / run.image_name(index, sample.id) for index, sample in samples)
-
-    return Functions(
-        "score", outputs, blocks, read, work, scorer, usable, ids=ids, files=files, state=state, cut=True
-    )
-
-
-def _item(
-    run: RunDir, sample: Sample, edit: Row, needed: set[str],
-    original: Callable[[Path, str], tuple[np.ndarray | str, str]], plain: bool,
-) -> metrics.EditPair:  # fmt: skip
-    """The pictures of a sample that are `needed`; a sentence for every other."""
-    if edit["image"] is None:
-        return metrics.EditPair(sample.id, why_not(edit))
-    edited = _read(run.image_path(edit), "edited")
-    if not isinstance(edited, str) and images.pixel_hash(edited) != edit["sha256"]:
-        edited = "the edited image on disk is not the one this run wrote; remove it and run again"
-    absent = "not read", ""
-    target, target_key = original(sample.source_path, "COCO") if "target" in needed else absent
-    unedited, sample_key = original(sample.sample_path, "NeIn") if "sample" in needed else absent
-    upright = sample_upright = None
-    if not isinstance(unedited, str):
-        if plain and sample_key != edit["sample_sha256"]:  # editors are given what `decode` says otherwise
-            same = images.pixel_hash(images.decode(sample.sample_path)) == edit["sample_sha256"]
-        else:
-            same = sample_key == edit["sample_sha256"]
-        if not same:
-            unedited = "the NeIn image is not the one that was edited; it was changed in between"
-        elif plain and (turned := images.orientation(sample.sample_path)) != 1:
-            sample_upright = images.upright(unedited, turned)
-    things: list[metrics.SceneObject] | str = "not read"
-    if "things" in needed:
-        things = []
-        for thing in sample.things:
-            without = _read(thing.without, "known")
-            if isinstance(without, str):
-                things = without
-                break
-            things.append(metrics.SceneObject(thing.name, thing.stays, without))
-    if "orientation" in edit and not isinstance(edited, str):
-        upright = images.upright(edited, edit["orientation"])
-    return metrics.EditPair(
-        sample.id, edited, target, unedited, sample.object, sample.caption, target_key, sample_key, things,
-        upright, sample_upright,
-    )  # fmt: skip
-
-
-def _read(path: Path, role: str, plain: bool = False) -> np.ndarray | str:
-    try:
-        return images.decode(path, plain=plain)
-    except images.ImageError as error:
-        return f"the {role} image is unusable: {error}"
+        samples = zip(records, self.dataset.members(records), strict=True)
+        names = (self.run.image_name(index, sample.id) for index, sample in samples)
+        return atomic.sizes(self.run.path / name for name in names)
 
 
 def _write_features(
@@ -282,6 +248,13 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
             metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
             check_options(where, config.models.vqa_options)
+
+
+def questions(wanted: Sequence[str], config: EvalConfig) -> dict[str, int]:
+    """About how many questions of a sample go to a judge behind an address."""
+    asking = [name for name in wanted if "vqa" in metrics.METRICS[name].models]
+    judge = config.models.vqa
+    return {judge: sum(QUESTIONS.get(name, 1) for name in asking)} if asking and is_served(judge) else {}
 
 
 def load_models(

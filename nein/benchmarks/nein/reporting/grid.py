@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -76,7 +77,7 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
     runs that scored the sample, equal ones by the hash."""
     if options.samples:
         return [dataset.samples[index] for index in dataset.places(options.samples)]
-    edited = [sample for sample in dataset.samples if any(sample.id in run.index for run in loaded)]
+    edited = [sample for sample in dataset.samples if any(sample.id in run.edits for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")
     hashes = {s: hashlib.sha256(f"{options.seed}:{s.id}".encode()).hexdigest() for s in edited}
@@ -137,12 +138,13 @@ _SAID = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED
 
 
 def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
-    edit = run.edit(name)
+    edit = run.edits.get(name)
     if edit is None:
         return Cell(None, "not edited yet")
-    if edit["image"] is None:
-        return Cell(None, runs.why_not(edit), color=RED)
-    values, badges = {row["metric"]: row["value"] for row in run.replies(name)}, []
+    if edit.image is None:
+        return Cell(None, edit.why_not, color=RED)
+    values: dict[str, Any] = {row.metric: row.value for row in run.replies(name)}
+    badges = []
     for metric, judge in REMOVALS.items() if options.verdicts else ():
         if metric in values:
             said, color = _SAID[values[metric]]

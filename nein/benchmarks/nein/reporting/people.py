@@ -88,7 +88,7 @@ def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[Figure]
         raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
     found: list[Figure] = []
     for key, run in ((key, run) for key, run in runs.items() if key in known):
-        if stranger := next((name for name in known[key] if name not in run.index), None):
+        if stranger := next((name for name in known[key] if name not in run.edits), None):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
         for metric in REMOVALS:
             if (entry := figures.estimate(run.of(metric), metric)) is not None:
@@ -141,7 +141,7 @@ def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Fi
     for row in (row for row in rows if row["better"]):
         name, value = row["id"], _SIDES[row["better"]]
         sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
-        sources = {run.label: run.sources[name] for run in sides if run is not None and name in run.index}
+        sources = {run.label: run.sources[name] for run in sides if run is not None and name in run.edits}
         if len(sources) < 2:
             raise UserError(f"The labels are of sample '{name}' of runs that are not here.")
         first, second = sorted(sources)

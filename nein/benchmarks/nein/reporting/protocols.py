@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from nein.benchmarks.nein.figures import read_features
-from nein.benchmarks.nein.runs import NOT_EDITED, RunDir
+from nein.benchmarks.nein.runs import NOT_EDITED, RunDir, ScoreRow
+from nein.metrics import Score
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no
 from nein.reporting.figures import Figure, number
 
@@ -47,13 +48,13 @@ class NoEvidence(ValueError):
     """The record does not hold what the other protocol needs."""
 
 
-def verdict(metric: str, row: Mapping[str, Any], quirks: Collection[str] = ()) -> float | None:
-    """The value of a score row with these quirks of the paper; None: unscored. `row`: `reason`, `detail`.
+def verdict(metric: str, row: ScoreRow | Score, quirks: Collection[str] = ()) -> float | None:
+    """The value of a score row with these quirks of the paper; None: unscored.
 
     Raises NoEvidence when the other protocol's questions were not asked (`evidence: own`).
     """
-    detail = row["detail"]
-    if str(row["reason"]).startswith(NOT_EDITED):
+    detail = row.detail
+    if row.reason.startswith(NOT_EDITED):
         return 0.0 if "denominator" in quirks else None
     if metric.startswith("retention_"):
         return _retention(metric.removeprefix("retention_"), detail, quirks) if "before" in detail else None
@@ -100,17 +101,17 @@ def rows(run: RunDir) -> Iterator[Figure]:
     values: dict[tuple[str, str], dict[str, float | None]] = {}
     refused: dict[tuple[str, str], str] = {}
     for row in run.score_rows():
-        moves = MOVES.get(row["metric"], ())
+        moves = MOVES.get(row.metric, ())
         in_protocol = tuple(quirk for quirk in moves if quirk != "denominator")
         sides: dict[str, tuple[str, ...]] = {FIXED: (), **{quirk: (quirk,) for quirk in moves}}
         if len(in_protocol) > 1:
             sides[ALL] = in_protocol
         for side, quirks in sides.items() if moves else ():
-            known = values.setdefault((row["metric"], side), {})
+            known = values.setdefault((row.metric, side), {})
             try:
-                known[row["id"]] = verdict(row["metric"], row, quirks)
+                known[row.id] = verdict(row.metric, row, quirks)
             except NoEvidence as error:
-                refused[row["metric"], side] = f"{error}; score again with evidence: both"
+                refused[row.metric, side] = f"{error}; score again with evidence: both"
     what: dict[str, Any] = {"task": "protocols", "model": run.name, "variant": run.track}
     for metric, quirk in sorted(values, key=lambda key: [*MOVES].index(key[0])):
         if quirk == FIXED:
@@ -124,7 +125,7 @@ def rows(run: RunDir) -> Iterator[Figure]:
             yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
         flips = None if why else sum(fixed[name] != paper[name] for name in fixed)
         yield number(flips, unit="count", statistic="flips", **named)
-    if run.corpus().get("fid", {}).get("value") is not None:
+    if getattr(run.corpus().get("fid"), "value", None) is not None:
         yield from _of_fid(run, **what)
 
 

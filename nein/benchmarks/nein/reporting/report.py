@@ -24,7 +24,7 @@ from nein.benchmarks.nein.reporting import (
     sections,
 )
 from nein.benchmarks.nein.reporting.sample_browser import Browser
-from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RESHAPED, RunDir
+from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RunDir
 from nein.benchmarks.runner import Finished
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
@@ -113,7 +113,7 @@ def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProx
         told, removals, lost = controls.get(run.name), tuple(REMOVALS), None
         if told and run.track == "negative":
             lost = told.table.where(metric=removals).less(run.table.where(metric=removals))
-        found[run.label] = Side(scores, lost, run.corpus())
+        found[run.label] = Side(scores, lost, {name: vars(entry) for name, entry in run.corpus().items()})
     return found
 
 
@@ -181,10 +181,10 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
 
 def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs with a remedy whose pictures are all those of the editor without it."""
-    plain = {run.label: run.edits for run in loaded}
+    plain = {run.label: [*run.edits.values()] for run in loaded}
     for run in loaded:
         mend, name = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
-        if mend and (count := idle(run.edits, plain.get(name, ()))):
+        if mend and (count := idle(plain[run.label], plain.get(name, ()))):
             yield (
                 f"{run.label}: --mend {mend} did not act: all {count} pictures are byte for byte those "
                 f"of {name}. This is not the figure of a remedy that did not help."
@@ -195,7 +195,7 @@ def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs whose pictures came back with another aspect ratio, which metrics of targets do not see."""
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
-        if stretched and (count := sum(RESHAPED in edit for edit in run.edits)):
+        if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
             yield (
                 f"{run.label}: {count} of {len(run.edits)} pictures came back with another aspect ratio and "
                 f"are stretched to the target's size for {', '.join(stretched)}."

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir, why_not
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
 from nein.engine.errors import UserError
@@ -32,7 +33,7 @@ class Browser:
     @classmethod
     def of(cls, loaded: Sequence[RunDir], source: str | None = None, split: str = "val") -> Browser:
         """The samples of the runs; without the data set, pictures of samples and targets are missing."""
-        ids = list(dict.fromkeys(name for run in loaded for name in run.index))
+        ids = list(dict.fromkeys(name for run in loaded for name in run.edits))
         note = ""
         try:
             dataset = loading.reload(loaded[0].about["data"], source, split)
@@ -79,21 +80,21 @@ class Browser:
         for name, thumbnails in zip(self.ids, pictures, strict=True):
             edits = thumbnails[2:] or [none] * len(self.runs)
             first, told = (
-                next(edit for run in runs if (edit := run.edit(name)) is not None)
+                next(edit for run in runs if (edit := run.edits.get(name)) is not None)
                 for runs in (self.runs, self.told)
             )
-            sample, template = self.samples.get(name), told["template"]
+            sample, template = self.samples.get(name), told.template
             caption = f" · caption: {sample.caption}" if sample else ""
             facets = {
-                "Object": first["object"],
-                "Family": first.get("family"),
+                "Object": first.object,
+                "Family": first.family,
                 "Instruction": None if template is None else TEMPLATES[template],
             }
-            why = ["no removal asked" if name in run.index else "not in this run" for run in self.runs]
+            why = ["no removal asked" if name in run.edits else "not in this run" for run in self.runs]
             yield cards.Card(
                 name,
-                told["instruction"],
-                f"source image {first['source_id']} · object: {first['object']}{caption}",
+                told.instruction,
+                f"source image {first.source_id} · object: {first.object}{caption}",
                 {key: [entry] for key, entry in facets.items() if entry},
                 [
                     [_short(of_metric.get(name, words)) for of_metric in of_run]
@@ -105,17 +106,18 @@ class Browser:
 
     def _said(self, run: RunDir, name: str, picture: Thumbnail) -> cards.CardReply:
         """A row of every score: place of the metric, value, then the reason and what the judge said."""
-        edit, rows = run.edit(name), []
+        edit, rows = run.edits.get(name), list[list[Any]]()
         if edit is None:
             return cards.CardReply(picture)
-        seed = f"seed {edit['seed']}" if edit.get("seed", "") != "" else ""
-        parts = [edit["instruction"], seed, why_not(edit) if edit.get("error") else "", edit.get("note")]
+        seed = "" if edit.seed is None else f"seed {edit.seed}"
+        parts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
         for row in run.replies(name):
-            cells, detail = [self.metrics.index(row["metric"]), row["value"]], row["detail"]
+            detail = row.detail
+            cells: list[Any] = [self.metrics.index(row.metric), row.value]
             if detail:
-                cells += row["reason"], {key: detail[key] for key in EVIDENCE if key in detail}
-            elif row["reason"]:
-                cells.append(row["reason"])
+                cells += row.reason, {key: detail[key] for key in EVIDENCE if key in detail}
+            elif row.reason:
+                cells.append(row.reason)
             rows.append(cells)
         return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
 
@@ -126,9 +128,9 @@ class Browser:
         if sample is not None:
             places = [str(sample.sample_path), str(sample.source_path)]
         for run in self.runs:
-            edit = run.edit(name)
-            if edit is None or edit["image"] is None:
-                places.append({"none": why_not(edit) if edit else "not in this run"})
+            edit = run.edits.get(name)
+            if edit is None or edit.image is None:
+                places.append({"none": edit.why_not if edit else "not in this run"})
             else:
                 places.append(str(run.image_path(edit)))
         return places

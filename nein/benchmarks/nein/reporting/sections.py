@@ -9,7 +9,7 @@ from typing import Any
 from nein.benchmarks import controls
 from nein.benchmarks.nein.figures import ALL, ALL_FOUR
 from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
-from nein.benchmarks.nein.runs import REFUSED, REMOVALS, TEMPLATES
+from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES
 from nein.metrics import METRICS
 from nein.reporting import format, labels, plots
 from nein.reporting.figures import Figure
@@ -77,7 +77,7 @@ def results() -> list[Table]:
     parts = (("results_quality", "Image quality"), ("results_presence", "Removal and retention"))
     where = {"task": ("results", "refusals"), "group": ("", ALL)}
     return [
-        Table(key, title, RUN, columns, {**where, "metric": (*_of_presence(bool(by_judge)), REFUSED)})
+        Table(key, title, RUN, columns, {**where, "metric": (*_of_presence(bool(by_judge)), "refused")})
         for by_judge, (key, title) in enumerate(parts)
     ]
 
