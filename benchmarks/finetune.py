@@ -38,8 +38,7 @@ from nein.models.references import resolve
 from nein.train import finetune_ip2p, record
 from nein.train.editor_finetuning.data import load, prepare
 from nein.train.editor_finetuning.model import noise_scheduler
-from nein.train.editor_finetuning.options import parse
-from nein.train.record import memory_gib
+from nein.train.editor_finetuning.options import TuneConfig
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SKIPPED = 0.25  # share of the first steps that is not timed: allocation and warm-up
@@ -122,7 +121,7 @@ def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[fl
     with contextlib.redirect_stderr(io.StringIO()), stopwatch:
         if precompute:
             line += ["--precompute"]
-            pairs = load(parse(line)[0])
+            pairs = load(TuneConfig.from_line(line)[0])
             start = timer()
             finetune_ip2p.main([*line, "--precompute-only"])
             preparation = (timer() - start) / len(pairs.pictures)
@@ -143,7 +142,7 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     """
     device, half = torch.device(options.device), PRECISIONS[options.precision]
     words = ["--data=nano", "--nano-sources=60", "--steps=1", "--target-align=none"]
-    plain, _ = parse([*words, f"--resolution={options.resolution}"])
+    plain, _ = TuneConfig.from_line([*words, f"--resolution={options.resolution}"])
     pairs = load(plain)
     pictures = [prepare(plain, *pairs.pictures[e.pair].read()) for e in pairs.negative]
     pixels = torch.from_numpy(np.stack([np.stack(pair) for pair in pictures])).permute(0, 1, 4, 2, 3)
@@ -220,7 +219,8 @@ def _timer(options: Any) -> Callable[[], float]:
 
 def _memory() -> float | None:
     """GiB of the GPU since the last reset. A process on a CPU only knows its peak since it began: None."""
-    return memory_gib() if torch.cuda.is_available() else None
+    peak = environment.peak_memory().get("device")
+    return peak / 2**30 if peak is not None else None
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from nein.models import editor_choice
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from nein.train.editor_finetuning.options import NANO_RECIPES, parse
+from nein.train.editor_finetuning.options import NANO_RECIPES, TuneConfig
 from nein.train.editor_finetuning.validate import assess, subset, swapped
 from research import generalise
 from research.generalise import BEFORE, Model, check_seeds, command_line
@@ -94,7 +94,7 @@ def models(given: GeneraliseConfig) -> list[Model]:
                 if not (place / "model" / "training.json").is_file():
                     words = ["--recipe", recipe, "--out", str(place), f"--seed={seed}", "--trackers=none"]
                     words += ["--steps", str(given.steps)] if given.steps else []
-                    config, _ = parse(words)
+                    config, _ = TuneConfig.from_line(words)
                     with Session(config) as session:
                         finetune_ip2p.train(config, session)
                 reference = str(place / "model")

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
 from nein.train.clip_finetuning.options import ContrastConfig, spelled  # noqa: E402
 
@@ -28,18 +27,11 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config, dry_run = ContrastConfig.from_line(sys.argv[1:] if argv is None else argv)
-    if dry_run:
-        print(dump(config), end="")
-        return 0
-    run(config)
-    return 0
+    return ContrastConfig.main(run, argv)
 
 
 def run(config: ContrastConfig) -> list[Path]:
     """Trains at every value of alpha; the folders of the models, in that order."""
-    import torch
-
     from nein.train.record import Session
 
     single = len(config.alphas) == 1
@@ -47,13 +39,7 @@ def run(config: ContrastConfig) -> list[Path]:
     with Session(config) as session:
         for alpha in config.alphas:
             variant = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
-            try:
-                models.append(train(variant, session))
-            except torch.OutOfMemoryError:
-                raise UserError(
-                    "The device's memory ran out; lower --batch-size and --questions-per-step, or use "
-                    "--precision bf16. Checkpoints are kept."
-                ) from None
+            models.append(train(variant, session))
             session.forget()
         is_main = session.processes.is_main
     if config.evaluate and is_main:
@@ -118,7 +104,8 @@ def train(config: ContrastConfig, session: Session) -> Path:
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
-    if record.finished and folder.is_dir():
+    if folder.is_dir():
+        record.complete()
         record.say(f"Finished before: {folder}")
         return folder
     if config.warmup >= steps:

@@ -19,32 +19,22 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.config.options import dump  # noqa: E402
 from nein.engine.errors import UserError, exit_with  # noqa: E402
-from nein.train.editor_finetuning.options import TuneConfig, parse  # noqa: E402
+from nein.train.editor_finetuning.options import TuneConfig  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.record import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config, dry_run = parse(sys.argv[1:] if argv is None else argv)
-    if dry_run:
-        print(dump(config), end="")
-        return 0
-    import torch
+    return TuneConfig.main(run, argv)
 
+
+def run(config: TuneConfig) -> None:
     from nein.train.record import Session
 
-    try:
-        with Session(config) as session:
-            train(config, session)
-    except torch.OutOfMemoryError:
-        raise UserError(
-            "The device's memory ran out; lower --micro-batch (the result changes by rounding only), or use "
-            "--gradient-checkpointing, --precision bf16 or --precompute. Checkpoints are kept."
-        ) from None
-    return 0
+    with Session(config) as session:
+        train(config, session)
 
 
 def train(config: TuneConfig, session: Session) -> None:

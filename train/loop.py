@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,8 +60,8 @@ def run(
     # ------------------------------------------------------------------------------------------------ resume
     checkpoints = Checkpoints(config.out_dir, config.keep, state)
     newest = checkpoints.latest()
-    done = checkpoints.restore(newest) if newest is not None else 0
-    record.resume(done, newest)
+    done, loss_sum = checkpoints.restore(newest) if newest is not None else (0, (0.0, 0))
+    record.resume(done, loss_sum, newest)
     world.barrier()
 
     # ------------------------------------------------------------------------------------------------- steps
@@ -70,7 +69,7 @@ def run(
         record.validated(0, validate(0))
     bar = tqdm(total=record.steps, initial=done, desc=title, unit="step", disable=not world.is_main)
     pending: list[tuple[int, torch.Tensor]] = []  # still on the device: reading one at once would stall it
-    with terminable() as stopping, contextlib.closing(bar):
+    with terminable() as arrivals, contextlib.closing(bar):
         for number, inputs in read_ahead(read, range(done, last), config.workers):
             loss, figures = step(number, inputs)
             norm = accelerator.clip_grad_norm_(state.parameters, config.clip or math.inf)
@@ -81,19 +80,15 @@ def run(
                 state.schedule.step()
                 if after is not None:
                     after(number)
-            # --------------------------------------------------------------------------------------- tallies
-            tally = torch.stack([loss, norm.to(loss), loss.new_tensor(float(stopping()))])
+            tally = torch.stack([loss, norm.to(loss), loss.new_tensor(float(bool(arrivals)))])
             pending.append((number, accelerator.reduce(tally, "mean")))
             done = number + 1
             ends, saves = done == last, done % config.save_every == 0
             validates = validate_every and (done % validate_every == 0 or ends)
             logs = done % config.log_every == 0 or ends
             stops = False
-            while len(pending) > (0 if logs or saves or validates else 1):
+            while len(pending) > (0 if logs or saves or validates or stops else 1):
                 stops |= record.tally(*pending.pop(0), checkpoints.latest())
-            while stops and pending:
-                record.tally(*pending.pop(0), checkpoints.latest())
-            # ------------------------------------------------------------------------ log, save and terminate
             if logs:
                 record.log(done, rate, bar, figures, len(skipped))
             bar.update()
@@ -118,26 +113,14 @@ def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[Callable[[], bool]]:
-    """While this lasts SIGTERM is only noted; the value tells whether it has come."""
-    arrivals: list[float] = []
+def terminable() -> Iterator[list[int]]:
+    """While this lasts SIGTERM is only noted, in the list."""
+    arrivals: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: arrivals.append(number))
     try:
-        before = signal.signal(signal.SIGTERM, lambda number, frame: arrivals.append(time.time()))
-    except ValueError:  # not in the main thread, where no signal arrives
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(arrivals)
+        yield arrivals
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-FORMAT = 1
-#: What state.json holds, as far as it is read back.
-_FACTS = {
-    "format": int, "step": int, "loss": [float, float], "schedule": {}, "average_steps?": int,
-    "optimizer": {}, "scaler": ({}, None), "bytes": {},
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -161,12 +144,9 @@ class Checkpoints:
         self._keep, self._state = keep, state
 
     def latest(self) -> Path | None:
-        return max(self._whole(), default=None)
+        return max(self.folder.glob("step-*"), default=None)
 
-    def _whole(self) -> list[Path]:
-        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").is_file())
-
-    def save(self, step: int, loss: Sequence[float] = (0.0, 0.0)) -> Path:
+    def save(self, step: int, loss: tuple[float, int] = (0.0, 0)) -> Path:
         """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
         UserError when there is no room; earlier checkpoints are then untouched. loss: see `Record.loss`."""
         target = self.folder / f"step-{step:08d}"
@@ -177,8 +157,6 @@ class Checkpoints:
                 shutil.rmtree(torn)
             draft.mkdir()
             self._write(step, loss, draft)
-            if target.exists():
-                shutil.rmtree(target)
             draft.replace(target)
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -188,23 +166,20 @@ class Checkpoints:
                 f"The checkpoint at step {step} was not written to '{self.folder}' ({text}), {safe}; "
                 "free some space, or make it writable, and run the same command again."
             ) from None
-        for old in self._whole()[: -self._keep]:
+        for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
             shutil.rmtree(old)
         return target
 
-    def _write(self, step: int, loss: Sequence[float], folder: Path) -> None:
+    def _write(self, step: int, loss: tuple[float, int], folder: Path) -> None:
         state = self._state
-        facts: dict[str, Any] = {"format": FORMAT, "step": step, "loss": list(loss)}
-        facts["schedule"] = state.schedule.state_dict()
+        facts: dict[str, Any] = {"step": step, "loss": loss, "schedule": state.schedule.state_dict()}
         _save(dict(zip(state.names, state.parameters, strict=True)), folder / "weights.safetensors")
         if state.average is not None:
             shadows = dict(zip(state.names, state.average.shadow_params, strict=True))
             _save(shadows, folder / "average.safetensors")
             facts["average_steps"] = state.average.optimization_step
-        if state.modules:
-            tensors = {
-                f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()
-            }
+        tensors = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
+        if tensors:
             _save(tensors, folder / "modules.safetensors")
         tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
         _save(tensors, folder / "optimizer.safetensors")
@@ -212,17 +187,14 @@ class Checkpoints:
         facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
         atomic.write_json(folder / "state.json", facts)
 
-    def restore(self, folder: Path) -> int:
-        """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
-        state = self._state
-        facts = atomic.read_json(folder / "state.json", _FACTS)
-        if facts.get("format") != FORMAT:
-            raise UserError(f"'{folder}' was written by another version; choose another folder for this run.")
+    def restore(self, folder: Path) -> tuple[int, tuple[float, int]]:
+        """Puts everything back as `save` met it; returns the number of steps done, and its `loss`. Raises
+        UserError."""
+        state, facts = self._state, atomic.read_json(folder / "state.json", {"step": int, "bytes": {}})
         for name, size in facts["bytes"].items():
-            file = folder / name
-            if not file.is_file() or file.stat().st_size != size:
+            if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(
-                    f"'{file}' is damaged; remove '{folder}' to go on from the checkpoint before it."
+                    f"'{folder / name}' is damaged; remove '{folder}' to go on from the checkpoint before it."
                 )
         weights = load_file(folder / "weights.safetensors")
         if set(weights) != set(state.names):
@@ -251,7 +223,7 @@ class Checkpoints:
         state.schedule.load_state_dict(facts["schedule"])
         if state.scaler is not None and facts["scaler"] is not None:
             state.scaler.load_state_dict(facts["scaler"])
-        return int(facts["step"])
+        return facts["step"], (facts["loss"][0], facts["loss"][1])
 
 
 def _plain(optimizer: Any) -> Any:

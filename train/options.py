@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -30,12 +31,8 @@ def setting(default: Any, text: str, group: str) -> Any:
 class RunOptions(TrackerOptions):
     """What `Session`, `Record` and `loop.run` read of every run."""
 
-    #: What to do where the folder holds another run, and where the loss is not finite.
-    ANOTHER: ClassVar[str] = "choose another --out, or --overwrite to discard it"
-    CALMER: ClassVar[str] = (
-        "Try a lower --learning-rate, a longer --warmup, --clip 1, or --precision bf16 or fp32, in another "
-        "--out."
-    )
+    #: What to do where memory runs out.
+    SMALLER: ClassVar[str] = "lower --batch-size"
 
     base: str
     batch_size: PositiveInt
@@ -97,6 +94,16 @@ class Learning(RunOptions):
         config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
         config._set_length(argv)
         return config, dry_run
+
+    @classmethod
+    def main(cls, run: Callable[[Any], object], argv: Sequence[str] | None) -> int:
+        """Runs a command line, by default the process's; `--dry-run` prints the options. Raises UserError."""
+        config, dry_run = cls.from_line(sys.argv[1:] if argv is None else argv)
+        if dry_run:
+            print(options.dump(config), end="")
+        else:
+            run(config)
+        return 0
 
     def _set_length(self, argv: Sequence[str]) -> None:
         """Forgets --steps or --epochs where a stronger source names the other one: the command line, then the

@@ -7,35 +7,34 @@ OUT/validation.jsonl    a line per validation
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
-from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, INCOMPLETE, first_difference
+from nein.engine.folder import COMPLETE, Folder
 from nein.engine.machine import Processes
+from nein.engine.run import locked
 from nein.reporting import tracking
 from nein.train.options import RunOptions
 
-FORMAT = 1
-MANIFEST, LOG, VALIDATION = "manifest.json", "log.jsonl", "validation.jsonl"
-#: What is read back of them; a validation has no seconds.
-_MANIFEST = {"status": str, "identity": {}, "seconds": float, "invocations": list}
-_LINE = {"step": int, "seconds?": float}
+LOG, VALIDATION = "log.jsonl", "validation.jsonl"
+#: Of PyTorch, on any machine there is.
+MOST_THREADS = 4096
+CALMER = (
+    "Try a lower learning rate, a longer warm-up, --clip 1, or --precision bf16 or fp32, in another folder."
+)
 
 
 class Record:
@@ -48,74 +47,48 @@ class Record:
         self.config, self.session, self.steps = config, session, steps
         self._data, self._base_sha256 = dict(data), base_sha256
         self._out = config.out_dir
+        self._folder = Folder(self._out, "a run")
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
-        # Mean of the steps that the log lacks. `tally` gets means over processes: nothing to synchronize.
-        self._loss = MeanMetric(sync_on_compute=False).set_dtype(torch.float64)
-        self._loss.persistent(True)
+        self.losses, self._count = 0.0, 0  # sum and number of the losses that the log lacks
         self._steps = 0  # of these, those of this process
         self._norm = math.nan
         self._last_finite = -1
-        self.finished = False
 
     def open(self) -> None:
-        """Begins or continues the run, or finds it `finished`. Raises UserError for another run."""
+        """Begins or continues the run. Raises UserError for another run."""
         if self.session.processes.is_main:
-            self._write_manifest()
+            identity = {
+                **self.config.identity(),
+                "base weights": self._base_sha256,
+                "data records": self._data["records_sha256"],
+                "images": self._data.get("images"),
+                "total steps": self.steps,
+            }
+            invocation = {
+                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "command": machine.command_line(),
+                "processes": self.session.processes.size,
+                "environment": machine.describe(str(self.session.accelerator.device)),
+            }
+            config = dataclasses.asdict(self.config)
+            self._folder.open(
+                json.loads(json.dumps(identity)),
+                {"config": config, "data": self._data, "invocation": invocation},
+                overwrite=self.config.overwrite,
+                anew=self.config.overwrite,
+            )
         self.session.processes.barrier()
-        self.finished = self._manifest()["status"] == COMPLETE
 
-    def _write_manifest(self) -> None:
-        facts = {
-            **self.config.identity(),
-            "base weights": self._base_sha256,
-            "data records": self._data["records_sha256"],
-            "images": self._data.get("images"),
-            "total steps": self.steps,
-        }
-        identity = json.loads(json.dumps(facts))
-        atomic.remove_drafts(self._out)
-        earlier = self._manifest() if (self._out / MANIFEST).exists() else None
-        difference = first_difference(earlier["identity"], identity) if earlier else None
-        if difference and not self.config.overwrite:
-            raise UserError(f"'{self._out}' holds a run with {difference}; {self.config.ANOTHER}.")
-        if earlier and self.config.overwrite:
-            for name in ("checkpoints", "validation", "model", "tracking"):
-                shutil.rmtree(self._out / name, ignore_errors=True)
-            for name in (MANIFEST, LOG, VALIDATION):
-                (self._out / name).unlink(missing_ok=True)
-            earlier = None
-        invocation = {
-            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "command": machine.command_line(),
-            "processes": self.session.processes.size,
-            "environment": machine.describe(str(self.session.accelerator.device)),
-        }
-        manifest = {
-            "format": FORMAT,
-            "status": earlier["status"] if earlier else INCOMPLETE,
-            "identity": identity,
-            "config": dataclasses.asdict(self.config),
-            "data": self._data,
-            "seconds": earlier["seconds"] if earlier else 0.0,
-            "invocations": [*(earlier["invocations"] if earlier else []), invocation],
-        }
-        atomic.write_json(self._out / MANIFEST, manifest)
-
-    def _manifest(self) -> dict[str, Any]:
-        return atomic.read_json(self._out / MANIFEST, _MANIFEST)
-
-    def resume(self, done: int, checkpoint: Path | None) -> None:
-        """Cuts what was logged after the checkpoint, which stands at `done` steps."""
-        if checkpoint is not None:
-            sums = atomic.read_json(checkpoint / "state.json", {"loss": [float, float]})["loss"]
-            self._loss.mean_value, self._loss.weight = torch.tensor(sums, dtype=torch.float64)
+    def resume(self, done: int, loss: tuple[float, int], checkpoint: Path | None) -> None:
+        """Cuts what was logged after the checkpoint, which stands at `done` steps. loss: as of `losses`."""
+        self.losses, self._count = loss
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
-                rows = [row for row in atomic.whole_lines(self._out / name, _LINE) if row["step"] <= done]
-                atomic.write_lines(self._out / name, iter(rows))
+                rows = [row for row in atomic.whole_lines(self._out / name) if row["step"] <= done]
+                atomic.write_lines(self._out / name, rows)
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
@@ -123,11 +96,11 @@ class Record:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self._out / name
-        return atomic.read_lines(path, _LINE) if path.exists() else []
+        return atomic.read_lines(path) if path.exists() else []
 
     def complete(self) -> None:
-        ends = {"status": COMPLETE, "seconds": round(self.seconds(), 1)}
-        atomic.write_json(self._out / MANIFEST, {**self._manifest(), **ends})
+        if self.session.processes.is_main:
+            self._folder.update(status=COMPLETE)
 
     def facts(self) -> dict[str, Any]:
         """What a model card says about how the model came about."""
@@ -148,6 +121,11 @@ class Record:
         """Spent on the run, earlier parts included."""
         return self._spent + time.perf_counter() - self._began
 
+    @property
+    def loss(self) -> tuple[float, int]:
+        """Sum and number of the losses that the log lacks, for a checkpoint."""
+        return self.losses, self._count
+
     def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
         """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises
         UserError when the loss is not finite."""
@@ -155,40 +133,31 @@ class Record:
         # Under fp16 a gradient may overflow now and then: that step is skipped and the loss scale lowered.
         if not math.isfinite(loss) or (not math.isfinite(norm) and self.config.precision != "fp16"):
             what = "loss" if not math.isfinite(loss) else "gradient"
-            good = "no checkpoint was written"
-            if checkpoint:
-                good = f"the last good checkpoint is '{checkpoint}'"
+            last = f"the last good checkpoint is '{checkpoint}'" if checkpoint else "there is no checkpoint"
             raise UserError(
-                f"The {what} is not finite between steps {self._last_finite + 1} and {step + 1}; {good}. "
-                f"{self.config.CALMER}"
+                f"The {what} is not finite between steps {self._last_finite + 1} and {step + 1}; {last}. "
+                f"{CALMER}"
             )
         self._last_finite, self._norm = step, norm
-        self._loss.update(loss)
+        self.losses, self._count = self.losses + loss, self._count + 1
         self._steps += 1
         return stop > 0
 
-    @property
-    def loss(self) -> tuple[float, float]:
-        """Sum and number of the losses that the log lacks, for a checkpoint."""
-        sums = self._loss.state_dict()
-        return float(sums["mean_value"]), float(sums["weight"])
-
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
-        now = time.perf_counter()
+        now, peaks = time.perf_counter(), machine.peak_memory()
         row = {
             "step": step,
-            "loss": float(self._loss.compute()),
+            "loss": self.losses / self._count,
             **{name: float(value) for name, value in figures.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
             "pairs_per_second": self._steps * self.config.batch_size / max(now - self._since, 1e-9),
-            "memory_gib": memory_gib(),
+            "memory_gib": peaks.get("device", peaks["host"]) / 2**30,
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
-        self._loss.reset()
-        self._steps, self._since = 0, now
+        self.losses, self._count, self._steps, self._since = 0.0, 0, 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
         self._append(LOG, "train", row)
@@ -215,17 +184,7 @@ class Record:
             tqdm.write(sentence, file=sys.stderr)
 
 
-def memory_gib() -> float:
-    """Most memory in use so far: the GPU's where one is in use, else this process's."""
-    peaks = machine.peak_memory()
-    return peaks.get("device", peaks.get("host", 0)) / 2**30
-
-
-#: Of PyTorch, on any machine there is.
-MOST_THREADS = 4096
-
-
-class Session(AbstractContextManager["Session"]):
+class Session(contextlib.ExitStack):
     """The process group of the launcher (one process without one), and the run folder, locked.
 
     Raises UserError for what this machine cannot do, and while another command is at work in the folder.
@@ -234,6 +193,7 @@ class Session(AbstractContextManager["Session"]):
     def __init__(self, config: RunOptions) -> None:
         from accelerate import Accelerator, InitProcessGroupKwargs
 
+        super().__init__()
         machine.tune_process()
         if config.threads is not None:
             if config.threads > MOST_THREADS:
@@ -243,15 +203,15 @@ class Session(AbstractContextManager["Session"]):
         tracking.check(config.trackers)
         if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
             raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU.")
-        self._lock: FileLock | None = None
         self.accelerator: Any = Accelerator(
-            mixed_precision={"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[config.precision],
+            mixed_precision="no" if config.precision == "fp32" else config.precision,
             cpu=config.device == "cpu",
             log_with=list(config.trackers) or None,
             project_dir=config.out,
             # Ranks wait for each other during validation and the making of features.
             kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
         )
+        self.callback(self._end)
         several = self.accelerator.num_processes > 1
         self.processes = Processes(
             rank=self.accelerator.process_index,
@@ -259,13 +219,19 @@ class Session(AbstractContextManager["Session"]):
             local_rank=self.accelerator.local_process_index,
             _state=self.accelerator.state if several else None,
         )
-        try:
-            if self.processes.is_main:
-                self._lock = _lock(config.out_dir)
+        if self.processes.is_main:
+            try:
+                self.enter_context(locked([Folder(config.out_dir)]))
                 machine.say_device(config.device, str(self.accelerator.device))
-        except UserError:
-            self.__exit__()
-            raise
+            except UserError:
+                self.close()
+                raise
+        self._smaller = config.SMALLER
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if isinstance(error, torch.OutOfMemoryError):
+            raise UserError(f"The device's memory ran out; {self._smaller}. Checkpoints are kept.") from None
 
     def forget(self) -> None:
         """Closes the trackers and frees what one run has prepared, so that another may follow."""
@@ -274,30 +240,10 @@ class Session(AbstractContextManager["Session"]):
         self.accelerator.trackers = []
         self.accelerator.free_memory()
 
-    def __exit__(self, *_: object) -> None:
-        """Closes trackers, process group and lock; a later run in this process begins anew."""
+    def _end(self) -> None:
+        """Closes trackers and process group; a later run in this process begins anew."""
         from accelerate.state import AcceleratorState, GradientState
 
         self.accelerator.end_training()
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
-        if self._lock is not None:
-            self._lock.release()
-
-
-def _lock(out: Path) -> FileLock:
-    atomic.make_folder(out)
-    # Not a lock that is a mere file: one that a killed process leaves would be held for ever.
-    lock = FileLock(out / ".lock", fallback_to_soft=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(
-            f"Another command is at work in '{out}'; wait for it, or choose another folder."
-        ) from None
-    except (OSError, NotImplementedError) as error:
-        raise UserError(
-            f"'{out}' lies on a file system that cannot lock files ({error}), so nothing could keep two "
-            "trainings apart; choose a folder on another disk."
-        ) from None
-    return lock

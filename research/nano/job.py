@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -76,9 +76,6 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int) -> float:
 @dataclass(kw_only=True)
 class JobOptions(RunOptions):
     """The options of a job's run."""
-
-    ANOTHER: ClassVar[str] = "use the same settings or another --work folder"
-    CALMER: ClassVar[str] = "Lower the learning rate of its recipe and start again in another --work folder."
 
     base: str = "nothing"
     name: str

@@ -5,13 +5,11 @@ A position counts as in `train.features`. A frozen vision tower's features of th
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
-import json
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,7 @@ log = logging.getLogger(__name__)
 #: Neighbours tried in the place of a picture that cannot be decoded.
 PATIENCE = 100
 BLOCK = 256  # pictures per file of features
+SIZED = 100_000  # pictures, evenly spread, whose files every start looks at
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,6 @@ def load(config: ContrastConfig) -> Corpus:
     from nein.datasets.negbench import drawn
 
     root = Path(config.image_root) if config.image_root else None
-
-    def media(source: str) -> Media:
-        return Drawn(drawn.picture) if is_nano(source) else Files(root, Path(source).parent)
-
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     scenes, seed, words = config.nano_scenes, config.seed, config.wordings
@@ -82,59 +77,51 @@ def load(config: ContrastConfig) -> Corpus:
         )
     if is_nano(config.questions):
         where = world(config.questions)
-        questions = drawn.negmcq("train", scenes, seed, where, words, config.caption_questions)[
-            : config.limit
-        ]
+        questions = drawn.negmcq("train", scenes, seed, where, words, config.caption_questions)
+        questions = questions[: config.limit]
     else:
         questions = listed = table.Questions(Path(config.questions), config.limit)
         if len(listed.options) > 1:
             raise UserError(
-                f"'{config.questions}' has questions with {' and '.join(map(str, listed.options))} "
+                f"'{config.questions}' has questions with {' and '.join(map(str, sorted(listed.options)))} "
                 "options; a batch needs the same number throughout."
             )
-    for name, count, flag in (
+    for name, count, needed in (
         ("pictures with captions", len(captions), config.batch_size),
         ("questions", len(questions), config.questions_per_step),
     ):
-        if count < flag:
+        if count < needed:
             raise UserError(
-                f"A step takes {flag} {name}, but there are {count}; lower --batch-size and "
+                f"A step takes {needed} {name}, but there are {count}; lower --batch-size and "
                 "--questions-per-step."
             )
+    # Where both files are drawn, or in one folder, equal references name one picture.
+    places = [
+        "nano" if is_nano(source) else root or Path(source).parent
+        for source in (config.captions, config.questions)
+    ]
+    media = {place: Drawn(drawn.picture) if place == "nano" else Files(root, Path(place)) for place in places}
+    of_captions, of_questions = (media[place] for place in places)
+    sizes = [
+        where.sizes(record.image for record in records[:: -(-len(records) // SIZED)])
+        for records, where in ((captions, of_captions), (questions, of_questions))
+    ]
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "rows_of_captions": len(captions),
         "rows_without_caption": getattr(captions, "left_out", 0),
         "number_of_questions": len(questions),
-        "records_sha256": hashlib.sha256(
-            json.dumps([_digest(captions), _digest(questions)]).encode()
-        ).hexdigest(),
+        "records_sha256": json_digest({"records": [_digest(captions), _digest(questions)]}),
+        "images": json_digest({"sizes": sizes})[:12],
     }
-    pictures, asked_about = media(config.captions), media(config.questions)
-    parts = ((captions, pictures), (questions, asked_about))
-    sizes = [of.sizes(record.image for record in _some(records)) for records, of in parts]
-    facts["images"] = json_digest({"sizes": sizes})[:12]
-    drawn_too = is_nano(config.captions), is_nano(config.questions)
-    shared = all(drawn_too) or (
-        not any(drawn_too)
-        and (root is not None or Path(config.captions).parent == Path(config.questions).parent)
-    )
-    return Corpus(captions, questions, pictures, pictures if shared else asked_about, facts)
-
-
-def _some(records: Sequence[Any]) -> Iterator[Any]:
-    """At most 100,000, evenly spread: every start looks at their files."""
-    return (records[index] for index in range(0, len(records), -(-len(records) // 100_000)))
+    return Corpus(captions, questions, of_captions, of_questions, facts)
 
 
 def _digest(records: Sequence[Any]) -> str:
     if isinstance(records, table.Table):
         return records.sha256
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(repr(dataclasses.astuple(record)).encode())
-    return digest.hexdigest()
+    return hashlib.sha256("".join(map(repr, records)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class ContrastConfig(Learning):
 
     PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
+    SMALLER = "lower --batch-size and --questions-per-step, or use --precision bf16"
     presets = "train/clip-"
     preset_names = ("nano", "varied", "paper")
 

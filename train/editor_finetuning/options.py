@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -29,6 +29,10 @@ class TuneConfig(Learning):
 
     PROG = "train/finetune_ip2p.py"
     DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
+    SMALLER = (
+        "lower --micro-batch (the result changes by rounding only), or use --gradient-checkpointing, "
+        "--precision bf16 or --precompute"
+    )
     presets = "train/"
     preset_option = "recipe"
     preset_names = RECIPES
@@ -153,9 +157,8 @@ class TuneConfig(Learning):
         )
         return [*base, *needs.of_data(self.data), *judged.needs()]
 
-
-def parse(argv: Sequence[str]) -> tuple[TuneConfig, bool]:
-    """The options of a command line, see `Learning.from_line`."""
-    if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
-        argv = ["--recipe", "nano", *argv]
-    return TuneConfig.from_line(argv)
+    @classmethod
+    def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
+        if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
+            argv = ["--recipe", "nano", *argv]
+        return super().from_line(argv)

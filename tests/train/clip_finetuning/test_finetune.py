@@ -183,7 +183,7 @@ def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_
         run = tune(out=tmp_path / f"skip-{trainable}", trainable=trainable, unreadable="skip", **given)
         assert logged(run, "skipped")[-1] == 1
     write_png(broken, drawn.picture(items[0].image))
-    with pytest.raises(UserError, match="holds a run with images"):
+    with pytest.raises(UserError, match="holds a run made with images"):
         tune(out=run, trainable="text", unreadable="skip", **given)
 
 

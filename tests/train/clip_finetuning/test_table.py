@@ -22,11 +22,6 @@ from tests.train.runs import logged
 TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra\u00dfe", "a\r\nb"]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
-
-
 def write(folder, count, root=""):
     items = [
         RetrievalItem(f"{k}", f"{root}{k}.png", (TEXTS[k % len(TEXTS)], f"caption {k}")) for k in range(count)
@@ -52,7 +47,7 @@ def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_pa
     for one, other in zip(asked[3:9], every[3:9], strict=True):
         assert (one.id, one.image, one.correct) == (other.id, other.image, other.correct)
         assert [o.text for o in one.options] == [o.text for o in other.options]
-    assert asked.options == [4]
+    assert asked.options == {4}
     with pytest.raises(IndexError):
         asked[13]
 
@@ -141,17 +136,6 @@ def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_look
         table.Captions(tmp_path / "nowhere.csv")
     with pytest.raises(UserError, match="no column 'filepath'"):
         table.Captions(questions)
-
-
-def test_a_file_is_read_anew_when_it_has_changed(tmp_path):
-    captions, _ = write(tmp_path, 5)
-    first = table.Captions(captions)
-    assert table.Captions(captions).sha256 == first.sha256
-    write(tmp_path, 6)
-    again = table.Captions(captions)
-    assert len(again) == 6
-    assert again.sha256 != first.sha256
-    assert first[4].captions == again[4].captions  # what was opened before stays what it was
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from nein.nano import data as nano_data
 from nein.train import finetune_ip2p
-from nein.train.editor_finetuning.options import parse
+from nein.train.editor_finetuning.options import TuneConfig
 from tests.editors.tiny import build_pipeline
 from tests.train import runs
 
@@ -71,4 +71,4 @@ def again(whole, tmp_path):
 
 @pytest.fixture
 def config(line):
-    return lambda **options: parse(line(**options))[0]
+    return lambda **options: TuneConfig.from_line(line(**options))[0]

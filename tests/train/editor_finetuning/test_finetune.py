@@ -340,7 +340,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(
 
 
 def test_another_configuration_in_the_same_folder_is_refused(again, tune):
-    with pytest.raises(UserError, match=r"holds a run with learning_rate 0.001, not 0.5"):
+    with pytest.raises(UserError, match=r"holds a run made with learning_rate 0.001, not 0.5"):
         tune(learning_rate=0.5)
     tune(learning_rate=0.5, steps=1, overwrite=True)
     assert len(logged(again)) == 1
@@ -350,7 +350,7 @@ def test_other_images_under_their_names_are_refused(tune, data):
     tune(data=data, steps=1)
     file = min((data / "nein_train").iterdir())
     Image.new("RGB", (64, 64)).save(file)
-    with pytest.raises(UserError, match="holds a run with images"):
+    with pytest.raises(UserError, match="holds a run made with images"):
         tune(data=data, steps=1)
 
 
