@@ -34,18 +34,14 @@ class Identity(Editor):
 class Solid(Identity):
     """Returns one colour at the size of the picture.
 
-    color  "#rrggbb" or three integers 0..255 (RGB); mid-grey by default.
+    color  "#rrggbb"; mid-grey by default.
     """
 
-    def __init__(self, *, name: str = "solid", color: str | Sequence[int] = "#808080") -> None:
+    def __init__(self, *, name: str = "solid", color: str = "#808080") -> None:
         super().__init__(name=name)
-        parts: Any = color
-        if isinstance(color, str) and re.fullmatch("#?[0-9a-fA-F]{6}", color):
-            parts = bytes.fromhex(color.removeprefix("#"))
-        whole = isinstance(parts, list | tuple | bytes) and len(parts) == 3
-        if not whole or not all(isinstance(c, int) and 0 <= c <= 255 for c in parts):
-            raise EditorError(f"color is {color!r}; expected '#rrggbb' or three integers from 0 to 255")
-        self.color = [*parts]
+        if not re.fullmatch("#[0-9a-fA-F]{6}", str(color)):
+            raise EditorError(f"color is {color!r}; expected '#rrggbb'")
+        self.color = [*bytes.fromhex(color[1:])]
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "color": self.color}

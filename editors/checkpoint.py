@@ -41,7 +41,7 @@ from nein.editors import lora
 from nein.editors.base import EditorError, check_channels
 from nein.editors.presets import DEFAULT_CONFIG
 from nein.editors.sampling import euler_ancestral
-from nein.loading.errors import UserError, message
+from nein.loading.errors import MODEL_ERRORS, UserError, message
 from nein.loading.references import expanded, is_local, parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.loading.weights import check_loaded, read_checkpoint
@@ -49,18 +49,21 @@ from nein.loading.weights import check_loaded, read_checkpoint
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
 CONFIG_FILES = ("unet/config.json", "vae/config.json", "text_encoder/config.json", "tokenizer", "scheduler")
 _COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
-_WEIGHTS: dict[str, Any] = {
-    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
-}  # fmt: skip
+_WEIGHTS: dict[str, Any] = {"unet": UNet2DConditionModel, "vae": AutoencoderKL}
+_WEIGHTS["text_encoder"] = CLIPTextModel
 #: The two matrices of a module of LoRA, as peft, diffusers and kohya name them.
 _HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
 # What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
-LOAD_ERRORS = (
-    OSError, ValueError, RuntimeError, LookupError, ArithmeticError, TypeError, AttributeError, ImportError,
-    SafetensorError, pickle.UnpicklingError, StrictDataclassError,
-)  # fmt: skip
+LOAD_ERRORS: tuple[type[Exception], ...] = (
+    *MODEL_ERRORS,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ImportError,
+)
+LOAD_ERRORS += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
 
 logger = logging.getLogger(__name__)
 
@@ -179,9 +182,13 @@ def _read(
             for part, cls in _WEIGHTS.items()
         }
         pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            source, revision=revision, use_safetensors=use_safetensors, safety_checker=None,
-            requires_safety_checker=False, feature_extractor=None, image_encoder=None, **parts,
-        )  # fmt: skip
+            source,
+            revision=revision,
+            use_safetensors=use_safetensors,
+            requires_safety_checker=False,
+            **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder")),
+            **parts,
+        )
     except LOAD_ERRORS as error:
         # safetensors may be damaged rather than absent; then this error is the one worth reading.
         absent = "safetensors" in str(error)
@@ -204,18 +211,16 @@ def whole(
     )
     check_loaded(cls, found, checkpoint)
     if others := sorted(found["unexpected_keys"]):
-        logger.warning(
-            "%s has %d weights that its %s does not read, first '%s'",
-            checkpoint, len(others), cls.__name__, others[0],
-        )  # fmt: skip
+        text = "%s has %d weights that its %s does not read, first '%s'"
+        logger.warning(text, checkpoint, len(others), cls.__name__, others[0])
     if issubclass(cls, ModelMixin):
         config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
         if unknown := sorted(cls.extract_init_dict(dict(config))[1]):
+            saved = config.get("_diffusers_version", "of unknown version")
             logger.warning(
-                "%s: %s of diffusers %s does not know %s of its configuration (saved by diffusers %s), and "
-                "leaves it out", checkpoint, cls.__name__, version("diffusers"), ", ".join(unknown),
-                config.get("_diffusers_version", "of unknown version"),
-            )  # fmt: skip
+                f"{checkpoint}: {cls.__name__} of diffusers {version('diffusers')} does not know "
+                f"{', '.join(unknown)} of its configuration (saved by diffusers {saved}), and leaves it out"
+            )
     return model
 
 

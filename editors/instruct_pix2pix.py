@@ -201,9 +201,8 @@ class InstructPix2Pix(Editor):
         worded = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
         if any(request.weights for request, _ in items):
             with self._text_lock:
-                given = torch.stack([
-                    word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items
-                ])  # fmt: skip
+                each = [word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items]
+            given = torch.stack(each)
             rows = [given if words else torch.ones_like(given) for words, _ in self._guidance.branches]
             options["weights"] = torch.cat(rows).to(self._device)
         if items[0][0].guided:

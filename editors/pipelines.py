@@ -362,9 +362,8 @@ def _load(
             get_recipe(name)
             # By diffusers' own conversion; only CosXL is published that way.
             load = getattr(diffusers, name).from_single_file
-            return load(path, config=config, torch_dtype=machine.torch_dtype), {
-                "class": None, "file": file or Path(path).name,
-            }  # fmt: skip
+            published = {"class": None, "file": file or Path(path).name}
+            return load(path, config=config, torch_dtype=machine.torch_dtype), published
         modular = (name or "").endswith("ModularPipeline")
         kind = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
         index = kind.load_config(source, revision=revision)

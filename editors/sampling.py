@@ -40,11 +40,10 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 def effective_config(scheduler: Any) -> dict[str, Any]:
     """The scheduler's class and the settings it uses."""
     names = (
-        "num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas", "prediction_type",
-        "timestep_spacing", "steps_offset", "rescale_betas_zero_snr", "algorithm_type", "solver_order",
-        "final_sigmas_type",
-    )  # fmt: skip
-    settings = {name: scheduler.config[name] for name in names if name in scheduler.config}
+        "num_train_timesteps beta_start beta_end beta_schedule trained_betas prediction_type "
+        "timestep_spacing steps_offset rescale_betas_zero_snr algorithm_type solver_order final_sigmas_type"
+    )
+    settings = {name: scheduler.config[name] for name in names.split() if name in scheduler.config}
     return {"class": type(scheduler).__name__, **settings}
 
 
@@ -325,15 +324,12 @@ class JointGuidance:
         # (B, tokens, heads, width) -> prompt, negative prompt and image, each (B, heads, tokens, width)
         queries, keys, values = (part.transpose(1, 2).split(lengths, 2) for part in (query, key, value))
         prompt, negative, image = zip(keys, values, strict=True)
-        output = torch.cat([
-            attend(queries[0], prompt, image),
-            attend(queries[1], negative, image),
-            self._rule(queries[2], prompt, negative, image),
-        ], 1)  # fmt: skip
+        texts = [attend(queries[0], prompt, image), attend(queries[1], negative, image)]
+        output = torch.cat([*texts, self._rule(queries[2], prompt, negative, image)], 1)
         if encoder_hidden_states is None:
             return output
-        texts, pictures = output.split([sum(self._texts), lengths[2]], 1)
-        return attn.to_out[1](attn.to_out[0](pictures)), attn.to_add_out(texts)
+        both, pictures = output.split([sum(self._texts), lengths[2]], 1)
+        return attn.to_out[1](attn.to_out[0](pictures)), attn.to_add_out(both)
 
 
 class Processor:

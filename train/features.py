@@ -137,16 +137,17 @@ class FeatureFiles:
 
 
 class Passes:
-    """Which thing stands at a position: all in a new order before any comes again. Threads may share one.
+    """Which of `count` things stands at a position: the first `length` of a new order in every pass, by the
+    name of the stream and the seed. Threads may share one."""
 
-    length    Positions that a pass takes.
-    shuffled  Number of a pass -> at least `length` things, in its order.
-    """
-
-    def __init__(self, length: int, shuffled: Callable[[int], np.ndarray]) -> None:
-        self.length = length
+    def __init__(self, count: int, length: int, name: str, seed: int) -> None:
+        self.count, self.length, self.name, self.seed = count, length, name, seed
         # Threads reading ahead may still be in the pass before.
-        self._shuffled = functools.lru_cache(2)(shuffled)
+        self._shuffled = functools.lru_cache(2)(self._shuffle)
+
+    def _shuffle(self, number: int) -> np.ndarray:
+        drawing = np.random.default_rng(sample_seed(self.seed, f"{self.name}/{number}"))
+        return drawing.permutation(self.count)
 
     def at(self, position: int) -> int:
         number, inner = divmod(position, self.length)

@@ -81,8 +81,6 @@ def train(config: TuneConfig, session: Session) -> None:
     if config.precompute or config.precompute_only:
         features = Features(config, pairs, base.pipeline)
         features.make(encoder, world)
-        if config.unreadable == "stop":
-            features.check(f"The data set '{config.data}'")
         encoder = None  # its memory is the UNet's from here on
         if config.precompute_only:
             record.say(f"Features: {features.folder}")
@@ -138,9 +136,7 @@ def train(config: TuneConfig, session: Session) -> None:
         read=read,
         step=learn,
         after=lambda step: average.step(parameters) if average is not None else None,
-        validate=lambda step: validation.run(
-            step, accelerator.unwrap_model(network), average, scheduler, scaling
-        ),
+        validate=lambda step: validation.run(step, accelerator.unwrap_model(network), average),
         validate_every=config.validate_every,
         skipped=loader.skipped,
     )

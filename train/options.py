@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
@@ -92,7 +90,13 @@ class Learning(RunOptions):
     def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
         """The options of a command line, and whether `--dry-run` was given. Raises UserError."""
         config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
-        config._set_length(argv)
+        words = {word.partition("=")[0] for word in argv}
+        for name, other in (("--steps", "epochs"), ("--epochs", "steps")):
+            if words & {"--steps", "--epochs"} == {name}:  # it takes the place of what a preset says
+                setattr(config, other, None)
+        if (config.epochs is None) == (config.steps is None):
+            brings = cls.preset_option
+            raise UserError(f"Say either --epochs or --steps, not both (a --{brings} brings one of them).")
         return config, dry_run
 
     @classmethod
@@ -104,20 +108,3 @@ class Learning(RunOptions):
         else:
             run(config)
         return 0
-
-    def _set_length(self, argv: Sequence[str]) -> None:
-        """Forgets --steps or --epochs where a stronger source names the other one: the command line, then the
-        last configuration file, ... Raises UserError unless exactly one is left."""
-        reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        reader.add_argument("--config", action="append", type=Path, default=[])
-        files = [yaml.safe_load(file.read_text()) for file in reader.parse_known_args(argv)[0].config]
-        words = {word.partition("=")[0].removeprefix("--"): word for word in argv}
-        for source in (words, *reversed(files)):
-            named = [name for name in ("steps", "epochs") if source.get(name) is not None]
-            if len(named) == 1:
-                setattr(self, "epochs" if named == ["steps"] else "steps", None)
-            if named:
-                break
-        if (self.epochs is None) == (self.steps is None):
-            brings = self.preset_option
-            raise UserError(f"Say either --epochs or --steps, not both (a --{brings} brings one of them).")

@@ -37,6 +37,10 @@ CALMER = (
 )
 
 
+class RunFolder(Folder):
+    content_name = "a run"
+
+
 class Record:
     """What one run writes about itself, in the main process. Its identity: options, data (with
     `records_sha256`), the weights at the beginning, and the steps of the whole run."""
@@ -47,7 +51,7 @@ class Record:
         self.config, self.session, self.steps = config, session, steps
         self._data, self._base_sha256 = dict(data), base_sha256
         self._out = config.out_dir
-        self._folder = Folder(self._out, "a run")
+        self._folder = RunFolder(self._out)
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
         self.losses, self._count = 0.0, 0  # sum and number of the losses that the log lacks

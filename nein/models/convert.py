@@ -36,16 +36,7 @@ class ConvertConfig(Options):
 
 def run(options: ConvertConfig) -> None:
     """The command. Raises UserError or EditorError."""
-    folder = convert(options.source, options.folder, ema=options.ema, config=options.base)
-    origin = json.loads((folder / "origin.json").read_text(encoding="utf-8"))
-    sets = {
-        True: "averaged (EMA)",
-        False: "trained, not averaged (non-EMA)",
-        None: "the only ones in the file",
-    }
-    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {sets[origin['ema']]}.")
-    if origin["left_out"]:
-        print(f"Not read: {', '.join(origin['left_out'])}.")
+    convert(options.source, options.folder, ema=options.ema, config=options.base)
 
 
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
@@ -75,4 +66,8 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         if config is not None and Path(config).exists():
             facts["config"] = Path(config).name  # a path means nothing on another machine
         (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    sets = {True: "averaged (EMA)", False: "trained, not averaged (non-EMA)", None: "the file's only ones"}
+    print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {sets[origin['ema']]}.")
+    if origin["left_out"]:
+        print(f"Not read: {', '.join(origin['left_out'])}.")
     return folder

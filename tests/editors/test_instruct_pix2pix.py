@@ -149,22 +149,6 @@ def test_truncation_is_half_a_level_darker_and_named(tiny_editor, requests_of):
 
 
 @pytest.mark.parametrize(
-    "options, size, expected",
-    [
-        ({}, (90, 100), (64, 64)),
-        ({"resize": "squash", "resolution": 32}, (90, 100), (32, 32)),
-    ],
-)
-def test_output_has_the_resized_size_and_resolution_defaults_to_the_checkpoints(
-    options, size, expected, tiny_editor, picture
-):
-    editor = tiny_editor(**options)
-    result = editor.edit([EditRequest("a", picture(0, *size), "Remove the cat.", 0)])[0]
-    assert result.image.shape == (*expected, 3)
-    assert editor.describe()["resolution"] == options.get("resolution", 64)
-
-
-@pytest.mark.parametrize(
     "options, size, sentence",
     [
         ({}, (4, 900), "is 900 x 4 and would be enlarged to 14400 x 64"),

@@ -256,17 +256,6 @@ def test_attention_is_guided_and_as_before_afterwards(name, build, request_of):
     np.testing.assert_array_equal(image_of(editor, plain), before)
 
 
-def test_every_recipe_has_a_row_with_its_arguments():
-    rows = {row.pipeline: row.options() for row in PRESETS.values() if row.pipeline}
-    assert set(rows) == set(RECIPES)
-    for name, options in rows.items():
-        recipe = RECIPES[name]
-        assert recipe.output
-        assert ("guidance_scale" in options) == bool(recipe.guidance)
-        assert ("image_guidance_scale" in options) == bool(recipe.image_guidance)
-        assert ("resolution" in options) == bool(recipe.size or recipe.resolution)
-
-
 def test_kontext_sizes_are_the_librarys():
     module = importlib.import_module("diffusers.pipelines.flux.pipeline_flux_kontext")
     for width, height in module.PREFERRED_KONTEXT_RESOLUTIONS:

@@ -171,7 +171,7 @@ def test_a_killed_run_goes_on_bit_for_bit_and_a_state_of_other_settings_is_refus
         run(made_job(0, kill_at=3), "killed")
     again = run(made_job(99), "killed")  # other initial weights: all must come from the state
     assert all(map(torch.equal, whole, again))
-    with pytest.raises(UserError, match="another --work folder"):
+    with pytest.raises(UserError, match="holds a run made with batch_size"):
         run(made_job(0, batch=7), "whole")
 
 

@@ -5,7 +5,6 @@ A position counts as in `train.features`. A frozen vision tower's features of th
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 import random
@@ -211,15 +210,10 @@ class Reader:
         # By paper the loaders go on after a share of a pass.
         of_pass = float(config.epoch_share) if config.protocol == "fixed" else 1.0
         self.passes = [
-            Passes(max(1, int(len(records) * of_pass)), functools.partial(self._order, part))
-            for part, (records, _) in enumerate(corpus.parts)
+            Passes(len(records), max(1, int(len(records) * of_pass)), name, config.seed)
+            for name, (records, _) in zip(("captions", "questions"), corpus.parts, strict=True)
         ]
         self._sizes = (config.batch_size if alpha > 0 else 0, config.questions_per_step if alpha < 1 else 0)
-
-    def _order(self, part: int, number: int) -> np.ndarray:
-        name = f"{('captions', 'questions')[part]}/{number}"
-        rng = np.random.default_rng(sample_seed(self._config.seed, name))
-        return rng.permutation(len(self._corpus.parts[part][0]))
 
     def read(self, step: int, rank: int, size: int) -> Members:
         """Of process `rank` of `size`: its contiguous part of both batches of the step."""

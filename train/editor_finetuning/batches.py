@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from accelerate.utils import send_to_device
 from nein.editors.checkpoint import content_hash, quiet
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
-from nein.engine.errors import Problems, UserError
+from nein.engine.errors import UserError
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes
 from nein.loading.digests import json_digest, torch_dtype
@@ -143,18 +142,6 @@ class Features:
         self._pictures.make(pictures, processes, ahead=self._config.workers)
         self._texts.make(sentences, processes)
 
-    def check(self, where: str) -> None:
-        """Raises a UserError that names every pair without features."""
-        pairs, problems = list(self._rows), Problems()
-        for row, reason in self._pictures.unreadable.items():
-            problems.add("unreadable pair", f"{self._pairs.pictures[pairs[row]].name}: {reason}")
-        try:
-            problems.raise_if_any(where)
-        except UserError as error:
-            raise UserError(
-                f"{error}\nLeave them out with --exclude ID,ID, or say --unreadable skip."
-            ) from None
-
     def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
         """`condition`, `mean`, `logvar`, each (C, h, w) float32 on the CPU. Raises ImageError."""
         row, view = self._rows[pair], int(flip)
@@ -178,21 +165,16 @@ class Order:
     over negative or affirmative examples shuffles them anew."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
-        self._streams = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._share = round(mix * PARTS) if pairs.affirmative else 0
-
-        def shuffled(name: str, number: int) -> np.ndarray:
-            drawing = np.random.default_rng(sample_seed(seed, f"order/{name}/{number}"))
-            return drawing.permutation(len(self._streams[name]))
-
+        self._examples = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._passes = {
-            name: Passes(len(examples), functools.partial(shuffled, name))
-            for name, examples in self._streams.items()
+            name: Passes(len(examples), len(examples), f"order/{name}", seed)
+            for name, examples in self._examples.items()
         }
 
     def length(self, epochs: float) -> int:
         """Positions that `epochs` passes over the negative examples take."""
-        wanted = int(np.ceil(epochs * len(self._streams["negative"])))
+        wanted = int(np.ceil(epochs * len(self._examples["negative"])))
         return -(-wanted * PARTS // (PARTS - self._share))
 
     def example(self, position: int, shift: int = 0) -> Example:
@@ -200,7 +182,7 @@ class Order:
         before = position * self._share // PARTS  # affirmative examples
         affirmative = (position + 1) * self._share // PARTS > before
         name, number = ("affirmative", before) if affirmative else ("negative", position - before)
-        examples: Sequence[Example] = self._streams[name]
+        examples = self._examples[name]
         return examples[(self._passes[name].at(number) + shift) % len(examples)]
 
 

@@ -23,9 +23,8 @@ from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_
 from nein.nano.sentences import names, plural
 from nein.wording.families import indefinite
 
-EDITS = {
-    "remove": 30.0, "add": 26.0, "double": 16.0, "keep": 11.0, "replace": 8.0, "recolour": 4.0, "scenery": 5.0
-}  # fmt: skip
+KINDS = ("remove", "add", "double", "keep", "replace", "recolour", "scenery")
+EDITS = dict(zip(KINDS, (30.0, 26.0, 16.0, 11.0, 8.0, 4.0, 5.0), strict=True))
 #: After the base, which knows what is meant: more of what is hard, which is to draw.
 DRAW = {**EDITS, "add": 36.0, "remove": 24.0, "keep": 8.0, "scenery": 3.0}
 CLEAN = {**DRAW, "scenery": 0.0}
@@ -37,34 +36,37 @@ MIXTURES: dict[str, tuple[dict[str, float], str]] = {
     "hqedit": ({**DRAW, "scenery": 12.0}, "rerendered"),
     "instructdiffusion": ({**CLEAN, "mark": 20.0, "restore": 8.0}, "clean"),
 }
-ADD = (
-    "add {a}", "add {a} to the image", "add {a} to the scene", "put {a} in the image", "put {a} there",
-    "insert {a}", "place {a} in the scene", "draw {a}", "let there be {a}", "include {a}",
-    "give the scene {a}", "make {a} appear", "i want {a} in the image", "add one more {n}", "add the {n}",
-)  # fmt: skip
-DESCRIBE = (
-    "the image has {a}", "the image has any {n}", "the image contains {a}", "there is {a} in the image",
-    "there is {a}", "a scene with {a}", "an image with {a}", "{a} is part of the scene", "{a} in the image",
-    "{a} can be seen in the image", "the image shows {a}", "a picture of {a}", "{a} is in the image",
-    "the image includes {a}", "the {n} is in the scene", "{n} in the image", "a single {n}", "{n}",
-    "the image should have {a}", "the image can have {a}", "the image does have {a}",
-    "{a} is present in the image", "the presence of {a} in the image", "{a} is here",
-    "{n} is part of the image", "the scene has some {p}",
-)  # fmt: skip
-REMOVE = (
-    "remove the {n}", "remove {a}", "remove the {n} from the image", "delete the {n}", "take away the {n}",
-    "take the {n} away", "erase the {n}", "get rid of the {n}", "cut out the {n}", "make the {n} disappear",
-    "wipe the {n} out", "clear the {n} away", "remove {n}", "drop the {n}",
-)  # fmt: skip
-REPLACE = (
-    "replace the {n} with {b}", "turn the {n} into {b}", "change the {n} to {b}", "swap the {n} for {b}",
-    "exchange the {n} for {b}", "make the {n} {b}",
-)  # fmt: skip
-RECOLOUR = (
-    "make the {n} {c}",
-    "turn the {n} {c}",
-    "change the colour of the {n} to {c}",
-    "paint the {n} {c}",
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    return tuple(text.split(" | "))
+
+
+ADD = _forms(
+    "add {a} | add {a} to the image | add {a} to the scene | put {a} in the image | put {a} there | "
+    "insert {a} | place {a} in the scene | draw {a} | let there be {a} | include {a} | "
+    "give the scene {a} | make {a} appear | i want {a} in the image | add one more {n} | add the {n}"
+)
+DESCRIBE = _forms(
+    "the image has {a} | the image has any {n} | the image contains {a} | there is {a} in the image | "
+    "there is {a} | a scene with {a} | an image with {a} | {a} is part of the scene | {a} in the image | "
+    "{a} can be seen in the image | the image shows {a} | a picture of {a} | {a} is in the image | "
+    "the image includes {a} | the {n} is in the scene | {n} in the image | a single {n} | {n} | "
+    "the image should have {a} | the image can have {a} | the image does have {a} | "
+    "{a} is present in the image | the presence of {a} in the image | {a} is here | "
+    "{n} is part of the image | the scene has some {p}"
+)
+REMOVE = _forms(
+    "remove the {n} | remove {a} | remove the {n} from the image | delete the {n} | take away the {n} | "
+    "take the {n} away | erase the {n} | get rid of the {n} | cut out the {n} | make the {n} disappear | "
+    "wipe the {n} out | clear the {n} away | remove {n} | drop the {n}"
+)
+REPLACE = _forms(
+    "replace the {n} with {b} | turn the {n} into {b} | change the {n} to {b} | swap the {n} for {b} | "
+    "exchange the {n} for {b} | make the {n} {b}"
+)
+RECOLOUR = _forms(
+    "make the {n} {c} | turn the {n} {c} | change the colour of the {n} to {c} | paint the {n} {c}"
 )
 SCENERY = {
     "meadow": ("put the scene in a meadow", "change the background to a green field"),
@@ -79,9 +81,7 @@ SCENERY = {
 MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")
 RESTORE = ("clean up the image", "sharpen the image", "restore the image", "take the noise away")
 #: Words people strew in; they teach an editor to read past what it has no use for.
-FILLERS = (
-    "please", "now", "just", "really", "also", "again", "then", "somewhere", "here", "simply", "quickly",
-)  # fmt: skip
+FILLERS = _forms("please | now | just | really | also | again | then | somewhere | here | simply | quickly")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Validation on a fixed subset: the benchmark's own editing and scoring, a loss at fixed noise, and a grid.
+"""Validation on a fixed subset: the benchmark's own editing and scoring, and a grid.
 
 Works on a copy of the weights and draws from generators of its own, so training goes on undisturbed.
 """
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import send_to_device
 
 from nein import editors
 from nein.benchmarks.nein import figures, score
@@ -27,20 +26,16 @@ from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
-from nein.engine import images
-from nein.engine.blocks import Blocks, sample_seed
+from nein.engine.blocks import Blocks
 from nein.engine.folder import COMPLETE
 from nein.engine.machine import Processes
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step
 from nein.reporting import figures as frames
-from nein.train.editor_finetuning.batches import Batch, Encoder, changed
-from nein.train.editor_finetuning.data import prepare
-from nein.train.editor_finetuning.model import averaged_copy, losses
+from nein.train.editor_finetuning.model import averaged_copy
 from nein.train.editor_finetuning.options import TuneConfig
 
 TRACKS = ("negative", "add")
-LOSS_TIMESTEPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # as fractions of the training timesteps
 GRID_ROWS, GRID_STEPS = 6, 4
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -120,7 +115,6 @@ class Validation:
         self, config: TuneConfig, processes: Processes, device: torch.device, base: LoadedPipeline
     ) -> None:
         self._config, self._processes, self._device, self._base = config, processes, device, base
-        self._loss_batches: list[Batch] = []
         if not config.validate_every:
             return
         # Anything wrong with the data shows now and not after hours of training.
@@ -134,14 +128,10 @@ class Validation:
         if processes.is_main:
             score.check_references(config.validation_metrics, self._eval)
 
-    def run(
-        self, step: int, unet: Any, average: Any, scheduler: Any, scaling_factor: float
-    ) -> dict[str, float]:
+    def run(self, step: int, unet: Any, average: Any) -> dict[str, float]:
         """Figures by name (main process; others get none). Writes OUT/validation."""
         twin = averaged_copy(unet, average)
         values: dict[str, float] = {}
-        if self._processes.is_main:
-            values["loss"] = self._loss(twin, scheduler, scaling_factor)
         editor = self._editor(twin)
         out = self._config.out_dir / "validation"
         slug = f"step-{step:08d}"
@@ -188,37 +178,3 @@ class Validation:
             batch_size=self._eval.batch_size,
             **row.options(),
         )
-
-    @torch.no_grad()
-    def _loss(self, twin: Any, scheduler: Any, scale: float) -> float:
-        """Mean loss over the subset at fixed timesteps and noise, nothing dropped or weighted."""
-        if not self._loss_batches:
-            self._loss_batches = self._fixed_batches(int(scheduler.config.num_train_timesteps))
-        batches = (send_to_device(batch, self._device) for batch in self._loss_batches)
-        each = [losses(twin, batch, scheduler, scaling_factor=scale) for batch in batches]
-        return float(torch.cat(each).mean())
-
-    def _fixed_batches(self, timesteps: int) -> list[Batch]:
-        encoder = Encoder(self._base.pipeline, self._device, torch.float32)
-        batches = []
-        for sample in self._dataset.samples:
-            files = (sample.sample_path, sample.source_path)
-            pictures = torch.from_numpy(np.stack(prepare(self._config, *map(images.decode, files))))
-            mean, logvar = (tensor.cpu() for tensor in encoder.pictures(pictures))
-            count = len(LOSS_TIMESTEPS)
-            generator = torch.Generator().manual_seed(sample_seed(0, f"validation/{sample.id}"))
-            shape = (count, *mean.shape[1:])
-            states = encoder.sentence(sample.negative).cpu()
-            batches.append(
-                Batch(
-                    condition=mean[:1].expand(shape),
-                    mean=mean[1:].expand(shape),
-                    logvar=logvar[1:].expand(shape),
-                    states=states.expand(count, *states.shape),
-                    changed=changed(mean[:1], mean[1:]).expand(count, 1, *shape[2:]),
-                    timestep=torch.tensor([int(t * timesteps) for t in LOSS_TIMESTEPS]),
-                    posterior=torch.randn(shape, generator=generator),
-                    noise=torch.randn(shape, generator=generator),
-                )
-            )
-        return batches

@@ -243,8 +243,7 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune
     assert logged(whole) == logged(watched)
     rows = [json.loads(row) for row in (watched / "validation.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 3, 6]
-    assert all({"step", "loss", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
-    assert rows[0]["loss"] != rows[2]["loss"]
+    assert all({"step", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
     assert (watched / "validation" / "grid.png").read_bytes().startswith(b"\x89PNG")
     scores = scores_in(watched / "validation" / "step-00000006" / "negative")
     l1 = [row["value"] for row in scores if row["metric"] == "l1"]
@@ -325,8 +324,8 @@ def test_a_picture_that_breaks_off_stops_the_run_or_is_replaced(tune, data, tmp_
     run = tune(data=data, steps=12, out=tmp_path / "skip", unreadable="skip")
     last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
     assert last["skipped"] > 0
-    with pytest.raises(UserError, match="unreadable pair"):
-        tune(data=data, out=tmp_path / "pre", precompute=True)
+    with pytest.raises(UserError, match="--exclude NeIn"):
+        tune(data=data, steps=12, out=tmp_path / "pre", precompute=True)
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(tune, tmp_path):
@@ -334,7 +333,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(
         tune(learning_rate=1e30, steps=30, save_every=1, clip=0, ema=0)
     said = str(caught.value)
     assert "not finite between steps" in said
-    assert "--learning-rate" in said
+    assert "a lower learning rate" in said
     kept = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
     assert not kept or str(kept[-1]) in said
 
