@@ -204,10 +204,8 @@ def count_operations(base: str, options: Any) -> float:
     inputs = torch.randn(1, 8, side, side, device=options.device)
     states = torch.randn(1, limit, unet.config.cross_attention_dim, device=options.device)
     step = torch.tensor([1], device=options.device)
-    return (
-        common.count_operations(lambda: unet(inputs, step, states).sample.sum().backward())
-        * options.batch_size
-    )
+    counted = common.count_operations(lambda: unet(inputs, step, states).sample.sum().backward())
+    return counted * options.batch_size
 
 
 def _timer(options: Any) -> Callable[[], float]:
@@ -219,7 +217,7 @@ def _timer(options: Any) -> Callable[[], float]:
 
 def _memory() -> float | None:
     """GiB of the GPU since the last reset. A process on a CPU only knows its peak since it began: None."""
-    peak = environment.peak_memory().get("device")
+    peak = machine.peak_memory().get("device")
     return peak / 2**30 if peak is not None else None
 
 

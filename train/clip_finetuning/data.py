@@ -102,7 +102,7 @@ def load(config: ContrastConfig) -> Corpus:
     media = {place: Drawn(drawn.picture) if place == "nano" else Files(root, Path(place)) for place in places}
     of_captions, of_questions = (media[place] for place in places)
     sizes = [
-        where.sizes(record.image for record in records[:: -(-len(records) // SIZED)])
+        atomic.sizes(where.files(record.image for record in records[:: -(-len(records) // SIZED)]))
         for records, where in ((captions, of_captions), (questions, of_questions))
     ]
     facts = {

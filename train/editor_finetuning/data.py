@@ -74,13 +74,15 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     samples = list(dataset.samples[: config.limit])
     pictures: list[FilePair | DrawnPair] = [FilePair(sample) for sample in samples]
     chosen = _chosen(samples, config)
+    used = [samples[index] for index in chosen]
     if check_images:
-        validate_images([samples[index] for index in chosen], f"The data set '{config.data}'")
+        validate_images(used, f"The data set '{config.data}'")
     negative = [Example(samples[i].id, i, False, samples[i].negative) for i in chosen]
+    files = [path for sample in used for path in (sample.sample_path, sample.source_path)]
     facts = {
         "origin": dict(dataset.origin),
         "records_sha256": records_hash(samples),
-        "images": json_digest({"sizes": _sizes([samples[index] for index in chosen])})[:12],
+        "images": json_digest({"sizes": atomic.sizes(files)})[:12],
         "samples": len(samples),
         "used": len(chosen),
         "hold_out_objects": sorted(config.hold_out_objects),
@@ -102,10 +104,6 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
             affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
     return Pairs(pictures, negative, affirmative, facts)
-
-
-def _sizes(samples: Sequence[Sample]) -> list[int | None]:
-    return atomic.sizes(path for sample in samples for path in (sample.sample_path, sample.source_path))
 
 
 def _dataset(config: TuneConfig) -> Any:
