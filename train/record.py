@@ -25,7 +25,7 @@ from nein.engine import atomic, machine
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 from nein.engine.machine import Processes
-from nein.engine.run import locked
+from nein.engine.run import Executor
 from nein.reporting import tracking
 from nein.train.options import RunOptions
 
@@ -225,7 +225,7 @@ class Session(contextlib.ExitStack):
         )
         if self.processes.is_main:
             try:
-                self.enter_context(locked([Folder(config.out_dir)]))
+                self.enter_context(Executor("cpu", self.processes).locked([Folder(config.out_dir)]))
                 machine.say_device(config.device, str(self.accelerator.device))
             except UserError:
                 self.close()
