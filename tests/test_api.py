@@ -183,18 +183,11 @@ def test_what_is_no_editor_is_refused_in_one_sentence(thing, said):
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"metrics": ["removal_vqua"]}, "'removal_vqua'; did you mean 'removal_vqa'"),
-        ({"batchsize": 3}, "batchsize"),
-        ({"limit": 8, "on": "ray", "device": "cpu"}, "on='ray' computes in other processes, where blur"),
-    ],
-)
-def test_wrong_options_are_refused_as_on_the_command_line(options, said):
-    with pytest.raises(UserError, match=said):
-        nein.evaluate(blur, **options)
+def test_wrong_options_are_refused_as_on_the_command_line():
+    with pytest.raises(UserError, match="Unknown key 'batchsize'; did you mean 'batch_size'"):
+        nein.evaluate(blur, batchsize=3)
+    with pytest.raises(UserError, match="on='ray' computes in other processes, where blur"):
+        nein.evaluate(blur, limit=8, on="ray", device="cpu")
 
 
 def test_a_pipeline_in_memory_edits_as_its_folder_does():

@@ -57,13 +57,24 @@ _EVERY: Mapping[str, Shape] = {
     ],
 }
 _MODEL = {"fingerprint": str}
-_COST = {
-    "blocks": int,
-    "rows": int,
-    "seconds": float,
-    "peak_memory": {"host?": int, "device?": int},
-}
-_NOTE: Shape = {"stages": {}, "usage": {}}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a worker, or all of them, took for a stage."""
+
+    blocks: int
+    rows: int
+    seconds: float
+    peak_memory: dict[str, int]  # "host", "device": bytes
+
+
+@dataclass(frozen=True)
+class Note:
+    """A file of notes/: stage -> cost, model -> what its work has taken."""
+
+    stages: dict[str, Cost]
+    usage: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,9 +129,7 @@ class Folder:
                 f"{family} --help names the commands for it."
             )
         atomic.check(found, {**_EVERY, **self.facts}, f"'{self.manifest_path}'")
-        usage = {
-            f"{kind}-{name}": used for name, note in self._notes() for kind, used in note["usage"].items()
-        }
+        usage = {f"{kind}-{name}": used for name, note in self._notes() for kind, used in note.usage.items()}
         return {
             "invocations": [], **found, "models": self.models(), "usage": usage,
             "spent": spent(self.path),
@@ -217,19 +226,18 @@ class Folder:
     def costs(self) -> dict[str, Row]:
         """Stage -> blocks, rows and seconds of all workers, and the largest peak_memory of one."""
         sums: dict[str, Row] = {}
-        for name, note in self._notes():
-            for stage, cost in note["stages"].items():
-                atomic.check(cost, _COST, f"'{self.path / 'notes' / name}.json'")
+        for _, note in self._notes():
+            for stage, cost in note.stages.items():
                 total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
                 for key in ("blocks", "rows", "seconds"):
-                    total[key] += cost[key]
-                for where, peak in cost["peak_memory"].items():
+                    total[key] += getattr(cost, key)
+                for where, peak in cost.peak_memory.items():
                     total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
         return sums
 
-    def _notes(self) -> Iterator[tuple[str, Row]]:
+    def _notes(self) -> Iterator[tuple[str, Note]]:
         for path in sorted((self.path / "notes").glob("[!.]*.json")):
-            yield path.stem, atomic.read_json(path, _NOTE)
+            yield path.stem, atomic.read_json(path, Note)
 
     # --- blocks ----------------------------------------------------------------------------
 

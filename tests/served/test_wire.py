@@ -62,12 +62,6 @@ def test_a_passing_failure_is_tried_again_and_a_lasting_one_has_a_reason(server,
     assert "gave no answer after 2 attempts" in ask(server, 1, retries=1)[0]
 
 
-def test_a_refused_question_is_not_sent_again(server):
-    server.rule = lambda body, count: (404, {"error": "no such\nmodel"}, {})
-    assert "HTTP 404" in ask(server, 1)[0]
-    assert len(server.requests) == 1
-
-
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_the_server_says_how_long_to_wait_in_seconds_or_by_a_date(server, form):
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
