@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nein.benchmarks import baselines
-from nein.benchmarks.negbench import retrieval, scores, sections, stages
+from nein.benchmarks.negbench import scores, sections, stages
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.engine import atomic
 from nein.metrics.dual import normalise
@@ -53,17 +53,6 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
             assert row["text only@5"] == float(min(places) < 5)
             # Two of sixteen captions are its own: one of them is the first in one of eight.
             assert row["picture only@1"] == pytest.approx(1 / 8)
-
-
-def test_one_ranking_for_all_queries_has_ties_in_the_order_of_the_file():
-    values = np.array([1, 3, 3, 2, 3], dtype=np.float32)
-    owner = np.array([0, 1, 0, 2, 2])
-    ranks = retrieval.alone(values, owner, 4)
-    assert ranks.best[:3].tolist() == [3, 3, 3]
-    assert ranks.better[:3].tolist() == [0, 0, 0]
-    assert (ranks.relevant.tolist(), ranks.tied[:3].tolist()) == ([1, 1, 1, 0], [2, 2, 2])
-    assert ranks.before[:3].tolist() == [1, 0, 2]
-    assert ranks.recall(1, "paper")[:3].tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("model", ["constant", "random"])

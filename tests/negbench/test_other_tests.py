@@ -20,13 +20,10 @@ from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Option, Question
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.images import decode, write_png
+from nein.engine.images import write_png
 from nein.engine.stages import Model
 from nein.models import references
-from nein.nano import scope as drawn_scope
-from nein.nano.scenes import render
 from nein.reporting import figures as frames
-from nein.wording.scope import sentences
 from tests.negbench.conftest import Speaker, evaluate, measured
 
 RETRIEVAL = "naturalbench-pairs"
@@ -257,15 +254,6 @@ def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published):
     assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
     assert asked[3].asked == "Is it true of the picture? The image lacks owl."
     assert right(asked) == ["Yes", "No", "No", "Yes"]
-
-
-def test_drawn_pairs_are_written_with_their_sentences_and_pictures(tmp_path):
-    drawn_scope.write_pairs(tmp_path, "val", 6)
-    rows = json.loads((tmp_path / "scope.json").read_text(encoding="utf-8"))
-    for row, pair in zip(rows, drawn_scope.pairs("val", 6), strict=True):
-        said = sentences(pair.construction, pair.named, pair.depth)
-        assert (row["caption_0"], row["caption_1"]) == said
-        assert (decode(tmp_path / row["image_1"]) == render(pair.scenes[1])).all()
 
 
 def test_what_makes_pairs_difficult_has_a_figure_for_each_level():

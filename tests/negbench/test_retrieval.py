@@ -101,18 +101,6 @@ def test_the_size_of_a_block_decides_no_value(monkeypatch):
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 
 
-def test_memory_is_a_few_numbers_of_a_caption(monkeypatch, peak):
-    pictures, texts = features(0, 300, 64), features(1, 3000, 64)
-    monkeypatch.setattr(retrieval, "SCORES", 2**16)
-
-    def of(count):
-        said, place = np.arange(count) % 3000, np.arange(count) % 300
-        return peak(lambda: retrieval.ranks(texts, pictures, said, np.arange(300), place))
-
-    # A score and four counts of a caption, twice for a moment; all of its scores would be 2,400 bytes.
-    assert (of(33_000) - of(3000)) / 30_000 < 120
-
-
 def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch):
     vectors, rows = features(3, 23), np.array([4, 4, 0, 22, 9, 13, 7])
     monkeypatch.setattr(retrieval, "ROWS", 3)

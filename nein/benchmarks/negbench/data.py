@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import loading
@@ -30,7 +30,8 @@ BLOCKS: Mapping[str, Shape] = {
     SCORES: {"id": str, "scores": ([float], None), **_WHY},
     VERDICTS: {**_FOUND, "absent": (float, None), **_WHY},
 }
-_TEXTS = ("model", "dataset", "title", "preset", "protocol", "kind")
+_SUMMARY: dict[str, Shape] = dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str)
+_SUMMARY |= {"features": (str, None), "limit": (int, None), "row": (str, None)}
 
 
 class ResultsDir(Folder):
@@ -39,12 +40,7 @@ class ResultsDir(Folder):
     benchmark = "negbench"
     row_types = BLOCKS
     facts: ClassVar[Mapping[str, Shape]] = {
-        "summary?": {
-            **dict.fromkeys(_TEXTS, str),
-            "features": (str, None),
-            "limit": (int, None),
-            "row": (str, None),
-        },
+        "summary?": _SUMMARY,
         "data?": {"records_sha256": str},
         "counts?": {f"{what}?": {"count": int, "of": int} for what in ("cut", "turned")},
     }
@@ -63,15 +59,9 @@ def config_of(folder: Folder) -> EvalConfig:
 
 def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     """Raises UserError where no task is there."""
-    sets = loading.load(
-        config.data,
-        names=config.datasets,
-        image_roots=config.image_root,
-        scenes=config.scenes,
-        split=config.split,
-        seed=config.seed,
-        protocol=config.protocol,
-    )
+    drawn: dict[str, Any] = {"scenes": config.scenes, "split": config.split, "seed": config.seed}
+    drawn |= {"protocol": config.protocol, "image_roots": config.image_root}
+    sets = loading.load(config.data, names=config.datasets, **drawn)
     found = []
     for data in sets:
         if loading.chosen(data, config.tasks, config.variants):

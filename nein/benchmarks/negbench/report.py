@@ -166,7 +166,7 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
 
 def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
     """Of every model, data set, task and wording, in recall at `K` and in choices."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Any] = []
     figures = frames.select(figures, source="")
     figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
     for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
@@ -320,13 +320,8 @@ def _template(option: Option) -> str:
 
 
 #: Source -> what a table says of it.
-_PRINTED = {
-    "paper_table1": "paper",
-    "paper_figures": "paper",
-    "repo_baseline": "repository",
-    "repo_scaling": "repository, scaling",
-    "repo_finetuned": "repository",
-}
+_PRINTED = {"paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository"}
+_PRINTED |= {"repo_scaling": "repository, scaling", "repo_finetuned": "repository"}
 OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 

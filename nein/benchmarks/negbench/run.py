@@ -107,16 +107,11 @@ def _judge(config: EvalConfig, device: str) -> Model:
 def _run(
     config: EvalConfig, choice: Choice, model: Model, data: DataSet, tasks: Sequence[Task], device: str
 ) -> ModelRun:
-    identity = {
-        "model": references.identity(choice.asked),
-        "kind": choice.kind,
-        "revision": parse_reference(choice.reference).revision,
-        "data": f"{data.name} {data.sha256[:16]}",
-        "protocol": config.protocol,
-        "seed": config.seed,
-        **runner.machine_identity(config, device),
-        **references.contents({"model": choice.reference}),
-    }
+    identity: dict[str, Any] = {"model": references.identity(choice.asked), "kind": choice.kind}
+    identity |= {"protocol": config.protocol}
+    identity |= {"revision": parse_reference(choice.reference).revision, "seed": config.seed}
+    identity |= {"data": f"{data.name} {data.sha256[:16]}", **runner.machine_identity(config, device)}
+    identity |= references.contents({"model": choice.reference})
     if choice.remedy:
         identity["mend"] = choice.remedy
     if choice.kind == "vlm":
@@ -124,22 +119,16 @@ def _run(
     elif choice.kind == "dual":
         identity |= {"features": config.features, "pooling": config.pooling}
     origins = {f"{task.name}/{task.variant}": {**task.origin, "sha256": task.sha256} for task in data.tasks}
-    summary = {
-        "model": choice.name,
-        "dataset": data.name,
-        "title": data.title,
+    summary: dict[str, Any] = {"model": choice.name, "dataset": data.name, "title": data.title}
+    summary |= {
+        "kind": choice.kind,
         "preset": config.preset,
         "protocol": config.protocol,
         "limit": config.limit,
-        "kind": choice.kind,
-        "features": identity.get("features"),
-        "row": choice.row.name if choice.row else None,
     }
-    facts = {
-        "config": dataclasses.asdict(config),
-        "data": {"name": data.name, "records_sha256": data.sha256, "tasks": origins},
-        "summary": summary,
-    }
+    summary |= {"features": identity.get("features"), "row": choice.row.name if choice.row else None}
+    about = {"name": data.name, "records_sha256": data.sha256, "tasks": origins}
+    facts = {"config": dataclasses.asdict(config), "data": about, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
     asked = ModelTasks(folder, config, data, tasks, choice.kind, model)
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}

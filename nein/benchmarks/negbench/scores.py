@@ -215,21 +215,14 @@ def choice_row(
         credits[name] = None if values is None else float(values[question.correct])
     if shares is not None and "scores" in given:
         shares = fall(shares, shown, protocol).tolist()
-    return {
-        "id": question.id,
-        "source": question.cluster,
-        "type": question.type,
-        "templates": [option.template for option in question.options],
-        "correct": question.correct,
-        "groups": [list(group) for group in question.groups],
-        "difficulty": dict(question.difficulty),
-        "shown": shown,
-        "shares": shares,
-        "credit": None if shares is None else float(shares[question.correct]),
-        "reason": given["reason"] if shares is None else "",
-        **{key: given[key] for key in ("scores", "answer", "letter", "failed") if key in given},
-        **credits,
-    }
+    row: Row = {"id": question.id, "source": question.cluster, "type": question.type}
+    row |= {"correct": question.correct}
+    row |= {"templates": [option.template for option in question.options], "shown": shown, "shares": shares}
+    row |= {"groups": [list(group) for group in question.groups], "difficulty": dict(question.difficulty)}
+    row |= {key: given[key] for key in ("scores", "answer", "letter", "failed") if key in given}
+    if shares is None:
+        return {**row, **credits, "credit": None, "reason": given["reason"]}
+    return {**row, **credits, "credit": float(shares[question.correct]), "reason": ""}
 
 
 def _values(question: records.Question, given: Mapping[str, Any]) -> Any:
@@ -299,13 +292,12 @@ def of_choices(rows: Iterable[Row], known: bool = True, asked: bool = False) -> 
         if row["shares"] is not None:
             taken = zip(row["templates"], row["shares"], strict=True)
             chosen = "/".join(template or "" for template, share in taken if share > 0)
-        failed = "yes" if row.get("failed", row["reason"]) else None
-        yield {
-            **what, "value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen,
-            "failed": failed, "alike": "yes" if _alike(row.get("scores")) else None,
-            "first": "yes" if row["shown"][0] == row["correct"] else None,
-            "answer": "no" if asked and row["correct"] else "yes" if asked else None,
-        }  # fmt: skip
+        flags = {"failed": row.get("failed", row["reason"]), "alike": _alike(row.get("scores"))}
+        flags["first"] = row["shown"][0] == row["correct"]
+        answer = "no" if asked and row["correct"] else "yes" if asked else None
+        said = {"value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen}
+        said |= {name: "yes" if flag else None for name, flag in flags.items()}
+        yield {**what, **said, "answer": answer}
         for name in BASELINES:
             if name in row:
                 why = reason or (None if row[name] is not None else "not read, or all options score alike")

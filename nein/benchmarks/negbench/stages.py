@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -134,17 +134,9 @@ class Encoding(Stage):
         if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
             return False
         cached = self._cached(rows)
-        return all(row["key"] in cached if row["key"] else self._is_unreadable(row) for row in rows)
-
-    def _is_unreadable(self, row: Row) -> bool:
-        """Whether a row without a feature stays one: what a model failed on, it may not fail on again."""
-        if not row["reason"].startswith(UNUSABLE):
-            return False
-        try:
-            self.load(row["name"])
-        except images.ImageError:
-            return True
-        return False
+        lost = [row for row in rows if row["key"] not in cached]  # what a model failed on is tried again
+        unusable, media = (row["reason"].startswith(UNUSABLE) for row in lost), cast(Media, self.media)
+        return all(unusable) and all(isinstance(picture(media, row["name"]), str) for row in lost)
 
     def files(self, records: range) -> list[Path]:
         return [] if self.media is None else self.media.files(self.names[index] for index in records)

@@ -149,17 +149,12 @@ def options(
     def say(form: str, a: str = "", b: str = "", n: str = "") -> str:
         return words[form].format(A=a, B=b, N=n, thing=thing) + stop
 
-    right = {
-        AFFIRMATION: say(PAIR, first, last) if len(present) > 1 else say(AFFIRMATION, first),
-        NEGATION: say(NEGATION, n=absent),
-        HYBRID: say(HYBRID, other, n=absent),
-    }[template]
-    return [
-        Option(right, template),
-        Option(say(HYBRID, absent, n=other), HYBRID),
-        Option(say(AFFIRMATION, absent), AFFIRMATION),
-        Option(say(NEGATION, n=first), NEGATION),
-    ]
+    if template == AFFIRMATION:
+        right = say(PAIR, first, last) if len(present) > 1 else say(AFFIRMATION, first)
+    else:
+        right = say(template, other if template == HYBRID else "", n=absent)
+    wrong = Option(say(HYBRID, absent, n=other), HYBRID), Option(say(AFFIRMATION, absent), AFFIRMATION)
+    return [Option(right, template), *wrong, Option(say(NEGATION, n=first), NEGATION)]
 
 
 def evaluation_questions(
