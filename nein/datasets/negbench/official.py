@@ -20,7 +20,8 @@ import itertools
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any, NamedTuple
 
@@ -180,54 +181,48 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
 
 
-def _facts(record: RetrievalItem | Question) -> dict[str, str]:
-    objects = ("" if names is None else repr(list(names)) for names in (record.positives, record.negatives))
-    return dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
+@dataclass(frozen=True)
+class Form:
+    """How records stand in a file: captions, or questions with up to `options` options.
+
+    training  One caption per row (`ID/c0`, `ID/c1`, ..), which the released training code reads with
+              `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`; a question that affirms
+              the only object of its image (or none) has the type MODIFIED.
+    """
+
+    options: int = 0
+    training: bool = False
+
+    @property
+    def columns(self) -> list[str]:
+        if not self.options:
+            return ["filepath", "caption" if self.training else "captions", *_FACTS]
+        captions, made_as = ([f"{name}_{k}" for k in range(self.options)] for name in ("caption", "template"))
+        asked = ["correct_answer", *captions, "correct_answer_template", "image_path"]
+        return [*asked, *_FACTS[:2], *made_as, *_FACTS[2:]]
+
+    def rows(self, record: RetrievalItem | Question) -> list[dict[str, Any]]:
+        objects = [
+            None if names is None else repr([*names]) for names in (record.positives, record.negatives)
+        ]
+        facts = dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
+        if isinstance(record, RetrievalItem):
+            facts["filepath"] = record.image
+            each = [
+                {**facts, "caption": text, "id": f"{record.id}/c{k}"} for k, text in enumerate(record.texts)
+            ]
+            return each if self.training else [{**facts, "captions": repr(list(record.captions))}]
+        word = THEIRS.get(record.type or "", "")
+        alone = record.positives is not None and len(record.positives) < 2
+        if self.training and record.type == AFFIRMATION and alone:
+            word = MODIFIED
+        row = {**facts, "correct_answer": record.correct, "correct_answer_template": word}
+        for k, option in enumerate(record.options):
+            row |= {f"caption_{k}": option.text, f"template_{k}": THEIRS.get(option.template or "", "")}
+        return [{**row, "image_path": record.image}]
 
 
-class Form(NamedTuple):
-    """How records stand in a file."""
-
-    columns: Sequence[str]
-    rows: Callable[[Any], list[dict[str, Any]]]  # of a record
-
-
-RETRIEVAL = Form(
-    ("filepath", "captions", *_FACTS),
-    lambda item: [{**_facts(item), "filepath": item.image, "captions": repr(list(item.captions))}],
-)
-#: One caption per row (`ID/c0`, `ID/c1`, ..). The released training code reads it with
-#: `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`.
-TRAINING_CAPTIONS = Form(
-    ("filepath", "caption", *_FACTS),
-    lambda item: [
-        {**_facts(item), "filepath": item.image, "caption": text, "id": f"{item.id}/c{k}"}
-        for k, text in enumerate(item.captions)
-    ],
-)
-
-
-def questions_of(count: int, single: str = THEIRS[AFFIRMATION]) -> Form:
-    """Questions with up to `count` options. single: the word for the type of a question that affirms the only
-    object of its image (or none); of training questions MODIFIED."""
-    captions, made_as = ([f"{name}_{k}" for k in range(count)] for name in ("caption", "template"))
-    name, source, *objects = _FACTS
-    columns = ["correct_answer", *captions, "correct_answer_template", "image_path", name, source, *made_as]
-
-    def rows(question: Question) -> list[dict[str, Any]]:
-        alone = question.positives is not None and len(question.positives) < 2
-        word = single if question.type == AFFIRMATION and alone else THEIRS.get(question.type or "", "")
-        row = {
-            **_facts(question),
-            **dict(zip(captions, (option.text for option in question.options), strict=False)),
-            **{f"template_{k}": THEIRS.get(o.template or "", "") for k, o in enumerate(question.options)},
-            "correct_answer": question.correct,
-            "correct_answer_template": word,
-            "image_path": question.image,
-        }
-        return [row]
-
-    return Form([*columns, *objects], rows)
+RETRIEVAL, TRAINING_CAPTIONS = Form(), Form(training=True)
 
 
 def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
@@ -244,9 +239,9 @@ def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RET
     atomic.write_text(path, text(form.columns, (row for item in items for row in form.rows(item))))
 
 
-def write_questions(path: Path, questions: Sequence[Question], *, single: str = THEIRS[AFFIRMATION]) -> None:
+def write_questions(path: Path, questions: Sequence[Question], *, training: bool = False) -> None:
     records.check_questions(questions, str(path))
-    form = questions_of(max((len(question.options) for question in questions), default=2), single)
+    form = Form(max((len(question.options) for question in questions), default=2), training)
     atomic.write_text(path, text(form.columns, (row for item in questions for row in form.rows(item))))
 
 

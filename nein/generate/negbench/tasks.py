@@ -20,12 +20,12 @@ from nein.generate.negbench.language import Sentence, claims
 FILES = {
     "negated_retrieval": RETRIEVAL,
     "retrieval": RETRIEVAL,
-    "mcq": official.questions_of(4),
-    "mcq_control": official.questions_of(4),
-    "binary_mcq": official.questions_of(2),
-    "binary_mcq_control": official.questions_of(2),
+    "mcq": official.Form(4),
+    "mcq_control": official.Form(4),
+    "binary_mcq": official.Form(2),
+    "binary_mcq_control": official.Form(2),
     "negcap": TRAINING_CAPTIONS,
-    "negmcq": official.questions_of(4, official.MODIFIED),
+    "negmcq": official.Form(4, training=True),
 }
 ORIGINALS = "retrieval"
 #: Task of a medical question -> its file.

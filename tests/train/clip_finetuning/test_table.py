@@ -109,7 +109,7 @@ def test_written_questions_are_what_the_released_training_code_asks(tmp_path):
     """CsvMCQDataset takes caption_0 .. caption_3, correct_answer and correct_answer_template of a row."""
     images = [Concepts(f"{k}", f"{k}.png", (), ("dog", "cat")[: 1 + k % 2], ("car",)) for k in range(40)]
     asked = [question for image in images if (question := sentences.training_question(image, 0))]
-    official.write_questions(tmp_path / "negmcq.csv", asked, single=official.MODIFIED)
+    official.write_questions(tmp_path / "negmcq.csv", asked, training=True)
     frame = pd.read_csv(tmp_path / "negmcq.csv", sep=",")
     for question, (_, row) in zip(asked, frame.iterrows(), strict=True):
         assert [row[f"caption_{k}"] for k in range(4)] == [option.text for option in question.options]
