@@ -101,7 +101,9 @@ def test_filters_combine_and_reset_brings_everything_back(opened):
     Select(opened.find("verdict")).select_by_value("unscored")
     assert opened.ids() == []
     opened.find("reset").click()
+    Select(opened.find("source-size")).select_by_visible_text("up to 256 px")
     assert opened.count().startswith("70 of 70")
+    opened.find("reset").click()
     assert opened.hash() == {}
 
 

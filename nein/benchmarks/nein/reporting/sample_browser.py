@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +13,14 @@ from typing import Any
 from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Sample
+from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import cards, page
 from nein.reporting.cards import Thumbnail
 
+#: Longest side of a source image in pixels -> the class that samples are filtered by.
+SIZES = {256: "up to 256 px", 512: "257 to 512 px", math.inf: "above 512 px"}
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: What a page shows of what a judge said; evidence.js makes words of it.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
@@ -89,6 +94,7 @@ class Browser:
                 "Object": first.object,
                 "Family": first.family,
                 "Instruction": None if template is None else TEMPLATES[template],
+                "Source size": _size_class(sample) if sample else None,
             }
             why = ["no removal asked" if name in run.edits else "not in this run" for run in self.runs]
             yield cards.Card(
@@ -134,6 +140,13 @@ class Browser:
             else:
                 places.append(str(run.image_path(edit)))
         return places
+
+
+def _size_class(sample: Sample) -> str | None:
+    with contextlib.suppress(images.ImageError):
+        side = max(images.probe(sample.source_path))
+        return next(name for limit, name in SIZES.items() if side <= limit)
+    return None
 
 
 def _measure(name: str) -> cards.Measure:
