@@ -255,9 +255,9 @@ def _judges() -> Iterator[str]:
 
 
 def _questions() -> Iterator[str]:
-    for one in TEMPLATES.values():
-        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence, one.caption))
-        yield _entry(f"`{one.name}`", "<br>\n    ".join(parts))
+    for name, one in TEMPLATES.items():
+        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence))
+        yield _entry(f"`{name}`", "<br>\n    ".join(parts))
 
 
 def _worlds() -> Iterator[str]:
