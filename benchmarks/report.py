@@ -108,7 +108,7 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
     for number, start in enumerate(range(0, len(records), BLOCK)):
         rows = slice(start, start + BLOCK)
         ids = [row["NeIn"] for row in records[rows]]
-        about = {"block": number, "track": run.track, "ids": ids, "target_keys": sources[rows]}
+        about = {"ids": ids, "targets": sources[rows]}
         texts = {"about": json.dumps(about)}
         run.write(scores_of("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
         file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)

@@ -220,7 +220,8 @@ class Benchmark:
         EditorError or MetricError."""
         out, trackers = config.out_dir, getattr(config, "trackers", [])
         if executor.is_main:
-            tracking.check(trackers)
+            if trackers:
+                tracking.check(trackers)
             for path in runs_below(out):
                 if (other := Folder(path).entries().get("benchmark", self.name)) != self.name:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
@@ -438,10 +439,8 @@ def by_model(runs: Sequence[Run]) -> list[Step]:
 
 def machine_identity(config: Any, device: str) -> dict[str, Any]:
     """What of the machine and its settings decides the last bits of every row."""
-    device = device.partition(":")[0]
-    return {
-        "batch_size": config.batch_size, "dtype": config.dtype, "device": device, "image_rule": images.RULE
-    }  # fmt: skip
+    settings = {"batch_size": config.batch_size, "dtype": config.dtype}
+    return {**settings, "device": device.partition(":")[0], "image_rule": images.RULE}
 
 
 def invocation(executor: Executor) -> dict[str, Any]:

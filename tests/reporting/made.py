@@ -102,10 +102,8 @@ def _features(run, rows, width, failed):
     targets = np.random.default_rng(7).normal(size=(len(sources), width))
     target = np.stack([targets[sources.index(rows[index]["COCO"])] for index in kept]).astype(np.float32)
     edited = (target + 0.1 * len(run.editor) + rng.normal(size=target.shape)).astype(np.float32)
-    names = {"ids": [rows[i]["NeIn"] for i in kept], "target_keys": [rows[i]["COCO"] for i in kept]}
-    told = {
-        "about": json.dumps({"block": 0, "track": run.track, "images": run.pixels(0, names["ids"]), **names})
-    }
+    names = {"ids": [rows[i]["NeIn"] for i in kept], "targets": [rows[i]["COCO"] for i in kept]}
+    told = {"about": json.dumps({"images": run.pixels(0, names["ids"]), **names})}
     file = safetensors.numpy.save({"edited": edited, "target": target}, metadata=told)
     atomic.write_bytes(run.feature_path("fid", 0), file)
     found = jackknife_interval(edited, target, [rows[index]["COCO"] for index in kept])

@@ -64,10 +64,9 @@ def command(config: MendConfig, arms: Sequence[str]) -> Any:
         default = item.default_factory() if callable(item.default_factory) else item.default
         if item.name not in _OWN and (value := getattr(config, item.name)) != default:
             given[item.name] = value
-    return registry.get(kind.benchmark).config.of(
-        preset=config.preset, limit=config.limit or kind.limit, data=config.data, out=str(config.out_dir),
-        mend=[*arms], **{kind.option: [config.model]}, **kind.fixed, **given,
-    )  # fmt: skip
+    given |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
+    given |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
+    return registry.get(kind.benchmark).config.of(**given)
 
 
 def kind_of(config: MendConfig) -> str:

@@ -56,9 +56,8 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = verdicts(kind, rows, arms)
     figures = frames.frame([*cost_rows, *rows, *judged], benchmark=kind.benchmark)
-    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=[
-        Section("remedies", "Remedies", [REMEDIES, CHANGES])
-    ])  # fmt: skip
+    shown = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
+    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=shown)
     files = write(inner.out_dir / "mend", figures, page, ("md", "csv"))
     last = places(inner.out_dir / "mend", files, 0)[:1]
     return headline(figures, [REMEDIES], page.findings, [*last, f"In {inner.out_dir / 'mend'}"])

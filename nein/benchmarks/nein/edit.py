@@ -94,7 +94,14 @@ class Edit(Stage):
             row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
             made.append((self.run.image_path(row), result.image))
         atomic.parallel_map(lambda image: images.write_png(*image), made)
-        self._compare(number, rows)
+        if (
+            self.without is not None
+            and number == self.blocks.numbers[0]
+            and number in self.without.done(EDIT)
+        ):
+            if count := idle(rows, self.without.read(EDIT, number)):
+                said = "%s: the remedy did not act on the first block: its %d images are those of %s."
+                log.warning(said, self.run.label, count, self.without.label)
         return {EDIT: rows}
 
     def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[editors.EditResult, int]]:
@@ -129,14 +136,6 @@ class Edit(Stage):
             difficulty=dict(sample.difficulty),
             seed=sample_seed(self.seed, sample.id),
         )
-
-    def _compare(self, number: int, rows: Sequence[EditRow]) -> None:
-        """Warns of a remedy that does nothing, by the first block."""
-        if self.without is None or number != self.blocks.numbers[0]:
-            return
-        if number in self.without.done(EDIT) and (count := idle(rows, self.without.read(EDIT, number))):
-            said = "%s: the remedy did not act on the first block: its %d images are those of %s."
-            log.warning(said, self.run.label, count, self.without.label)
 
     def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
         """Nothing is worth another try, and no image or sheet has vanished, or is empty."""

@@ -296,19 +296,14 @@ class Features:
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the samples of a run; None without any."""
-    done = run.done(scores_of(metric))
-    ids: list[str] = []
-    edited, target, keys = [], [], []
+    done, parts = run.done(scores_of(metric)), []
     for number in (number for number in run.blocks.units.numbers if number in done):
         tensors, about = _features(run, metric, number)
-        for index, (name, key) in enumerate(zip(about["ids"], about["target_keys"], strict=True)):
-            if name in run.sources:
-                ids.append(name)
-                edited.append(tensors["edited"][index])
-                target.append(tensors["target"][index])
-                keys.append(key)
-    if not ids:
+        rows = zip(about["ids"], about["targets"], tensors["edited"], tensors["target"], strict=True)
+        parts += [row for row in rows if row[0] in run.sources]
+    if not parts:
         return None
+    ids, keys, edited, target = (list(column) for column in zip(*parts, strict=True))
     return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
 
 
@@ -360,7 +355,6 @@ def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarr
             about = json.loads((file.metadata() or {})["about"])
     except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
-    whose = about.get("block"), about.get("track"), about.get("images")
-    if whose != (number, run.track, run.pixels(number, about.get("ids", ()))):
+    if about.get("images") != run.pixels(number, about.get("ids", ())):
         raise UserError(f"'{path}' is of other images; remove it and give the same command again.")
     return tensors, about

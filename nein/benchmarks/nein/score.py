@@ -6,7 +6,6 @@ One decode per picture: a block is read once and handed to all metrics.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -221,11 +220,7 @@ def _write_features(
         for side, name in enumerate(("edited", "target"))
     }
     ids = [item.id for item, _ in rows]
-    about = {
-        "block": number, "track": run.track, "ids": ids, "images": run.pixels(number, ids),
-        "target_keys": [item.target_key for item, _ in rows],
-        "edited_sha256": hashlib.sha256(tensors["edited"].tobytes()).hexdigest(),
-    }  # fmt: skip
+    about = {"ids": ids, "images": run.pixels(number, ids), "targets": [item.target_key for item, _ in rows]}
     # One key: the format writes several in a random order.
     content = safetensors.numpy.save(tensors, metadata={"about": json.dumps(about, sort_keys=True)})
     atomic.write_bytes(run.feature_path(metric, number), content)
@@ -257,9 +252,7 @@ def questions(wanted: Sequence[str], config: EvalConfig) -> dict[str, int]:
     return {judge: sum(QUESTIONS.get(name, 1) for name in asking)} if asking and is_served(judge) else {}
 
 
-def load_models(
-    wanted: Iterable[str], config: EvalConfig, device: str, services: Services
-) -> dict[str, Any]:  # fmt: skip
+def load_models(wanted: Iterable[str], config: EvalConfig, device: str, services: Services) -> dict[str, Any]:
     """Kind -> loaded encoder, judge or network, for the metrics `wanted`. Encoders measure: in float32."""
     loaded = {}
     for kind in model_kinds(wanted):
@@ -287,11 +280,12 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
 
 def settings(config: EvalConfig) -> metrics.Settings:
     """How metrics score, as the configuration says."""
+    same = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
     return metrics.Settings(
-        align=config.align, resolution=config.align_resolution, protocol=config.protocol,
-        threshold=config.threshold, article=config.article, evidence=config.evidence,
-        before=MINIMAL_PAIRS in config.families, batch_size=config.batch_size,
-    )  # fmt: skip
+        resolution=config.align_resolution,
+        before=MINIMAL_PAIRS in config.families,
+        **{name: getattr(config, name) for name in same},
+    )
 
 
 def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
