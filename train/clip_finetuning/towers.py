@@ -16,7 +16,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -200,12 +199,28 @@ def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
     return card(facts, tags, "A CLIP fine-tuned on negation", words, ContrastConfig().identity(), ALWAYS)
 
 
-def gather(features: torch.Tensor) -> torch.Tensor:
-    """(B, D) of this process -> (B x processes, D) of all, in order of rank. A gradient is summed over them;
+class _Gather(torch.autograd.Function):
+    """Concatenation over processes. Every process's loss depends on it, so its gradient is summed over them;
     averaged afterwards, as data-parallel training does, that is the gradient of the mean of the losses."""
+
+    @staticmethod
+    def forward(ctx: Any, features: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(features) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, features.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def gather(features: torch.Tensor) -> torch.Tensor:
+    """(B, D) of this process -> (B x processes, D) of all, in order of rank."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
-    return torch.cat(all_gather(features.contiguous()))
+    return _Gather.apply(features)
 
 
 def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
