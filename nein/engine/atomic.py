@@ -249,6 +249,7 @@ def stamp(path: Path) -> tuple[str, int, int]:
 
 
 def sizes(paths: Iterable[Path]) -> list[int]:
+    """Bytes of files, 0 where there is none."""
     return [stamp(path)[1] for path in paths]
 
 

@@ -142,25 +142,6 @@ class Stage:
         return head(output, number, made_of, cut)
 
 
-class Functions(Stage):
-    """A stage of functions, until the last one is a class."""
-
-    def __init__(
-        self,
-        name: str,
-        outputs: tuple[str, ...],
-        blocks: Blocks,
-        read: Callable[[int], Any],
-        work: Callable[[Any, Any, tuple[str, ...]], Mapping[str, Rows]],
-        model: Model | None = None,
-        is_valid: Callable[[str, int, list[Row]], bool] | None = None,
-        **further: Any,
-    ) -> None:
-        further |= {"name": name, "outputs": outputs, "blocks": blocks, "read": read, "work": work}
-        further |= {"model": model, "is_valid": is_valid}
-        vars(self).update({key: value for key, value in further.items() if value is not None})
-
-
 @dataclass(frozen=True)
 class Step:
     """A stage of a folder. `label`: of the folder, beside the progress bar."""
