@@ -130,4 +130,4 @@ def inception(device: str) -> InceptionEncoder:
         with torch.no_grad():
             network.train()(255 * torch.rand(2, 3, 299, 299))
     network.eval().requires_grad_(False).to(device)
-    return InceptionEncoder(network, Source("inception", "random", "random"), device)
+    return InceptionEncoder(network, Source("inception", "random", "random"))

@@ -201,19 +201,16 @@ INCEPTION_SHA256 = "f58cb9b6ec323ed63459aa4fb441fe750cfe39fafad6da5cb504a16f19e9
 class InceptionEncoder(PixelEncoder):
     """Clean-FID's Inception (mode "clean", inception_v3; github.com/GaParmar/clean-fid) on its resize."""
 
-    def __init__(self, model: Any, source: loading.Source, device: str, batch_size: int = 32) -> None:
-        self.model, self.source, self.device, self.batch_size = model, source, device, batch_size
+    def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
+        self.model, self.source, self.batch_size = model, source, batch_size
         self.preprocess, self.width = CleanResize(299), 2048
 
     def describe(self) -> dict[str, Any]:
         return {
-            "kind": "fid",
+            **loading.model_fields("fid", self.model, self.source),
             "class": "cleanfid.InceptionV3W",
-            **loading.source_fields(self.source),
             "preprocess": self.preprocess.name,
             "feature": "pool3, 2048",
-            "dtype": "float32",
-            "device": self.device,
         }
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -253,7 +250,7 @@ def load_fid(
     if path.name != INCEPTION_FILE:
         raise MetricError(f"clean-fid looks for a file named {INCEPTION_FILE}; rename '{path}'.")
     model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
-    return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), device, batch_size)
+    return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), batch_size)
 
 
 def fid_origins(path_or_id: str) -> list[Need] | None:
@@ -279,15 +276,12 @@ class LpipsNetwork(Described):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "kind": "lpips",
+            **loading.model_fields("lpips", self.module, self.source),
             "class": "lpips.LPIPS",
             "net": self.module.pnet_type,
             "linear_layers": bool(self.module.lpips),
             "version": self.module.version,
-            **loading.source_fields(self.source),
             "preprocess": "pixels / 127.5 - 1, at the target's size",
-            "dtype": str(self._parameter.dtype).removeprefix("torch."),
-            "device": str(self._parameter.device),
         }
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:

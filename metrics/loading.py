@@ -172,18 +172,17 @@ def no_bar(local: bool) -> Iterator[None]:
         yield
 
 
-def source_fields(source: Source) -> dict[str, Any]:
-    return {"reference": source.reference, "revision": source.revision, "weights": source.digest}
-
-
 def model_fields(kind: str, model: Any, source: Source) -> dict[str, Any]:
-    """The part of `describe()` that all models of transformers share."""
+    """The part of `describe()` that all models of torch share."""
+    first = next(model.parameters())
     return {
         "kind": kind,
         "class": type(model).__name__,
-        **source_fields(source),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
+        "reference": source.reference,
+        "revision": source.revision,
+        "weights": source.digest,
+        "dtype": str(getattr(model, "dtype", first.dtype)).removeprefix("torch."),
+        "device": str(getattr(model, "device", first.device)),
     }
 
 

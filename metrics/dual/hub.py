@@ -73,13 +73,8 @@ class SentenceEncoder(Described):
     def describe(self) -> dict[str, Any]:
         from importlib.metadata import version
 
-        return {
-            "kind": "sentence",
-            "class": type(self.model).__name__,
-            **loading.source_fields(self.source),
-            "library": f"sentence-transformers {version('sentence-transformers')}",
-            "device": str(self.model.device),
-        }
+        library = f"sentence-transformers {version('sentence-transformers')}"
+        return {**loading.model_fields("sentence", self.model, self.source), "library": library}
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         with loading.exact():

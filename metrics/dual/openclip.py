@@ -62,14 +62,10 @@ class OpenClipDual(TwoTowers):
 
         preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}
         return {
-            "kind": "dual",
-            "class": type(self.model).__name__,
-            **loading.source_fields(self.source),
+            **loading.model_fields("dual", self.model, self.source),
             "quick_gelu": self.quick_gelu,
             "preprocess": {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(preprocess.items())},
             "library": f"open_clip {version('open_clip_torch')}",
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "device": str(self.device),
         }
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
