@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nein.loading.errors import choose, isolated, message, out_of_memory, reason
-from nein.loading.references import is_served
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_images, fingerprint
 from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
@@ -107,10 +106,9 @@ class ChatChoices(ChatModel):
     scorings = SCORINGS
 
     @classmethod
-    def load(cls, path_or_id: str, *, batch_size: int = 8, max_new_tokens: int = 0, **how: Any) -> Any:
+    def load(cls, path_or_id: str, *, batch_size: int = 8, **how: Any) -> Any:
         """See `metrics.load_choices`."""
-        here = {} if is_served(path_or_id) else {"batch_size": batch_size, "bare": ("instructblip",)}
-        return super().load(path_or_id, max_new_tokens=max_new_tokens, **here, **how)
+        return super().load(path_or_id, batch_size=batch_size, bare=("instructblip",), **how)
 
     def describe(self) -> dict[str, Any]:
         picture = "where the prompt has it" if self.chat.keeps_order else "before the words"

@@ -39,8 +39,8 @@ class ChatModel(Described):
 
 
 def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **how: Any) -> Chat:
-    """A model that talks about images. batch_size, bare: of a local model, see `chat.local`; how: device and
-    dtype, of a served model the options of `Endpoint`. Raises MetricError."""
+    """A model that talks about images. batch_size, bare: of a local one, see `chat.local`; how: device and
+    dtype, and of a served one the options of `Endpoint`. Raises MetricError."""
     if is_served(path_or_id):
         return endpoint.connect(path_or_id, **how)
     from nein.metrics.chat.local import LocalChat, load_chat

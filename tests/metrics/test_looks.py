@@ -165,9 +165,6 @@ def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(models, b
         np.testing.assert_allclose(a, b, atol=1e-5)
         np.testing.assert_allclose(a, c, rtol=1e-4, atol=1e-6)  # float32 in another order: 4e-7 of 1
     assert len({round(v, 6) for row in expected for v in row}) == 7, "one text occurs twice"
-
-
-def test_an_unknown_head_is_refused(blip):
     with pytest.raises(MetricError, match="itc, itm"):
         blip.match(MATCHED[:1], [["car"]], "itx")
 
