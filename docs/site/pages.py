@@ -25,7 +25,7 @@ from nein.config.commands import Command
 from nein.datasets.negbench import registry
 from nein.editors.presets import EditorPreset
 from nein.metrics import METRICS
-from nein.metrics.judges.base import TEMPLATES
+from nein.metrics.judges.base import CAPTION, TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
 from nein.wording.families import FAMILIES
@@ -256,7 +256,7 @@ def _judges() -> Iterator[str]:
 
 def _questions() -> Iterator[str]:
     for name, one in TEMPLATES.items():
-        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence))
+        parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence, CAPTION))
         yield _entry(f"`{name}`", "<br>\n    ".join(parts))
 
 

@@ -66,7 +66,7 @@ def check_batch(images: Images, strings: Texts, what: str) -> None:
             raise MetricError(f"Give a list of {what} for every picture, not {row!r}.")
 
 
-_CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
+CAPTION = 'Does the caption "{caption}" describe this image? Answer only yes or no'
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PromptTemplate:
         return self.wrap(self.presence.replace("{object}", name))
 
     def ask_caption(self, caption: str) -> str:
-        return self.wrap(_CAPTION.replace("{caption}", caption))
+        return self.wrap(CAPTION.replace("{caption}", caption))
 
     def wrap(self, question: str) -> str:
         return self.wrapper.replace("{question}", question)
