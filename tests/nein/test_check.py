@@ -94,7 +94,7 @@ def test_the_command_says_pass_or_fail_and_ends_accordingly(capsys, monkeypatch)
     module = types.ModuleType("own_editor")
     module.Noisy = Noisy
     monkeypatch.setitem(sys.modules, "own_editor", module)
-    assert run("solid", "--editor-options.color", "[17, 34, 51]") == 0
+    assert run("solid", "--editor-options.color", "#112233") == 0
     text = capsys.readouterr().out
     assert len(re.findall(r"^pass  ", text, flags=re.M)) == 9
     assert "solid: all checks passed" in text
