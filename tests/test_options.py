@@ -63,6 +63,7 @@ class Example(groups.Limit, groups.OnDevice):
     maybe: Path | None = option(None, "another file")
     rest: dict[str, Any] = option({}, "what else there is")
     whole: bool | None = option(None, "whole or not")
+    shown: bool = option(False, "shown or not, whatever a file says", negatable=True)
     size: Literal["small", "large"] | None = option(None, "how large")
     inner: Inner = field(default_factory=Inner)
 
@@ -89,7 +90,7 @@ def test_options_that_commands_share_are_declared_in_one_place(name):
             )
 
 
-def test_options_are_given_by_place_by_name_in_short_and_as_lists():
+def test_options_are_given_by_place_by_name_in_short_and_as_lists(tmp_path):
     words = "a b -o x --colors blue --colors=red,blue --also c,d --no-whole --inner.depth 4"
     given = Example.parse(words.split())
     assert (given.places, given.out) == ([Path("a"), Path("b")], Path("x"))
@@ -97,6 +98,9 @@ def test_options_are_given_by_place_by_name_in_short_and_as_lists():
     assert (given.whole, given.inner) == (False, Inner(4))
     given = Example.parse("a --rest.b 1 --rest.c=2 --inner.own_options.e 4".split())
     assert (given.rest, given.inner.own_options) == ({"b": 1, "c": 2}, {"e": 4})
+    (tmp_path / "c.yaml").write_text("shown: true\n")
+    of_file = ["a", "--config", str(tmp_path / "c.yaml")]
+    assert [Example.parse([*of_file, *more]).shown for more in ([], ["--no-shown"])] == [True, False]
 
 
 @pytest.mark.parametrize("text", ["#112233", "house #3", "#", "a # b # c"])

@@ -100,8 +100,8 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
     text   For `--help`, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
-    more   `value`: what `--help` shows for VALUE. `in_file`: a key of --config alone.
-           `among`: the words a list may hold, each called `what`.
+    more   `value`: what `--help` shows for VALUE. `in_file`: a key of --config alone. `negatable`: adds
+           --no-NAME. `among`: the words a list may hold, each called `what`.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -367,7 +367,7 @@ def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
     value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and item.hint != Names else value
     value = item.metadata.get("value", value)
     more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}
-    if item.hint == bool | None:
+    if item.metadata.get("negatable") or item.hint == bool | None:
         more = {"action": argparse.BooleanOptionalAction}
     elif item.hint is bool:
         more = {"action": "store_true"}

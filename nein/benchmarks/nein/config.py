@@ -180,7 +180,7 @@ class GridConfig(Runs, Elsewhere, Seed):
         [], "columns in order: sample, target, EDITOR[/TRACK], each with =CAPTION", "Output"
     )
     captions: Literal["all", "instruction", "none"] = option("all", "text above a row", "Output")
-    verdicts: bool | None = option(True, "print the judges' verdicts below every edit", "Output")
+    verdicts: bool = option(True, "print the judges' verdicts below every edit", "Output", negatable=True)
     highlight: Names = option([], "mark these columns and sample ids", "Output")
     out: Path | None = option(None, ".png, .pdf or .svg file (default: grid.png in the first RUN)", "Output")
 
