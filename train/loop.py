@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,11 @@ def run(
     last = min(record.steps, stop or record.steps)
 
     # ------------------------------------------------------------------------------------------------ resume
-    checkpoints = Checkpoints(config.out_dir, config.keep, state)
+    modules = {**state.modules, "mean loss": record.mean_loss}
+    checkpoints = Checkpoints(config.out_dir, config.keep, replace(state, modules=modules))
     newest = checkpoints.latest()
-    done, loss_sum = checkpoints.restore(newest) if newest is not None else (0, (0.0, 0))
-    record.resume(done, loss_sum, newest)
+    done = checkpoints.restore(newest) if newest is not None else 0
+    record.resume(done, newest)
     world.barrier()
 
     # ------------------------------------------------------------------------------------------------- steps
@@ -94,7 +95,7 @@ def run(
             bar.update()
             if saves or ends or stops:
                 if world.is_main:
-                    checkpoints.save(done, record.loss)
+                    checkpoints.save(done)
                 world.barrier()
             if stops and not ends:
                 raise Terminated
@@ -146,9 +147,9 @@ class Checkpoints:
     def latest(self) -> Path | None:
         return max(self.folder.glob("step-*"), default=None)
 
-    def save(self, step: int, loss: tuple[float, int] = (0.0, 0)) -> Path:
+    def save(self, step: int) -> Path:
         """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
-        UserError when there is no room; earlier checkpoints are then untouched. loss: see `Record.loss`."""
+        UserError when there is no room; earlier checkpoints are then untouched."""
         target = self.folder / f"step-{step:08d}"
         draft = self.folder / f".draft-{step:08d}"
         try:
@@ -156,7 +157,7 @@ class Checkpoints:
             for torn in self.folder.glob(".draft-*"):
                 shutil.rmtree(torn)
             draft.mkdir()
-            self._write(step, loss, draft)
+            self._write(step, draft)
             draft.replace(target)
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -170,26 +171,24 @@ class Checkpoints:
             shutil.rmtree(old)
         return target
 
-    def _write(self, step: int, loss: tuple[float, int], folder: Path) -> None:
+    def _write(self, step: int, folder: Path) -> None:
         state = self._state
-        facts: dict[str, Any] = {"step": step, "loss": loss, "schedule": state.schedule.state_dict()}
+        facts: dict[str, Any] = {"step": step, "schedule": state.schedule.state_dict()}
         _save(dict(zip(state.names, state.parameters, strict=True)), folder / "weights.safetensors")
         if state.average is not None:
             shadows = dict(zip(state.names, state.average.shadow_params, strict=True))
             _save(shadows, folder / "average.safetensors")
             facts["average_steps"] = state.average.optimization_step
         tensors = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
-        if tensors:
-            _save(tensors, folder / "modules.safetensors")
+        _save(tensors, folder / "modules.safetensors")
         tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
         _save(tensors, folder / "optimizer.safetensors")
         facts["scaler"] = state.scaler.state_dict() if state.scaler is not None else None
         facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
         atomic.write_json(folder / "state.json", facts)
 
-    def restore(self, folder: Path) -> tuple[int, tuple[float, int]]:
-        """Puts everything back as `save` met it; returns the number of steps done, and its `loss`. Raises
-        UserError."""
+    def restore(self, folder: Path) -> int:
+        """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
         state, facts = self._state, atomic.read_json(folder / "state.json", {"step": int, "bytes": {}})
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
@@ -209,10 +208,9 @@ class Checkpoints:
                 for name, value in zip(state.names, state.average.shadow_params, strict=True):
                     value.copy_(shadows[name])
                 state.average.optimization_step = facts["average_steps"]
-            if state.modules:
-                tensors = load_file(folder / "modules.safetensors")
-                for name, module in state.modules.items():
-                    module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
+            tensors = load_file(folder / "modules.safetensors")
+            for name, module in state.modules.items():
+                module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
         plain, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
         entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in plain.items()}
         for name, value in load_file(folder / "optimizer.safetensors").items():
@@ -223,7 +221,7 @@ class Checkpoints:
         state.schedule.load_state_dict(facts["schedule"])
         if state.scaler is not None and facts["scaler"] is not None:
             state.scaler.load_state_dict(facts["scaler"])
-        return facts["step"], (facts["loss"][0], facts["loss"][1])
+        return facts["step"]
 
 
 def _plain(optimizer: Any) -> Any:

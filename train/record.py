@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
@@ -54,7 +55,9 @@ class Record:
         self._folder = RunFolder(self._out)
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
-        self.losses, self._count = 0.0, 0  # sum and number of the losses that the log lacks
+        #: Of the steps that the log lacks; in the checkpoints. `tally` gets means over processes already.
+        self.mean_loss = MeanMetric(sync_on_compute=False).set_dtype(torch.float64)
+        self.mean_loss.persistent(True)
         self._steps = 0  # of these, those of this process
         self._norm = math.nan
         self._last_finite = -1
@@ -84,9 +87,8 @@ class Record:
             )
         self.session.processes.barrier()
 
-    def resume(self, done: int, loss: tuple[float, int], checkpoint: Path | None) -> None:
-        """Cuts what was logged after the checkpoint, which stands at `done` steps. loss: as of `losses`."""
-        self.losses, self._count = loss
+    def resume(self, done: int, checkpoint: Path | None) -> None:
+        """Cuts what was logged after the checkpoint, which stands at `done` steps."""
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
@@ -125,11 +127,6 @@ class Record:
         """Spent on the run, earlier parts included."""
         return self._spent + time.perf_counter() - self._began
 
-    @property
-    def loss(self) -> tuple[float, int]:
-        """Sum and number of the losses that the log lacks, for a checkpoint."""
-        return self.losses, self._count
-
     def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> bool:
         """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises
         UserError when the loss is not finite."""
@@ -143,7 +140,7 @@ class Record:
                 f"{CALMER}"
             )
         self._last_finite, self._norm = step, norm
-        self.losses, self._count = self.losses + loss, self._count + 1
+        self.mean_loss.update(loss)
         self._steps += 1
         return stop > 0
 
@@ -152,7 +149,7 @@ class Record:
         now, peaks = time.perf_counter(), machine.peak_memory()
         row = {
             "step": step,
-            "loss": self.losses / self._count,
+            "loss": float(self.mean_loss.compute()),
             **{name: float(value) for name, value in figures.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
@@ -161,7 +158,8 @@ class Record:
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
-        self.losses, self._count, self._steps, self._since = 0.0, 0, 0, now
+        self.mean_loss.reset()
+        self._steps, self._since = 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
         self._append(LOG, "train", row)

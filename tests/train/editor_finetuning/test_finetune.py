@@ -178,11 +178,11 @@ def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_befo
     folder, limits = tmp_path / "run" / "checkpoints", resource.getrlimit(resource.RLIMIT_FSIZE)
     save, write = loop.Checkpoints.save, loop._save
 
-    def limited(self, step, loss):
+    def limited(self, step):
         if step == 4:  # no file may grow beyond 50 kB: writing fails in the middle, as on a disk nearly full
             resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
-            return save(self, step, loss)
+            return save(self, step)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
