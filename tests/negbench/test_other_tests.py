@@ -96,9 +96,10 @@ def write_neat(path):
 
 def write_nein(path):
     """NeIn's annotations, with the folders of pictures beside them; of the second sample the object stays."""
-    for name in ("coco/COCO_1.jpg", "nein/NeIn_1_1.jpg", "nein/NeIn_1_2.jpg"):
-        (path.parent / name).parent.mkdir(exist_ok=True)
-        write_png((path.parent / name).with_suffix(".png"), SQUARES)
+    for name in ("coco_for/COCO_1", "nein/NeIn_1_1", "nein/NeIn_1_2"):
+        image = path.parent / name.replace("/", f"_{path.stem}/")
+        image.parent.mkdir(exist_ok=True)
+        write_png(image.with_suffix(".png"), SQUARES)
     rows = [
         {"COCO": "COCO_1", "T_original": "A cat.", "T_negative": "The image lacks owl.",
          "T_generated": "Add an owl.", "NeIn": "NeIn_1_1"},
@@ -250,7 +251,10 @@ def test_nein_gives_the_pictures_with_and_without_and_both_sentences(published):
     assert [q.id for q in compared] == [f"NeIn_1_1/{x}" for x in "text0 image0 text1 image1".split()]
     said = [(option.text, option.template) for option in compared[0].options]
     assert said == [("The image has an owl.", "affirmation"), ("The image lacks owl.", "negation")]
-    assert [option.image for option in compared[1].options] == ["nein/NeIn_1_1.png", "coco/COCO_1.png"]
+    assert [option.image for option in compared[1].options] == [
+        "nein_file/NeIn_1_1.png",
+        "coco_for_file/COCO_1.png",
+    ]
     assert {question.source for question in (*compared, *asked)} == {"COCO_1"}
     assert asked[3].asked == "Is it true of the picture? The image lacks owl."
     assert right(asked) == ["Yes", "No", "No", "Yes"]
