@@ -336,6 +336,7 @@ def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder,
         process.send_signal(number)
         time.sleep(0.3)
     assert process.wait(30) == code
+    assert (b"Ctrl-C again: at once" in process.stderr.read()) == (code == 130)
     assert (len(folder.done("squares")) > before) == ended
     assert not list(folder.path.rglob(".*.tmp"))
 

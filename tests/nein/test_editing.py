@@ -21,43 +21,33 @@ from tests.editors.tiny import build_action, build_pipeline, build_sam
 from tests.helpers import plain
 from tests.helpers.commands import outcome
 from tests.helpers.runs import edits_of, scores_in
-from tests.nein.conftest import write_data
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
-
-
-@pytest.fixture(scope="module")
-def of_zone(tmp_path_factory):
-    """ZONE on the shipped nano editors with a tiny SAM and classifier, four samples of 32 x 24 pixels."""
-    root = tmp_path_factory.mktemp("zone")
-    write_data(root / "data", 2, 2)
-    models = {"sam": build_sam(root / "sam"), "action": build_action(root / "action", width=128)}
-    line = ["--editor", "zone", "--data", str(root / "data"), "--device", "cpu", "--batch-size", "2"]
-    line += ["--editor-options.steps", "2", "--metrics", "l1", "--control", "none", "--stages", "edit,score"]
-    for name, folder in models.items():
-        line += [f"--editor-options.{name}", str(folder)]
-    return line
 
 
 def files(run, kind):
     return {path.stem: path.read_bytes() for path in sorted((run / kind).rglob("*.png"))}
 
 
-def test_sheets_are_drawn_when_asked_for_and_change_nothing(of_zone, evaluate, tmp_path):
+def test_sheets_are_drawn_when_asked_for_and_change_nothing(make_data, evaluate, tmp_path):
+    """ZONE on the shipped nano editors with a tiny SAM and classifier, two samples of 32 x 24 pixels."""
     out = tmp_path / "out"
-    plain = evaluate(*of_zone, "--out", out)
+    models = {"sam": build_sam(tmp_path / "sam"), "action": build_action(tmp_path / "action", width=128)}
+    line = ["--editor", "zone", "--data", make_data(1, 2), "--device", "cpu", "--editor-options.steps", 2]
+    line += ["--metrics", "l1", "--control", "none", "--stages", "edit,score", "--out", out]
+    for name, folder in models.items():
+        line += [f"--editor-options.{name}", folder]
+    plain = evaluate(*line)
     assert plain.code == 0, plain.stderr
     run = out / "zone" / "negative"
     assert not (run / "maps").exists()
     before = files(run, "images"), edits_of(run)
     assert all(edit["note"].split(",")[0] in ("CHANGE", "ADD", "REMOVE") for edit in before[1])
     (tmp_path / "c.yaml").write_text("debug_zone: true")
-    drawn = evaluate(
-        *of_zone, "--out", out, "--config", tmp_path / "c.yaml"
-    )  # a finished run gets the sheets it lacks
+    drawn = evaluate(*line, "--config", tmp_path / "c.yaml")  # a finished run gets the sheets it lacks
     assert drawn.code == 0, drawn.stderr
     assert (files(run, "images"), edits_of(run)) == before
     assert set(files(run, "maps")) == set(before[0])
-    assert len(before[0]) == 4
+    assert len(before[0]) == 2
     assert images.decode(next((run / "maps").glob("*.png"))).shape[1] > 13 * CELL
 
 

@@ -157,11 +157,6 @@ def dataset(*samples):
     return Dataset(samples, {"kind": "folder"}, records_hash(samples))
 
 
-def test_minimal_pairs_have_one_track():
-    words = ["--families", MINIMAL_PAIRS, "--control", "remove,add", "--editor", "identity"]
-    assert EvalConfig.parse(words).tracks == ["negative"]
-
-
 def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():
     given = sample(1, "owl", "s1", template=8), sample(2, "owl", "s2", family="double_negation")
     made = in_families(dataset(*given), [MINIMAL_PAIRS])
@@ -251,7 +246,8 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
         "--out", out,
     )  # fmt: skip
     assert code == 0
-    frame = frames.read(out / "identity" / "negative" / "figures.csv")
+    [run] = (out / "identity").iterdir()  # one track
+    frame = frames.read(run / "figures.csv")
     assert parts(frame) == [0, 0, 0]  # it sees everything before as well
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))

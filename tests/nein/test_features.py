@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import safetensors
 
@@ -12,17 +13,32 @@ from nein.metrics import fid as fid_module
 from nein.metrics.fid import frechet_distance
 from tests.helpers import packages
 from tests.helpers.runs import edits_of, scores_in
-from tests.nein import outside
 from tests.rehearsal import ScriptedDetector
+
+
+class Colours:
+    """An encoder that can be worked out by hand: mean and spread of each channel, (N, 6) float32."""
+
+    fingerprint, encoded = "colours-1", 0
+
+    def describe(self):
+        return {"kind": "colours"}
+
+    def encode(self, images):
+        self.encoded += len(images)
+        return np.stack([np.r_[p.mean((0, 1)), p.std((0, 1))] / 255 for p in images]).astype(np.float32)
+
+
+#: Has the name of one of ours.
+TAKEN = METRICS["dino"]
 
 
 @pytest.fixture
 def colours(monkeypatch):
-    encoder = outside.Colours()
-    monkeypatch.setattr(outside.Colours, "encoded", 0)
+    encoder = Colours()
     load = lambda wanted, *_: dict.fromkeys(score.model_kinds(wanted), encoder)  # noqa: E731
     monkeypatch.setattr(score, "load_models", load)
-    return outside.Colours
+    return encoder
 
 
 def options(data, out, *more, metrics="clip_i,fid"):
@@ -36,7 +52,7 @@ def fid(out, editor="identity"):
 
 
 def features_of(paths):
-    return outside.Colours().encode([images.decode(path) for path in paths])
+    return Colours().encode([images.decode(path) for path in paths])
 
 
 @pytest.mark.parametrize(("editor", "protocol"), [
@@ -144,11 +160,10 @@ def install(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("place", "sentence"), [
-    ("tests.nein.outside:NOTHING", "cannot be loaded"),
-    ("tests.nein.outside:NETWORK", "is not a metrics.Metric"),
-    ("tests.nein.outside:TAKEN", "takes the name 'dino'"),
+    ("NOTHING", "cannot be loaded"), ("Colours", "is not a metrics.Metric"),
+    ("TAKEN", "takes the name 'dino'"),
 ])  # fmt: skip
 def test_a_plug_in_that_offers_no_new_metric_is_a_sentence(install, place, sentence):
-    install(mine=place)
+    install(mine=f"{__name__}:{place}")
     with pytest.raises(MetricError, match=sentence):
         list(METRICS)

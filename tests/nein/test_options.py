@@ -1,6 +1,5 @@
 """What the command line, presets and references say: options, editors, models, and the other commands."""
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -182,15 +181,9 @@ def test_lists_are_commas_or_repeats_and_overrides_only_those_given():
     assert parse("--metrics", "dino,l1").metrics == ["l1", "dino"]  # in the order of the table
     assert len(parse("--metrics", "all").metrics) == 12
     assert parse().editor_options == {}
-    given = parse(
-        "--editor-options.steps",
-        "7",
-        "--editor-options.guidance_scale",
-        "2.5",
-        "--editor-options.resize",
-        "none",
-    )
-    assert given.editor_options == {"steps": 7, "guidance_scale": 2.5, "resize": "none"}
+    options = {"steps": 7, "guidance_scale": 2.5, "resize": "none"}
+    given = (word for name, value in options.items() for word in (f"--editor-options.{name}", str(value)))
+    assert parse(*given).editor_options == options
     for found in (parse(), parse(*PAPER)):
         assert len(found.metrics) == 11
         assert all(getattr(found.models, kind) for kind in ("clip", "dino", "lpips", "fid", "vqa", "ovd"))
@@ -249,29 +242,6 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
         cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards
     assert not ended.value.code
     assert capsys.readouterr().out.startswith("editor:")
-
-
-WAITS = """
-import time
-from nein.engine.errors import exit_with
-def work():
-    try:
-        print("begun", flush=True)
-        time.sleep(60)
-    finally:  # as a batch under way does
-        time.sleep(60)
-exit_with(work)
-"""
-
-
-def test_a_second_interrupt_ends_at_once():
-    process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with process:
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert b"Ctrl-C again: at once" in process.stderr.readline() + process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
 
 
 def data(*argv):

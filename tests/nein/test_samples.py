@@ -11,13 +11,11 @@ import pytest
 
 from nein.benchmarks.nein import score
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import hub
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import load_folder, validate_images
 from nein.engine import images, machine
 from nein.engine.errors import UserError
-from nein.engine.folder import runs_below
 from nein.models.editor_choice import ExternalEdits
 from nein.wording import families
 from tests.helpers.hub import Repository
@@ -133,15 +131,6 @@ def test_the_record_hash_sees_every_field_and_the_order(make_data):
     assert sha(lambda rows: rows[0].update(object="zebra")) not in hashes
 
 
-def test_selection_by_limit_and_id(make_data):
-    found = load_folder(make_data(3, 2))
-    assert list(found.select(None, [])) == [0, 1, 2, 3, 4, 5]
-    assert list(found.select(4, [])) == [0, 1, 2, 3]
-    assert found.select(None, ["NeIn_000000000003_1", "NeIn_000000000001_2"]) == [1, 4]
-    with pytest.raises(UserError, match="did you mean 'NeIn_000000000003_1'"):
-        found.select(None, ["NeIn_00000000003_1"])
-
-
 def cell(path):
     return {"bytes": path.read_bytes(), "path": path.name}
 
@@ -196,15 +185,6 @@ def test_an_object_is_a_whole_word_and_another_sentence_has_no_template():
     assert families.template_of("There is no wine glass.", "wine glass") is None
     with pytest.raises(ValueError, match="does not occur"):
         families.object_of("Add a car.", "The image lacks carrot.")
-
-
-def test_a_run_has_its_places_and_is_found_below_a_result_folder_or_given_alone(tmp_path):
-    for editor, track in (("b", "negative"), ("a", "remove"), ("a", "negative")):
-        RunDir(tmp_path / editor / track).open({"seed": 0}, {}, overwrite=False)
-    labels = ["a/negative", "a/remove", "b/negative"]
-    assert [RunDir(path).label for path in runs_below(tmp_path)] == labels
-    assert [RunDir(path).label for path in runs_below(tmp_path / "a" / "remove")] == ["a/remove"]
-    assert runs_below(tmp_path / "nothing") == []
 
 
 BROKEN = {"not valid JSON": "[{", "nested too deeply": "[" * 100_000, "not UTF-8": "\xff",

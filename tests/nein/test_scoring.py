@@ -3,13 +3,11 @@
 import sys
 
 from nein.benchmarks.nein.runs import RunDir
-from nein.editors import EditResult
 from nein.engine.folder import runs_below
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from tests.helpers.runs import scores_in
 from tests.loopback import say
-from tests.rehearsal import Flaky
 
 
 def test_every_metric_is_there(make_data, evaluate, tmp_path):
@@ -86,34 +84,3 @@ def test_only_what_an_endpoint_did_not_answer_is_asked_again(
     server.requests.clear()
     assert evaluate(*line).code == 0
     assert server.requests == []
-
-
-def test_scores_of_edits_that_were_deleted_and_came_out_otherwise_are_those_of_the_new_edits(
-    make_data, evaluate, tmp_path, monkeypatch
-):
-    data, out = make_data(4, 2), tmp_path / "out"
-
-    def line(out, metrics="l1,l2,removal_ovd"):
-        given = ("--data", data, "--out", out, "--metrics", metrics, "--device", "cpu", "--batch-size", 2)
-        return ["--editor", "flaky", *given, "--control", "none", "--models.ovd", "tests.rehearsal:score_025"]
-
-    def contents(out):
-        files = (path for path in (out / "flaky/negative").rglob("*") if path.suffix in (".csv", ".png"))
-        return {path.name: path.read_bytes() for path in files}
-
-    assert evaluate(*line(out)).code == 0
-    before = contents(out)
-
-    def other(self, request):
-        """Fails where it did not and the other way round, as an endpoint may, and edits otherwise."""
-        fails = request.seed % self.fail_every != 0
-        return EditResult(request.id, None if fails else 255 - request.image, "now" if fails else None)
-
-    monkeypatch.setattr(Flaky, "_edit_one", other)
-    for block in (out / "flaky/negative/edit").rglob("*.jsonl"):
-        block.unlink()
-    few = line(out, "l1,removal_ovd")
-    for command in ([*few, "--stages", "edit"], few, line(out), line(tmp_path / "new")):
-        assert evaluate(*command).code == 0
-    expected = contents(tmp_path / "new")
-    assert {name: contents(out).get(name) for name in expected} == expected != before
