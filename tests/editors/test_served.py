@@ -225,6 +225,20 @@ def test_a_key_that_is_refused_ends_the_command(build, server, requests_of):
     assert KEY not in str(caught.value)
 
 
+def test_a_kill_loses_at_most_what_is_on_its_way(server, tmp_path):
+    server.models = (200, {"data": [{"id": "edit-1"}]}, {})
+    server.rule = inverted
+    line = ["eval", "--editor", f"openai:{server.url}#edit-1", "--limit", "24", "--control", "none"]
+    line += ["--editor-options.concurrency", "8", "--metrics", "l1", "--device", "cpu"]
+    line += ["--out", str(tmp_path / "out")]
+    assert killing.run(cli.main, line, killing.File("*.png", 10, "after")) == killing.KILLED
+    paid = len(server.requests)
+    assert 10 <= paid < 24
+    assert killing.run(cli.main, line) == 0
+    assert 24 <= len(server.requests) <= 24 + 8
+    assert max(Counter((body["image"], body["prompt"]) for body in server.requests).values()) <= 2
+
+
 def test_a_command_that_is_killed_pays_every_picture_once_and_asks_again_for_those_that_failed(
     server, tmp_path
 ):
