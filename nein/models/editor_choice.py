@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,9 @@ from nein import editors
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.errors import UserError, shortlist
-from nein.engine.folder import CONTENTS
 from nein.loading.attributes import load_attribute
-from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
@@ -127,8 +124,7 @@ class EditorChoice:
         facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
         facts |= {"mend": self.remedy} if self.remedy else {}
         if self.external is not None:
-            facts |= {"made": "elsewhere", CONTENTS: {"images": self.external.sizes}}
-            facts |= {"decoding": "plain"} if self.external.plain else {}
+            facts |= {"made": "elsewhere"} | ({"decoding": "plain"} if self.external.plain else {})
         elif self.made is not None:
             facts |= {"made": "in memory", "fingerprint": self.made.fingerprint}
         else:
@@ -253,8 +249,7 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
 @dataclass(frozen=True)
 class ExternalEdits:
     """One method's pictures on one instruction track, in one folder or in folders of a thousand samples
-    (000/, 001/), as a run has its own; a missing one is a failed edit. The fingerprint covers names and
-    contents.
+    (000/, 001/), as a run has its own; a missing one is a failed edit.
 
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
     """
@@ -287,21 +282,8 @@ class ExternalEdits:
                 raise UserError(f"'{first}' and '{others[0]}' are of one sample; remove one of them.")
         return {name: paths[0] for name, paths in found.items()}
 
-    @cached_property
-    def fingerprint(self) -> str:
-        total = hashlib.sha256()
-        for name, path in self.files.items():
-            total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-        return total.hexdigest()
-
-    @property
-    def sizes(self) -> str:
-        """12 digits over the names and sizes of the files: what is looked at before any is read."""
-        return json_digest({name: atomic.stamp(file)[1] for name, file in self.files.items()})[:12]
-
     def describe(self) -> dict[str, Any]:
-        facts = {"editor": self.name, "class": type(self).__name__, "folder": self.folder.name}
-        return {**facts, "files": len(self.files), "content": self.fingerprint}
+        return {"editor": self.name, "class": type(self).__name__, "folder": self.folder.name}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""

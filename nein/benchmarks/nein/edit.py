@@ -44,6 +44,7 @@ class Edit(Stage):
     maps           Also draw the editor's intermediate images.
     retry_refused  Also send again what a service refused.
     without        The run of the same editor without this one's remedy: the first block is compared with it.
+    given          Images made elsewhere, which the editor stands for.
     """
 
     name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
@@ -59,10 +60,12 @@ class Edit(Stage):
         maps: bool = False,
         retry_refused: bool = False,
         without: RunDir | None = None,
+        given: ExternalEdits | None = None,
         asks: Mapping[str, int] | None = None,
     ) -> None:
         self.run, self.dataset, self.blocks, self.model, self.seed = run, dataset, blocks, editor, seed
         self.maps, self.retry_refused, self.without, self.asks = maps, retry_refused, without, asks or {}
+        self.given = given.files if given else {}
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
@@ -149,7 +152,9 @@ class Edit(Stage):
         return [sample.id for sample in self.dataset.members(records)]
 
     def files(self, records: range) -> list[Path]:
-        return [sample.sample_path for sample in self.dataset.members(records)]
+        samples = self.dataset.members(records)
+        made = [self.given[sample.id] for sample in samples if sample.id in self.given]
+        return [*(sample.sample_path for sample in samples), *made]
 
 
 def write_sheet(path: Path, instruction: str, result: editors.EditResult) -> None:

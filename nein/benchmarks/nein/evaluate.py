@@ -192,6 +192,7 @@ class NeIn(Benchmark):
                         maps=config.debug_zone and choice.has_maps, retry_refused=config.retry_refused,
                         without=RunDir(config.out_dir / choice.plain.slug / track) if choice.plain else None,
                         asks={choice.row: choice.edits} if is_served(choice.row) else {},
+                        given=choice.external,
                     ))  # fmt: skip
                 else:
                     _check_edits(run, edited)
