@@ -179,30 +179,14 @@ def test_every_command_that_asks_an_endpoint_takes_its_pace(line, server, tmp_pa
         return 503, {"error": "busy"}, {}
 
     server.rule = failing
-    question = {
-        "index": 0,
-        "image": "0.png",
-        "question": "What is it?",
-        "answer": "A",
-        "A": "a cat",
-        "B": "a dog",
-    }
-    (tmp_path / "choices.jsonl").write_text(json.dumps(question | {"category": "VQAv2"}))
+    question = {"index": 0, "image": "0.png", "question": "What is it?", "A": "a cat", "B": "a dog"}
+    (tmp_path / "choices.jsonl").write_text(json.dumps(question | {"answer": "A", "category": "VQAv2"}))
     Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
     words = line.format(s=f"openai:{server.url}#eye-7b", w=tmp_path).split()
     if words[0] != "check":
         words += ["--limit", 2, "--out", tmp_path / "out"]
-    exit_code(
-        *words,
-        "--device",
-        "cpu",
-        "--endpoint.concurrency",
-        1,
-        "--endpoint.retries",
-        0,
-        "--endpoint.timeout",
-        7,
-    )
+    pace = "--endpoint.concurrency 1 --endpoint.retries 0 --endpoint.timeout 7"
+    exit_code(*words, "--device", "cpu", *pace.split())
     assert server.headers
     assert server.most == 1
     sent = {(head["X-Stainless-Retry-Count"], head["X-Stainless-Read-Timeout"]) for head in server.headers}

@@ -115,28 +115,12 @@ def test_the_wheel_holds_code_presets_and_weights_and_is_small(wheel):
 
 @pytest.mark.slow
 def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(installed, tmp_path):
-    where = run(
-        installed / "python",
-        "-c",
-        "import nein, nein.train as train; print(nein.__file__, train.__file__)",
-        cwd=tmp_path,
-    )
+    code = "import nein, nein.train as train; print(nein.__file__, train.__file__)"
+    where = run(installed / "python", "-c", code, cwd=tmp_path)
     assert [str(installed.parent) in place for place in where.split()] == [True, True]
-    few = (
-        "--limit",
-        8,
-        "--editor-options.steps",
-        2,
-        "--metrics",
-        "l1,removal_vqa",
-        "--control",
-        "none",
-        "--device",
-        "cpu",
-    )
-    assert "Removal (VQA)" in run(
-        installed / "nein", "eval", "--editor", "ip2p", *few, "--out", "eval", cwd=tmp_path
-    )
+    words = "eval --editor ip2p --limit 8 --editor-options.steps 2 --metrics l1,removal_vqa --control none"
+    words = [*words.split(), "--device", "cpu", "--out", "eval"]
+    assert "Removal (VQA)" in run(installed / "nein", *words, cwd=tmp_path)
     words = "negbench eval --scenes 16 --device cpu --out neg".split()
     run(installed / "nein", *words, cwd=tmp_path)
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1)

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from nein.datasets.nein.samples import load_folder
-from nein.engine import atomic
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import box, render
@@ -148,11 +147,3 @@ def test_an_unknown_split_and_a_count_below_one_are_named(split, sources, said, 
     with pytest.raises(ValueError, match=said):
         data.ensure(split, sources, tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_cache_folder_is_the_environments_or_the_users(monkeypatch, tmp_path):
-    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "x"))
-    assert atomic.cache_root() == tmp_path / "x"
-    assert data.ensure("dev", 1).parent == tmp_path / "x" / "data"
-    monkeypatch.delenv("NEIN_CACHE")
-    assert atomic.cache_root().name == "nein"

@@ -12,6 +12,7 @@ from nein.engine.answers import AnswerCache, spent
 from nein.engine.folder import Folder, runs_below
 from nein.engine.images import encode_png
 from nein.loading.spending import BudgetError, price, tokens
+from nein.models import cached
 from nein.models.cached import Spending
 from tests.helpers import commands
 from tests.loopback import say
@@ -62,7 +63,8 @@ def budget(tmp_path):
     return lambda count: Spending(AnswerCache(tmp_path / "cache" / "answers.sqlite"), float(count * COST))
 
 
-def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path, budget):
+def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path, budget, monkeypatch):
+    monkeypatch.setattr(cached, "GRACE", 0.05)
     spending, ended = budget(Decimal("5.5")), []
 
     def work():
@@ -174,12 +176,7 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     assert so_far == "so far: gpt-4o-mini: $0.01 for 20 requests (20,000 tokens in, 10,000 out)"
     both = ["eval", "--editor", f"openai:{server.url}#gpt-image-1.5", "--models.vqa", model[1]]
     both += [
-        "--limit",
-        100,
-        "--metrics",
-        "removal_vqa,l1",
-        "--endpoint.concurrency",
-        4,
+        *"--limit 100 --metrics removal_vqa,l1 --endpoint.concurrency 4".split(),
         "--out",
         tmp_path / "both",
     ]
