@@ -45,10 +45,7 @@ class ScriptedDetector(Scripted):
     def detect(self, images, labels, threshold=0.1):
         boxes = [(0.0, 0.0, float(image.shape[1]), float(image.shape[0])) for image in images]
         return [
-            {
-                label: Detection(float(s), int(s > threshold), box)
-                for label, s in zip(row, scores, strict=True)
-            }
+            {name: Detection(float(s), int(s > threshold), box) for name, s in zip(row, scores, strict=True)}
             for row, scores, box in zip(labels, self._each(images, labels, "labels"), boxes, strict=True)
         ]
 

@@ -309,10 +309,7 @@ def test_an_object_with_other_weights_is_another_model():
             means = np.stack([np.asarray(image).mean((0, 1)) for image in images])
             return self.net(torch.from_numpy(means).float())
 
-    found = [
-        nein.negbench({"mine": Towers(factor)}, limit=8, scenes=16, device="cpu")
-        for factor in (1.0, 1.0, -9.0)
-    ]
+    found = [nein.negbench({"mine": Towers(f)}, limit=8, scenes=16, device="cpu") for f in (1.0, 1.0, -9.0)]
     assert found[0].out == found[1].out != found[2].out
 
 

@@ -41,9 +41,7 @@ def unet_names(unet):
             if layer == layers and level < levels - 1:
                 places[f"up_blocks.{level}.upsamplers.0.conv"] = f"output_blocks.{index}.{1 + attention}.conv"
             index += 1
-    return {
-        name: translate(name, places, RESNET if ".resnets." in name else {}) for name in unet.state_dict()
-    }
+    return {name: translate(name, places, RESNET if "resnets" in name else {}) for name in unet.state_dict()}
 
 
 def vae_names(vae):
@@ -93,9 +91,7 @@ def original_format(pipeline, *, ema=None):
     for name, theirs in vae_names(pipeline.vae).items():
         tensor = pipeline.vae.state_dict()[name]
         linear = ".mid.attn_1." in theirs and theirs.endswith("weight") and tensor.ndim == 2
-        tensors[f"first_stage_model.{theirs}"] = (
-            tensor[:, :, None, None].clone() if linear else tensor.clone()
-        )
+        tensors[f"first_stage_model.{theirs}"] = (tensor[:, :, None, None] if linear else tensor).clone()
     for name, tensor in pipeline.text_encoder.state_dict().items():
         whole = name if name.startswith("text_model.") else f"text_model.{name}"
         tensors[f"cond_stage_model.transformer.{whole}"] = tensor.clone()

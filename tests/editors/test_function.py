@@ -166,9 +166,7 @@ def example(monkeypatch, server):
     def load(name):
         for variable in ("GEMINI_API_KEY", "BFL_API_KEY"):
             monkeypatch.setenv(variable, "key")
-        [code] = re.findall(
-            rf'^```python title="{name}"\n(.*?)^```$', PAGE.read_text(), re.MULTILINE | re.DOTALL
-        )
+        [code] = re.findall(rf'^```python title="{name}"\n(.*?)^```$', PAGE.read_text(), re.M | re.S)
         names = {}
         exec(re.sub(r'"https://[^/]+', f'"{server.url}', code), names)  # noqa: S102 - of our own page
         return as_editor(names["edit"], concurrency=2)

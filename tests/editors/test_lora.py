@@ -112,9 +112,7 @@ def test_a_lost_half_is_refused_and_modules_the_class_does_not_have_are_counted(
     save_file({name: tensors[name] for name in names[1:]}, folder / FILE)
     with pytest.raises(EditorError, match=rf"1 of its {len(names) // 2} modules have one matrix of two"):
         build(lora=str(folder))
-    moved = {
-        name if name in names[:2] else f"{name.partition('.')[0]}.no.{name}": tensors[name] for name in names
-    }
+    moved = {n if n in names[:2] else f"{n.partition('.')[0]}.no.{n}": tensors[n] for n in names}
     save_file(moved, folder / FILE)
     build(lora=str(folder))
     assert f"has only 1 of the {len(names) // 2} modules" in caplog.text

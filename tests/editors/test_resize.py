@@ -38,9 +38,7 @@ def test_r64_gives_the_tabulated_sizes(source, expected):
 def test_a_picture_of_which_r64_leaves_nothing_is_refused_with_a_resolution_that_does(
     source, resolution, rounded, enough
 ):
-    said = (
-        f"{source[0]} x {source[1]}.* {rounded[0]} x {rounded[1]} at resolution {resolution}.*of {enough} or"
-    )
+    said = f"{source[0]} x {source[1]}.* {rounded[0]} x {rounded[1]} at resolution {resolution}.*of {enough}"
     with pytest.raises(EditorError, match=said):
         r64_size(*source, resolution)
     assert min(r64_size(*source, enough)) >= 64

@@ -126,10 +126,8 @@ def test_of_those_that_need_a_folder_at_the_same_time_one_makes_it_and_the_other
         began.wait(timeout=20)
         (draft / "proof").write_text("whole")
 
-    threads = [
-        threading.Thread(target=atomic.made_once, args=(tmp_path / "records", make, "proof"))
-        for _ in range(3)
-    ]
+    given = (tmp_path / "records", make, "proof")
+    threads = [threading.Thread(target=atomic.made_once, args=given) for _ in range(3)]
     for thread in threads:
         thread.start()
     began.set()

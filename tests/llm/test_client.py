@@ -130,9 +130,7 @@ TAGGED = ("{0}</think>{1}", "<think>{0}</think>\n\n{1}", "<thinking>{0}</thinkin
 @pytest.mark.parametrize("form", [*TAGGED, "reasoning", "reasoning_content"])
 def test_an_answer_is_read_behind_the_thoughts_and_never_from_them(server, form):
     wrong, right = "What is under it?", "What is not on it?"
-    thoughts, answer = (
-        json.dumps({"is_negatable": True, "negated_question": text}) for text in (wrong, right)
-    )
+    thoughts, answer = (json.dumps({"is_negatable": True, "negated_question": one}) for one in (wrong, right))
     thoughts = f"Well: {thoughts} No."
     apart = {form: thoughts} if form.isidentifier() else {}  # a field of its own, or in the text
     server.rule = thinking({"content": answer if apart else form.format(thoughts, answer), **apart})

@@ -16,10 +16,7 @@ from nein.metrics.presence import caption_objects
         *((answer, False, False, True) for answer in ("Yes.", "Yes, it does.", "**Yes**")),
         ("<think>Yes? No.</think>\n\nNo", False, False, False),
         ("Yes? No.</think>No.", False, False, False),
-        *(
-            (a, False, False, None)
-            for a in ("<think>No. Yes", "Nothing", "It depends", "not sure", "", "...")
-        ),
+        *((a, False, False, None) for a in ("<think>No. Yes", "Nothing", "Depends", "not sure", "", "...")),
     ],
 )
 def test_the_two_protocols_read_answers_as_documented(answer, removed, present, parsed):

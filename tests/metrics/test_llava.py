@@ -63,9 +63,7 @@ def test_answers_do_not_depend_on_batches(judged, size, monkeypatch):
 
 
 DIFFERENT = ["[INST] <image>\nDoes this image contain car? [/INST]", "Look: <image>\ndog?", "bench? <image>?"]
-BEGINNING = [
-    f"<image>\n{text}" for text in ("Does this image contain", "Does this image contain car and", "")
-]
+BEGINNING = [f"<image>\n{text}" for text in ("Does this image contain", "Does this image contain car", "")]
 
 
 @pytest.mark.parametrize(("picture_", "prompts"), [(0, DIFFERENT), (2, BEGINNING)])
@@ -76,12 +74,8 @@ def test_prompts_of_any_form_are_answered(llava, picture_, prompts):
 
 def test_p_yes_and_p_no_are_the_first_steps_probabilities(llava):
     tokenizer = llava.processor.tokenizer
-    forms = {
-        w: [gap + form for gap in ("", " ") for form in (w, w.title(), w.upper())] for w in ("yes", "no")
-    }
-    yes, no = (
-        {tokenizer(form, add_special_tokens=False)["input_ids"][0] for form in forms[w]} for w in forms
-    )
+    forms = {w: [gap + f for gap in ("", " ") for f in (w, w.title(), w.upper())] for w in ("yes", "no")}
+    yes, no = ({tokenizer(one, add_special_tokens=False)["input_ids"][0] for one in forms[w]} for w in forms)
     for image, word in ((IMAGES[0], "car"), (IMAGES[3], "dog")):
         inputs = llava.processor(images=image, text=ASK(word), return_tensors="pt")
         with torch.no_grad():

@@ -94,9 +94,7 @@ def obeyed(edited, things=THINGS):
     return made
 
 
-@pytest.mark.parametrize(
-    ("shown", "value"), [((LEFT,), 1.0), ((LEFT, RIGHT), 0.0), ((), 0.0), ((RIGHT,), 0.0)]
-)
+@pytest.mark.parametrize(("shown", "value"), [((LEFT,), 1), ((LEFT, RIGHT), 0), ((), 0), ((RIGHT,), 0)])
 def test_an_edit_obeys_where_what_must_go_is_gone_and_the_rest_stands(shown, value):
     made = obeyed(with_squares(*shown))
     assert made.value == value

@@ -83,10 +83,8 @@ def test_a_failure_is_never_kept_and_asked_again(cache):
     for _ in range(2):
         good, bad = CachedChat(chat, cache).complete(messages("good", "bad"), SAMPLING)
         assert (good.text, good.error, bad.text, str(bad.error)) == ("GOOD", None, "", "nobody answers")
-    assert [one.text for one in CachedChat(chat, cache).complete(messages("good", "bad"), SAMPLING)] == [
-        "GOOD",
-        "BAD",
-    ]
+    found = CachedChat(chat, cache).complete(messages("good", "bad"), SAMPLING)
+    assert [one.text for one in found] == ["GOOD", "BAD"]
     CachedChat(chat, cache).complete(messages("bad"), SAMPLING)
     assert Counter(chat.asked) == {"good": 1, "bad": 3}  # and the answer is kept
 

@@ -120,12 +120,7 @@ class Scripted(Chat):
 @pytest.mark.parametrize(
     ("text", "told", "note", "error"),
     [
-        (
-            '{"command": "Remove the cup."}',
-            ["Remove the cup."],
-            "sent with instruction 'Remove the cup.'",
-            "",
-        ),
+        ('{"command": "Remove the cup."}', ["Remove the cup."], "sent with instruction 'Remove the", ""),
         ('{"command": " "}', [], remedies.AFFIRMED, ""),
         ("I would rather not.", [], "", "no rewriting: nonsense, no JSON object"),
         ('{"command": 3}', [], "", "no rewriting: wrong schema, command: "),

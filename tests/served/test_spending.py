@@ -111,9 +111,7 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
     stopped = commands.outcome(capsys, *words, "--budget", 0.003375)  # 7.5 requests
     assert stopped.code == 2
     said = stopped.stderr.splitlines()[-1]
-    assert said.startswith(
-        "error: The next request to gpt-4o-mini might pass the budget of $0.003375 ($0.00 "
-    )
+    assert "The next request to gpt-4o-mini might pass the budget of $0.003375 ($0.00 " in said
     assert said.endswith("give the command again with a larger --budget to go on.")
     assert len(server.requests) == 7
     done = commands.outcome(capsys, *words, "--budget", 1)
@@ -175,11 +173,8 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     assert left.endswith(" at 8 at a time (as the 20 so far)")
     assert so_far == "so far: gpt-4o-mini: $0.01 for 20 requests (20,000 tokens in, 10,000 out)"
     both = ["eval", "--editor", f"openai:{server.url}#gpt-image-1.5", "--models.vqa", model[1]]
-    both += [
-        *"--limit 100 --metrics removal_vqa,l1 --endpoint.concurrency 4".split(),
-        "--out",
-        tmp_path / "both",
-    ]
+    line = "--limit 100 --metrics removal_vqa,l1 --endpoint.concurrency 4 --out"
+    both += [*line.split(), tmp_path / "both"]
     editing, judging = announced(capsys, *both)
     assert editing.startswith("gpt-image-1.5: about 200 requests, $")
     assert editing.endswith("0:25:00 at 4 at a time (by a table: 1,500 tokens in, 1,100 out, 30 s a request)")

@@ -185,10 +185,7 @@ def unfit(param, message, **more):
 def as_o_series(body, _):
     """The refusals of OpenAI's reasoning models, one at a time, the second without `param`."""
     if "max_tokens" in body:
-        return unfit(
-            "max_tokens",
-            "'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-        )
+        return unfit("max_tokens", "'max_tokens' is not supported. Use 'max_completion_tokens' instead.")
     if "temperature" in body:
         return unfit(None, "Unsupported value: 'temperature' does not support 0 with this model.")
     if "logprobs" in body:
@@ -314,10 +311,7 @@ def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
     hosted = chat(server)
     hosted.service.check()
     complete(hosted, "a?")
-    assert [headers["Authorization"] for headers in server.headers] == [
-        "Bearer of-openai",
-        "Bearer of-gemini",
-    ]
+    assert [one["Authorization"] for one in server.headers] == ["Bearer of-openai", "Bearer of-gemini"]
 
 
 def test_the_version_that_answered_is_kept_and_a_change_is_said(server, caplog):

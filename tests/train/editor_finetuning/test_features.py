@@ -57,9 +57,7 @@ def test_a_batch_of_stored_features_equals_one_encoded_on_the_spot(setup, tmp_pa
     texts = s.pairs.sentences()
     assert texts[0] == ""
     assert len(texts) == len(set(texts))
-    half = setup(
-        flip=0.5, mix_affirmative=0.5, dropout=0.2, feature_dtype="float16", features=tmp_path / "half"
-    )
+    half = setup(flip=0.5, mix_affirmative=0.5, feature_dtype="float16", features=tmp_path / "half")
     half.made()
     torch.testing.assert_close(half.batch(True)[0].mean, stored.mean, rtol=1e-2, atol=1e-2)
     sizes = [sum(f.stat().st_size for f in one.features.folder.iterdir()) for one in (half, s)]

@@ -241,11 +241,7 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
     everything = loading.load(config())
     words = {e.instruction for e in everything.negative}
-    noun = next(
-        n
-        for n in ("cat", "dog", "car", "cup", "bird", "book", "bus", "tv")
-        if any(f" {n}" in w for w in words)
-    )
+    noun = next(n for n in ("cat", "dog", "car", "cup", "bird", "book") if any(f" {n}" in w for w in words))
     held = loading.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
     assert 0 < len(held.negative) < len(everything.negative)
     for example in (*held.negative, *held.affirmative):

@@ -29,9 +29,7 @@ def test_the_published_recipes_hold_the_published_values():
 
 def test_a_command_line_that_names_no_base_and_no_data_is_of_the_recipe_for_the_nano_world(tmp_path):
     assert parse([]) == parse(["--recipe", "nano"])
-    assert (
-        parse(["--steps=3", "--device", "cpu"])[0] == parse(["--recipe=nano", "--steps=3", "--device=cpu"])[0]
-    )
+    assert parse(["--steps=3", "--device=cpu"])[0] == parse(["--recipe=nano", "--steps=3", "--device=cpu"])[0]
     (file := tmp_path / "mine.yaml").write_text("steps: 3\n")
     for words in (["--steps=3", "--base", "x"], ["--steps=3", "--data=nano"], ["--config", str(file)]):
         config, _ = parse(words)
