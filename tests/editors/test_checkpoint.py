@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nein.editors import EditorError, get_editor
+from tests.editors.test_ldm import Intruder
 from tests.editors.tiny import build_pipeline
 
 PARTS = ("unet", "vae", "text_encoder")
@@ -73,14 +74,6 @@ def test_bin_files_of_plain_tensors_load_and_say_so(checkpoint, copied, requests
     assert build(checkpoint).describe()["weights"]["format"] == "safetensors"
     assert editor.fingerprint == build(checkpoint).fingerprint
     np.testing.assert_array_equal(edit(copied, requests_of(1)), edit(checkpoint, requests_of(1)))
-
-
-class Intruder:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
 
 
 @pytest.mark.parametrize("part", ["unet/diffusion_pytorch_model.bin", "text_encoder/pytorch_model.bin"])

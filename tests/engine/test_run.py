@@ -1,9 +1,8 @@
 """The engine over a tiny piece of work: what is done, done again, shared, killed and refused."""
 
 import gc
+import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -14,7 +13,7 @@ import torch
 from nein.benchmarks.runner import selected
 from nein.engine import run
 from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, exit_with
 from nein.engine.folder import Folder
 from nein.engine.machine import read_ahead
 from nein.engine.run import Executor
@@ -22,7 +21,7 @@ from nein.engine.stages import Model, Step, open_tasks
 from nein.loading.weights import ALIGNMENT, aligned
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
-from tests.helpers import commands
+from tests.helpers import forks
 
 
 def compute(folder, **changed):
@@ -192,32 +191,21 @@ def test_a_model_behind_an_address_works_on_as_many_blocks_as_it_takes_requests(
 
 
 def test_a_gpu_does_not_wait_for_what_can_be_read_meanwhile(folder, monkeypatch):
-    """Reading a block takes twice as long as computing it; `waits` is the share of time without a block."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    read, computed = 0.08, 0.04
-    times = []
+    together, later = threading.Barrier(run.AHEAD), threading.Event()
 
     def reading(number):
-        time.sleep(read)
-        return folder, number
+        if number < run.AHEAD:
+            together.wait(20)  # breaks where one is read after the other
+        later.set() if number == run.AHEAD else None
+        return number
 
-    def work(model, inputs, missing):
-        times.append(time.perf_counter())
-        time.sleep(computed)
-        times.append(time.perf_counter())
+    def work(model, number, missing):
+        assert later.wait(20)  # the next is read while the first is computed
         return {"squares": []}
 
-    def waits(ahead):
-        monkeypatch.setattr(run, "AHEAD", ahead)
-        times.clear()
-        stage = squares.squares(folder, read=reading, work=work, blocks=Blocks.first(40, 2))
-        Executor("mps").compute([Step(folder, stage)])
-        for number in range(20):
-            folder.block_path("squares", number).unlink()
-        return 1 - 20 * computed / (times[-1] - times[0])
-
-    assert waits(1) > 0.3  # one thread that reads is too slow
-    assert waits(3) < 0.2
+    Executor("mps").compute([Step(folder, squares.squares(folder, read=reading, work=work))])
+    assert folder.done("squares") == set(range(BLOCKS))
 
 
 def test_a_model_is_loaded_with_its_first_open_block_and_freed_after_its_last(folder):
@@ -320,23 +308,19 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     [([signal.SIGINT], 130, True), ([signal.SIGINT] * 2, 130, False), ([signal.SIGTERM], 143, True)],
 )
 def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder, signals, code, ended):
-    script = (
-        "import sys; from pathlib import Path; from nein.engine.errors import exit_with; "
-        "from tests.engine import squares; "
-        "exit_with(lambda: squares.compute(Path(sys.argv[1]), pause=2.0))"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(folder.path)], env=commands.environment(), stderr=subprocess.PIPE
-    )
-    while not list((folder.path / "squares").rglob("*.jsonl")) and process.poll() is None:
-        time.sleep(0.05)  # the first blocks are made, the next are in work
-    time.sleep(0.5)
+    work = lambda words: exit_with(lambda: squares.compute(folder.path, pause=1.0))  # noqa: E731
+    process = forks.start(work, [], folder.path.parent / "said")
+    while not list((folder.path / "squares").rglob("*.jsonl")) and process.is_alive():
+        time.sleep(0.02)  # the first blocks are made, the next are in work
+    time.sleep(0.3)
     before = len(folder.done("squares"))
     for number in signals:
-        process.send_signal(number)
-        time.sleep(0.3)
-    assert process.wait(30) == code
-    assert (b"Ctrl-C again: at once" in process.stderr.read()) == (code == 130)
+        os.kill(process.pid, number)
+        time.sleep(0.2)
+    process.join(30)
+    assert process.exitcode == code
+    said = (folder.path.parent / "said.err").read_text()
+    assert ("Ctrl-C again: at once" in said) == (code == 130)
     assert (len(folder.done("squares")) > before) == ended
     assert not list(folder.path.rglob(".*.tmp"))
 

@@ -49,6 +49,9 @@ def test_the_one_object_is_found_whatever_stands_around_it(text):
         ('{"objects": [], "objects": ["cat"], "sure": true}', NONSENSE),
         ('{"objects": [], "sure": NaN}', NONSENSE),
         ("{'objects': [], 'sure': True}", NONSENSE),
+        ('{"a": ' + "1" * 5000 + "}", NONSENSE),
+        ('{"a": ' + "[" * 100_000, NONSENSE),
+        ('{"a":' * 100_000, NONSENSE),
         ('{"objects": [], "sure": "true"}', WRONG_SCHEMA),
         ('{"objects": [], "sure": 1}', WRONG_SCHEMA),
         ('{"objects": [7], "sure": true}', WRONG_SCHEMA),
@@ -57,6 +60,7 @@ def test_the_one_object_is_found_whatever_stands_around_it(text):
         ('{"objects": [], "sure": true, "why": "x"}', WRONG_SCHEMA),
         ("{}", WRONG_SCHEMA),
     ],
+    ids=range(20),
 )
 def test_an_answer_that_is_not_plainly_the_object_is_a_failure_of_its_kind(text, kind):
     with pytest.raises(AnswerError) as found:
@@ -85,10 +89,3 @@ def test_the_schema_for_servers_requires_every_key_and_allows_no_other():
     assert shape["additionalProperties"] is False
     assert shape["$defs"]["Inner"]["required"] == ["name"]
     assert '"sure"' in instructions(Found)
-
-
-@pytest.mark.parametrize("text", ['{"a": ' + "1" * 5000 + "}", '{"a": ' + "[" * 100_000, '{"a":' * 100_000])
-def test_an_answer_without_end_is_nonsense_and_no_error_of_ours(text):
-    with pytest.raises(AnswerError) as caught:
-        parse(text, Found)
-    assert caught.value.kind == "nonsense"

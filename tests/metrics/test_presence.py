@@ -193,17 +193,12 @@ def test_what_is_remembered_belongs_to_judge_question_and_picture():
     counting = ScriptedJudge(yes_no)
     presence(["retention_vqa"], vqa=counting, store=store, article="a_an").score([item(edited, SAMPLE)])
     assert counting.asked == 2 + 2, "another wording is another question"
-
-
-def test_another_threshold_needs_no_new_look_at_the_sample():
-    store = MemoryStore()
     detector = ScriptedDetector(score_of)
     presence(["retention_ovd"], detector=detector, store=store).score([item(SAMPLE, SAMPLE)])
     asked = detector.asked
     strict = presence(["retention_ovd"], detector=detector, store=store, threshold=0.65)
-    found = one(strict, item(SAMPLE, SAMPLE))["retention_ovd"]
-    assert found.detail["in_sample"] == ["dog"]
-    assert detector.asked == asked + 1
+    assert one(strict, item(SAMPLE, SAMPLE))["retention_ovd"].detail["in_sample"] == ["dog"]
+    assert detector.asked == asked + 1, "another threshold needs no new look at the sample"
 
 
 def test_a_caption_of_which_nothing_is_in_the_sample_is_unscored_with_that_reason():
@@ -252,41 +247,30 @@ def test_numbers_that_are_not_finite_are_no_verdict_of_absence():
         Reply(logprobs=(math.nan, -1.0))
 
 
-def test_a_judge_that_fails_on_one_picture_does_not_take_the_others_with_it():
-    bad = scene(man=0.6)
-
-    def choking(image, prompt):
-        if image is bad:
-            raise RuntimeError("CUDA out of memory")
+def failing(picture, error):
+    def rule(image, prompt):
+        if image is picture:
+            raise error
         return yes_no(image, prompt)
 
+    return rule
+
+
+def test_a_judge_that_fails_on_one_picture_takes_no_other_with_it_and_is_not_remembered_as_empty():
+    bad, store = scene(man=0.6), MemoryStore()
     items = [item(scene(), SAMPLE, id="a"), item(bad, SAMPLE, id="b"), item(scene(car=1), SAMPLE, id="c")]
-    rows = presence(["removal_vqa", "retention_vqa"], choking).score(items)
-    assert [s.value for s in rows["removal_vqa"]] == [1, None, 0]
-    assert rows["removal_vqa"][1].reason == "RuntimeError: CUDA out of memory"
-    assert [s.value for s in rows["retention_vqa"]] == [0, None, 0]
-    assert "CUDA out of memory" in rows["retention_vqa"][1].reason
-
-
-def test_a_judge_that_fails_on_the_sample_is_not_remembered_as_an_empty_sample():
-    def choking(image, prompt):
-        if image is SAMPLE:
-            raise OSError("gone")
-        return yes_no(image, prompt)
-
-    store, work = MemoryStore(), item(scene(dog=0.7), SAMPLE)
-    broken, healed = (
-        one(presence(["retention_vqa"], rule, store=store), work)["retention_vqa"]
-        for rule in (choking, yes_no)
+    rows = presence(["removal_vqa", "retention_vqa"], failing(bad, RuntimeError("out of memory"))).score(
+        items
     )
-    assert broken.value is None
+    assert [s.value for s in rows["removal_vqa"]] == [1, None, 0]
+    assert rows["removal_vqa"][1].reason == "RuntimeError: out of memory"
+    assert [s.value for s in rows["retention_vqa"]] == [0, None, 0]
+    assert "out of memory" in rows["retention_vqa"][1].reason
+    broken, healed = (
+        one(presence(["retention_vqa"], rule, store=store), item(scene(dog=0.7), SAMPLE))["retention_vqa"]
+        for rule in (failing(SAMPLE, OSError("gone")), yes_no)
+    )
+    assert (broken.value, healed.value) == (None, 0.5)
     assert "OSError: gone" in broken.reason
-    assert healed.value == 0.5
-
-
-def test_a_mistake_in_a_judge_is_not_swallowed():
-    def wrong(image, prompt):
-        raise TypeError("a mistake in the code")
-
-    with pytest.raises(TypeError):
-        presence(["removal_vqa"], wrong).score([item(SAMPLE, SAMPLE)])
+    with pytest.raises(TypeError):  # a mistake in the code
+        presence(["removal_vqa"], failing(SAMPLE, TypeError("wrong"))).score([item(SAMPLE, SAMPLE)])
