@@ -5,14 +5,18 @@ Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.be
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.metadata
+import logging
+import pkgutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nein.benchmarks import registry
 from nein.config.commands import Command
-from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match
+from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match, printable
 
 #: The commands that stand first in `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
@@ -171,15 +175,53 @@ def _run(words: Sequence[str]) -> int | None:
             raise _unknown(" ".join(words[: 2 if below else 1]), below or _first_words(table))
         print(_overview(f"{words[0]} ", table))
         return 0 if len(words) > 1 else USER_MISTAKE
-    from nein.config.launch import launch
-
     name, command, rest = match
     if not command.configuration:
         raise UserError(f"The command 'nein {name}' {command.help}.")
     return launch(f"nein {name}", command, rest, _below(name, table))
 
 
+def launch(
+    prog: str, command: Command, words: Sequence[str] | None = None, others: Sequence[str] = ()
+) -> int:
+    """Reads the options of `PROG WORDS`, does the work, prints the text it returns; the exit code.
+
+    prog    What is typed before the options: "nein negbench eval", "python -m research.nano".
+    others  Commands whose names begin with this one's, for `--help`.
+
+    The function that works is imported only when the options are in order, and not at all for `--dry-run`.
+    """
+    from nein.config import options
+
+    words = sys.argv[1:] if words is None else words
+    configuration = pkgutil.resolve_name(command.configuration)
+    description = f"{command.help}."
+    if others:
+        description += f" Also: {', '.join(f'nein {other}' for other in others)}."
+    config, dry_run = options.read(configuration, words, prog=prog, description=description)
+    if dry_run:
+        lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
+        print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
+        return 0
+    from nein.engine import machine, run
+
+    machine.tune_process()
+    work = pkgutil.resolve_name(command.work)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    if command.shared:
+        with contextlib.closing(run.start(config)) as executor:
+            answer = work(config, executor)
+    else:
+        answer = work(config)
+    if isinstance(answer, str):
+        print(printable(answer), end="", flush=True)
+        if command.shared:
+            print(f"Results: {config.out_dir}", file=sys.stderr)
+    return answer if isinstance(answer, int) else 0
+
+
 def _submit(words: Sequence[str]) -> int:
+    """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job; `--dry-run` prints it."""
     match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
         able = [name for name, command in COMMANDS.items() if command.shared]
@@ -191,10 +233,40 @@ def _submit(words: Sequence[str]) -> int:
             print(usage)
             return 0
         raise UserError(usage)
-    from nein.config.launch import submit
+    from nein.config import options
+    from nein.config.groups import SlurmJobs
+    from nein.engine import atomic, slurm
+    from nein.loading.references import without_credentials
 
     name, command, rest = match
-    return submit(name, command, rest)
+    own: Any = pkgutil.resolve_name(command.configuration)
+    both = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
+    config: Any
+    config, dry_run = options.read(both, rest, prog=f"nein slurm {name}", description=f"{command.help}.")
+    folder = config.out_dir / "slurm"
+    if dry_run:
+        print(slurm.script(config, folder), end="")
+        return 0
+    if config.overwrite:
+        raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    slurm.executor(config, folder, "slurm")  # what is missing is said before anything is written
+    file = (folder / "command.yaml").resolve()
+    values = {item.name: getattr(config, item.name) for item in options.fields(own)}
+    atomic.write_text(file, options.dump(own(**{**values, "on": None})))
+    given = tuple(without_credentials(word) for word in ("slurm", *name.split(), *rest))
+    last = slurm.Whole((*name.split(), "--config", str(file)), given)
+    array = ""
+    if config.array > 1:
+        shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
+        jobs = slurm.submit(shares, config, folder)
+        array = str(jobs[0].job_id).partition("_")[0]
+        print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
+    [job] = slurm.submit([last], config, folder, after=array)
+    when = f", which begins when {array} has ended" if array else ""
+    print(f"Submitted {job.job_id}, which makes what is left and the report{when}.")
+    print(f"Scripts and logs: {folder}")
+    print(f"How far they are: nein status {config.out_dir}")
+    return 0
 
 
 def _fetch(words: Sequence[str]) -> int:

@@ -99,7 +99,7 @@ def of_command(name: str, command: Command, words: Sequence[str]) -> int | str:
     """`nein fetch NAME WORDS`: what this command needs."""
     config, dry_run = options.read(
         pkgutil.resolve_name(command.configuration), words,
-        prog=f"nein fetch {name}", description=command.description, to_fetch=True,
+        prog=f"nein fetch {name}", description=f"{command.help}.", to_fetch=True,
     )  # fmt: skip
     needs = config.needs()
     return "".join(f"{line}\n" for line in planned(needs)) if dry_run else fetch(needs)

@@ -20,8 +20,8 @@ from pydantic import PositiveFloat, PositiveInt
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.run import NEGVQA, run_name
 from nein.benchmarks.runner import FIGURES
+from nein.cli import launch
 from nein.config.commands import Command
-from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.negvqa.questions import AVERAGE
 from nein.engine.errors import exit_with

@@ -24,8 +24,8 @@ from pydantic import PositiveInt
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import EditRow, RunDir
+from nein.cli import launch
 from nein.config.commands import Command
-from nein.config.launch import launch
 from nein.config.options import Names, Options, option
 from nein.datasets.nein import loading
 from nein.datasets.nein.samples import Dataset, Sample

@@ -23,7 +23,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.engine.answers import spent_in
+    from nein.engine.answers import costs, spent_in
     from nein.loading import spending
     from nein.loading.service import AT_ONCE
     from nein.models.references import named
@@ -58,6 +58,6 @@ def lines(config: Any) -> Iterator[str]:
             dollars = None if cost is None else float(cost)
         at_once = config.endpoint.concurrency or AT_ONCE
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
-        costs = "price unknown" if dollars is None else f"${dollars * count:.2f}"
-        yield f"{model}: about {count:,} requests, {costs}, {time} at {at_once} at a time ({basis})"
-    yield from (f"so far: {sentence}" for sentence in spending.sentences(spent))
+        total = "price unknown" if dollars is None else f"${dollars * count:.2f}"
+        yield f"{model}: about {count:,} requests, {total}, {time} at {at_once} at a time ({basis})"
+    yield from (f"so far: {sentence}" for sentence in costs(spent))

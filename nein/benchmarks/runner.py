@@ -25,12 +25,12 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.groups import FORMATS
 from nein.config.options import Options
 from nein.engine import atomic, images, machine
+from nein.engine.answers import costs
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UNSCORED, UserError, shortlist
 from nein.engine.folder import COMPLETE, INCOMPLETE, Folder, id_of, runs_below
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
-from nein.loading.spending import sentences
 from nein.reporting import figures as frames
 from nein.reporting import report, tracking
 from nein.reporting.page import Page, Section
@@ -328,7 +328,7 @@ class Benchmark:
         figures = page.frame
         if figures is None:
             figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
-        own = [*dict.fromkeys(said for run in finished for said in sentences(run.manifest["spent"]))]
+        own = [*dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
         if unfinished:
             names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
             own.insert(0, f"not shown because not complete: {names}.")

@@ -22,7 +22,3 @@ class Command:
     work: str
     shared: bool = False
     announces: str = ""
-
-    @property
-    def description(self) -> str:
-        return f"{self.help[0].upper()}{self.help[1:]}."

@@ -134,7 +134,7 @@ def read(
     dry_run, wants_help = typed.pop("dry_run", False), typed.pop("help", False)
     values = _with_preset(cls, [*files, typed])
     if wants_help:
-        make_parser(cls, prog, description, values).print_help()
+        make_parser(cls, prog, description[:1].upper() + description[1:], values).print_help()
         raise SystemExit(0)
     return _build(cls, values, prog, to_fetch), dry_run
 

@@ -167,6 +167,17 @@ def _spent(db: sqlite3.Connection) -> dict[str, dict[str, Any]]:
     return {model: json.loads(value) for model, value in rows}
 
 
+def costs(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Of every model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
+    lines = []
+    for name, totals in models.items():
+        dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
+        count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
+        detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
+        lines.append(f"{name}: {dollars} for {count} ({detail})")
+    return lines
+
+
 def _address(space: str, key: str) -> bytes:
     """16 bytes of SHA-256."""
     return hashlib.sha256(json.dumps([space, key]).encode()).digest()[:16]

@@ -61,14 +61,3 @@ def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | 
             calc_price(Usage(input_tokens=1), model, **where)
             return lambda known: calc_price(Usage(**known), model, **where).total_price
     return None
-
-
-def sentences(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of every model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
-    lines = []
-    for name, totals in models.items():
-        dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
-        count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
-        detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
-        lines.append(f"{name}: {dollars} for {count} ({detail})")
-    return lines

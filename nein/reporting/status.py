@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from nein.config.groups import Runs
-from nein.engine.answers import spent
+from nein.engine.answers import costs, spent
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder, runs_at
-from nein.loading.spending import sentences
 
 WINDOW = 600.0  # seconds over which the rate is measured
 
 
 def status(config: Runs) -> str:
     folders = (Folder(folder) for path in config.runs for folder in runs_at([path]))
-    costs = dict.fromkeys(line for path in config.runs for line in sentences(spent(path)))
-    lines = [*(line for folder in folders for line in _lines(folder)), *costs]
+    paid = dict.fromkeys(line for path in config.runs for line in costs(spent(path)))
+    lines = [*(line for folder in folders for line in _lines(folder)), *paid]
     return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
 
 

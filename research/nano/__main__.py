@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from pydantic import NonNegativeInt, PositiveFloat
 
+from nein.cli import launch
 from nein.config.commands import Command
 from nein.config.groups import OnDevice, Seed
-from nein.config.launch import launch
 from nein.config.options import Names, argument, option
 from nein.engine.errors import exit_with, unknown
 from nein.engine.machine import Processes

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from nein.cli import launch
 from nein.config.commands import Command
-from nein.config.launch import launch
 from nein.config.options import Options, argument, option
 from nein.engine import atomic
 from nein.engine.errors import UserError, exit_with, unknown

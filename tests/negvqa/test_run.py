@@ -128,7 +128,7 @@ class Seer:
 
 def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions, tmp_path, monkeypatch):
     seer, out = Seer(), tmp_path / "out"
-    monkeypatch.setattr("nein.metrics.load_judge", lambda *a, **k: seer)
+    monkeypatch.setattr("nein.metrics.models.load_judge", lambda *a, **k: seer)
     asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
     asked += ("--blind", 0)
     assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from nein import metrics
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, spread
 from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
@@ -35,7 +34,7 @@ from nein.engine.errors import UserError
 from nein.engine.stages import Model, Stage, shared, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference
-from nein.metrics import choices
+from nein.metrics import choices, models
 from nein.metrics.base import fingerprint
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.letters import MISSING, SCORINGS
@@ -73,7 +72,7 @@ def answerer(reference: str, config: NegvqaConfig) -> Answerer:
     model, possible = references.offered(reference), SCORINGS
     if model is None:
         where = references.resolve(source)
-        metrics.check_reference(where)
+        models.check_reference(where)
         check_options(where, config.model_options)
         possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
     else:
@@ -103,14 +102,14 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
     if asked.reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
-        judge = services.keep(metrics.load_judge("vqa", asked.where, **options))
+        judge = services.keep(models.load_judge("vqa", asked.where, **options))
         return choices.JudgeChoices(judge, config.judge_asking)
     if parse_reference(asked.where).is_code:
         raise UserError(
             f"'{asked.reference}' can only be a judge; give --model judge --judge {asked.reference}."
         )
     options |= {"batch_size": config.batch_size, "max_new_tokens": asked.format.max_new_tokens}
-    return services.keep(metrics.load_choices(asked.where, **options))
+    return services.keep(models.load_choices(asked.where, **options))
 
 
 def load_mended(load: Callable[[], Any], remedy: str, wording: str) -> Any:

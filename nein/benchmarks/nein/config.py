@@ -146,12 +146,12 @@ class EvalConfig(
 
 def metrics_of(names: Sequence[str]) -> list[str]:
     """The metrics in the order of the table; "all": those that NeIn's layout serves. Raises UserError."""
-    from nein import metrics
+    from nein.metrics.table import METRICS
 
     if names == ["all"]:
-        return [name for name, metric in metrics.METRICS.items() if not metric.by_truth]
-    wanted = {chosen("metric", name, metrics.METRICS) for name in names}
-    return [name for name in metrics.METRICS if name in wanted]
+        return [name for name, metric in METRICS.items() if not metric.by_truth]
+    wanted = {chosen("metric", name, METRICS) for name in names}
+    return [name for name in METRICS if name in wanted]
 
 
 @dataclass(kw_only=True)
@@ -185,7 +185,7 @@ class GridConfig(Runs, Elsewhere, Seed):
     out: Path | None = option(None, ".png, .pdf or .svg file (default: grid.png in the first RUN)", "Output")
 
     def check(self) -> None:
-        from nein import metrics
+        from nein.metrics.table import METRICS
 
         out = self.out
         if out is not None and out.is_dir():
@@ -195,7 +195,7 @@ class GridConfig(Runs, Elsewhere, Seed):
         if not 16 <= self.size <= 2048:
             raise UserError(f"--size is {self.size}; allowed are 16 to 2048 pixels.")
         if self.metric is not None:
-            self.metric = chosen("metric", self.metric, metrics.METRICS)
+            self.metric = chosen("metric", self.metric, METRICS)
 
 
 @dataclass(kw_only=True)
@@ -222,6 +222,6 @@ class CompareConfig(benchmarks.CompareConfig):
     track: Literal["negative", "remove", "add", "all"] = option("negative", "which instructions", "Main")
 
     def check(self) -> None:
-        from nein import metrics
+        from nein.metrics.table import METRICS
 
-        self.metrics = [chosen("metric", name, metrics.METRICS) for name in self.metrics]
+        self.metrics = [chosen("metric", name, METRICS) for name in self.metrics]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein import metrics
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_image, scores_of
 from nein.datasets.nein.samples import Dataset, Sample
@@ -26,7 +25,12 @@ from nein.engine.errors import UserError
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
 from nein.loading.references import is_served, parse_reference
+from nein.metrics import METRICS
+from nein.metrics import models as loaders
+from nein.metrics.base import Score as Scored
 from nein.metrics.chat.endpoint import check_options
+from nein.metrics.metric import Batch, EditPair, SceneObject, Settings
+from nein.metrics.metric import score as score_all
 from nein.models import judges
 from nein.models.cached import Services
 from nein.models.references import contents, identity, resolve
@@ -47,8 +51,8 @@ class Scorer:
         self._services = Services.of(config, self._answers)
 
     def score(
-        self, items: Sequence[metrics.EditPair], names: Sequence[str], among: Sequence[str]
-    ) -> dict[str, list[metrics.Score]]:
+        self, items: Sequence[EditPair], names: Sequence[str], among: Sequence[str]
+    ) -> dict[str, list[Scored]]:
         """Metric -> a score per item of one block, for the metrics `names` `among` all that are wanted of it:
         an interrupted block is asked about as a whole one is."""
         with self._loading:
@@ -57,10 +61,10 @@ class Scorer:
                 self.loaded = {**found, **self.loaded}
         scope = scope_of(item.id for item in items)
         features, answers = BlockStore(self._features, scope), BlockStore(self._answers, scope)
-        batch = metrics.Batch(
+        batch = Batch(
             items, self.loaded, settings(self._config), tuple(among), features=features, records=answers
         )
-        scores = metrics.score([metrics.METRICS[name] for name in names], batch)
+        scores = score_all([METRICS[name] for name in names], batch)
         features.flush()
         answers.flush()
         return scores
@@ -114,7 +118,7 @@ class Score(Stage):
         self.blocks, self.model, self.plain, self.asks = edited.units, scorer, plain, asks or {}
         self.outputs = tuple(map(scores_of, metrics))
 
-    def read(self, number: int) -> tuple[int, list[metrics.EditPair]]:
+    def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
         numbers = Blocks(self.blocks.count, self.edited.size, needed).numbers
         edits = {row.id: row for row in self.run.rows(EDIT, numbers)}
@@ -127,11 +131,11 @@ class Score(Stage):
         seen: Seen = {}
         return number, [self._pair(sample, edits[sample.id], seen) for sample in samples]
 
-    def _pair(self, sample: Sample, edit: EditRow, seen: Seen) -> metrics.EditPair:
+    def _pair(self, sample: Sample, edit: EditRow, seen: Seen) -> EditPair:
         """The images of a sample that some metric needs; a sentence for every other."""
         if edit.image is None:
-            return metrics.EditPair(sample.id, edit.why_not)
-        needed = {image for name in self.metrics for image in metrics.METRICS[name].pictures}
+            return EditPair(sample.id, edit.why_not)
+        needed = {image for name in self.metrics for image in METRICS[name].pictures}
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and images.pixel_hash(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and run again"
@@ -157,10 +161,10 @@ class Score(Stage):
         if "things" in needed:
             without = [read_image(thing.without, "known") for thing in sample.things]
             found["things"] = next((why for why in without if isinstance(why, str)), None) or [
-                metrics.SceneObject(thing.name, thing.stays, np.asarray(image))
+                SceneObject(thing.name, thing.stays, np.asarray(image))
                 for thing, image in zip(sample.things, without, strict=True)
             ]
-        return metrics.EditPair(sample.id, edited, **found)
+        return EditPair(sample.id, edited, **found)
 
     def _read(self, path: Path, role: str, seen: Seen) -> tuple[np.ndarray | str, str]:
         """An image of the data, which several samples may share."""
@@ -174,7 +178,7 @@ class Score(Stage):
         wanted = [name for name in self.metrics if scores_of(name) in missing]
         found = {}
         for name, scores in model.score(items, wanted, self.metrics).items():
-            if metrics.METRICS[name].kind == "corpus":
+            if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
             found[scores_of(name)] = [
                 ScoreRow(
@@ -191,7 +195,7 @@ class Score(Stage):
     def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
         """No answer of an endpoint is lacking, and features are there where there must be some."""
         metric = output.rpartition("/")[2]
-        if metrics.METRICS[metric].kind == "corpus" and not self.run.feature_path(metric, number).exists():
+        if METRICS[metric].kind == "corpus" and not self.run.feature_path(metric, number).exists():
             return False
         return not any(row.again for row in rows)
 
@@ -202,7 +206,7 @@ class Score(Stage):
         samples = self.dataset.members(records)
         return [path for sample in samples for path in (sample.source_path, sample.sample_path)]
 
-    def state(self, records: range) -> list[int | None]:
+    def state(self, records: range) -> list[int]:
         """Of our own images the sizes are enough: their pixels are compared where they are read."""
         samples = zip(records, self.dataset.members(records), strict=True)
         names = (self.run.image_name(index, sample.id) for index, sample in samples)
@@ -210,7 +214,7 @@ class Score(Stage):
 
 
 def _write_features(
-    run: RunDir, metric: str, number: int, items: Sequence[metrics.EditPair], scores: Sequence[metrics.Score]
+    run: RunDir, metric: str, number: int, items: Sequence[EditPair], scores: Sequence[Scored]
 ) -> None:
     """One file per block: rows of edited pictures and of targets, for the samples that have both."""
     rows = [(item, s.features) for item, s in zip(items, scores, strict=True) if s.features is not None]
@@ -228,7 +232,7 @@ def _write_features(
 
 def model_kinds(wanted: Iterable[str]) -> list[str]:
     """What the metrics `wanted` ask, each once: kinds of encoders and judges, and networks of their own."""
-    return list(dict.fromkeys(kind for name in wanted for kind in metrics.METRICS[name].models))
+    return list(dict.fromkeys(kind for name in wanted for kind in METRICS[name].models))
 
 
 def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
@@ -240,14 +244,14 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
             continue
         where = resolve(getattr(config.models, kind))
         if parse_reference(where).kind != "name":
-            metrics.check_reference(where)  # else a name of the library behind the metric ("alex")
+            loaders.check_reference(where)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
             check_options(where, config.models.vqa_options)
 
 
 def questions(wanted: Sequence[str], config: EvalConfig) -> dict[str, int]:
     """About how many questions of a sample go to a judge behind an address."""
-    asking = [name for name in wanted if "vqa" in metrics.METRICS[name].models]
+    asking = [name for name in wanted if "vqa" in METRICS[name].models]
     judge = config.models.vqa
     return {judge: sum(QUESTIONS.get(name, 1) for name in asking)} if asking and is_served(judge) else {}
 
@@ -260,8 +264,8 @@ def load_models(wanted: Iterable[str], config: EvalConfig, device: str, services
             loaded[kind] = load_attribute(kind)(device=device)
             continue
         reference = getattr(config.models, kind)
-        if kind in metrics.ENCODERS:
-            loaded[kind] = metrics.load_encoder(kind, resolve(reference), device=device, dtype="float32")
+        if kind in loaders.ENCODERS:
+            loaded[kind] = loaders.load_encoder(kind, resolve(reference), device=device, dtype="float32")
         else:
             how: dict[str, Any] = {"dtype": config.judge_dtype, **judge_options(kind, config)}
             loaded[kind] = judges.load(kind, reference, services=services, device=device, **how)
@@ -278,10 +282,10 @@ def judge_options(kind: str, config: EvalConfig) -> dict[str, Any]:
     return {}
 
 
-def settings(config: EvalConfig) -> metrics.Settings:
+def settings(config: EvalConfig) -> Settings:
     """How metrics score, as the configuration says."""
     same = ("align", "protocol", "threshold", "article", "evidence", "batch_size")
-    return metrics.Settings(
+    return Settings(
         resolution=config.align_resolution,
         before=MINIMAL_PAIRS in config.families,
         **{name: getattr(config, name) for name in same},
@@ -290,10 +294,10 @@ def settings(config: EvalConfig) -> metrics.Settings:
 
 def score_identity(metric: str, config: EvalConfig, device: str) -> dict[str, Any]:
     """Everything in the configuration that decides a metric's values, given the images."""
-    row, facts = metrics.METRICS[metric], {"device": device.partition(":")[0]}
+    row, facts = METRICS[metric], {"device": device.partition(":")[0]}
     for kind in row.models:
         facts[kind] = kind if ":" in kind else identity(getattr(config.models, kind))
-        if kind in metrics.JUDGES:
+        if kind in loaders.JUDGES:
             facts |= {"dtype": config.judge_dtype, **judge_options(kind, config)}
     models = {kind: getattr(config.models, kind) for kind in row.models if ":" not in kind}
     return facts | contents(models) | {name: settings(config).identity(name) for name in row.settings}
