@@ -29,7 +29,6 @@ from nein.editors.presets import (
     split_address,
 )
 from nein.editors.presets import declared_class as declared_class
-from nein.editors.zone import find_missing
 from nein.loading.attributes import load_attribute
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import TEXTS, Need, expanded, is_served, located, parse_reference
@@ -77,14 +76,6 @@ def can(name: str, what: str) -> bool:
     if row is None or (what == "negative_prompt" and recipe.get("negative", {}) is None):
         return False
     return what in row.can or (what == "guided" and "guided" in recipe)
-
-
-def check_models(name: str, **models: str) -> None:
-    """Raise EditorError when a file that has to be on this machine is not; `models` by option."""
-    row = row_of(name) if models else None
-    for option, reference in models.items():
-        if row and row.layouts.get(option, "") is None and (missing := find_missing(reference)):
-            raise EditorError(missing)
 
 
 def check(name: str, **overrides: Any) -> None:

@@ -203,13 +203,14 @@ def launch(
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
         return 0
-    from nein.engine import machine, run
+    from nein.config.groups import start
+    from nein.engine import machine
 
     machine.tune_process()
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     if command.shared:
-        with contextlib.closing(run.start(config)) as executor:
+        with contextlib.closing(start(config)) as executor:
             answer = work(config, executor)
     else:
         answer = work(config)

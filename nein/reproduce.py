@@ -236,8 +236,8 @@ def agreement(printed: Printed, ours: Figure, preset: str, samples: int | None) 
 def run(config: ReproduceConfig) -> str | None:
     if config.file is not None:
         return check(config.file)
+    from nein.config.groups import start
     from nein.engine import atomic
-    from nein.engine.run import start
 
     inner = config.inner()
     with contextlib.closing(start(inner)) as executor:

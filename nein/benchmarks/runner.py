@@ -228,15 +228,20 @@ class Benchmark:
         runs = self.runs(config, executor.device)
         atomic.make_folder(out)
         nothing = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
-        text = None if config.overwrite or trackers or not runs else _printed_before(config, runs)
-        if text is not None:
-            if executor.is_main:
+        ends = [run.folder.entries().get(END, {}) for run in runs]  # each of the command that finished it
+        one_end = len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers)
+        if (
+            one_end
+            and isinstance(text := ends[0].get("said"), str)
+            and ends[0]["seal"] == _seal(config, runs)
+        ):
+            if executor.is_main:  # what was printed then, since nothing has changed; no block is read
                 print(nothing, file=sys.stderr, flush=True)
             return text if executor.concludes else None
         with executor.locked([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
-            executor.barrier()  # no process reads a folder that another is about to refuse or to remove
+            executor.processes.barrier()  # none reads a folder that another is about to refuse or remove
             made = executor.compute(by_model(runs), functools.partial(planned, self, config))
             if not executor.concludes:
                 return None
@@ -338,15 +343,6 @@ class Benchmark:
         shown = headline or page.headline or self.headline or next((part.tables for part in sections), ())
         texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
         return report.headline(figures, shown, texts, report.places(out, files, len(notes)))
-
-
-def _printed_before(config: Any, runs: Sequence[Run]) -> str | None:
-    """What the same command printed when it had finished these runs, if nothing has changed since; None else.
-    No block is read."""
-    ends = [run.folder.entries().get(END, {}) for run in runs]
-    if len({end.get("seal") for end in ends}) > 1 or not isinstance(said := ends[0].get("said"), str):
-        return None
-    return said if ends[0]["seal"] == _seal(config, runs) else None
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import Device, Names, Options, Paths, argument, option
 from nein.engine.errors import UserError
+
+if TYPE_CHECKING:
+    from nein.engine import run
 
 FORMATS = ("html", "md", "csv", "tex", "plots")
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -169,6 +173,25 @@ class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
         "Machine",
     )
     executor: Executor = field(default_factory=Executor)
+
+
+def start(options: Any) -> run.Executor:
+    """The executor of `--on` (`RuntimeOptions`). Raises UserError."""
+    from nein.engine import machine, run
+    from nein.loading.service import AT_ONCE
+
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate, torchrun
+    on = getattr(options, "on", None) or ("ranks" if launched else "threads")
+    if on == "ray":
+        from nein.engine.ray import Ray
+
+        pool = options.executor
+        return Ray(options.device, None, pool.workers, pool.gpus_per_worker)
+    if on == "ranks" and not launched:
+        raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
+    ranks = machine.from_environment() if on == "ranks" else None
+    requests = options.endpoint.concurrency or AT_ONCE
+    return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
 
 
 @dataclass(kw_only=True)

@@ -53,10 +53,6 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _is_class(shape: Shape) -> bool:
-    return dataclasses.is_dataclass(shape) or hasattr(shape, "__origin__")
-
-
 @functools.cache
 def _of_class(kind: Any) -> Any:
     import pydantic
@@ -65,7 +61,18 @@ def _of_class(kind: Any) -> Any:
 
 
 def _validator(shape: Shape) -> Any:
-    return _of_class(shape) if _is_class(shape) else pydantic_core.SchemaValidator(_schema(shape))
+    if dataclasses.is_dataclass(shape) or hasattr(shape, "__origin__"):
+        return _of_class(shape)
+    return pydantic_core.SchemaValidator(_schema(shape))
+
+
+def _checked(value: Any, shape: Shape) -> Any:
+    """The value, as a dataclass where the shape is one. Raises pydantic's ValidationError."""
+    validator = _validator(shape)
+    if not isinstance(validator, pydantic_core.SchemaValidator):
+        return validator.validate_json(json.dumps(value), strict=True)
+    validator.validate_python(value)
+    return value
 
 
 def _schema(shape: Shape) -> core_schema.CoreSchema:
@@ -93,10 +100,7 @@ def fault(value: Any, shape: Shape, name: str = "") -> str:
     """The first thing that is wrong, in words: "'data.annotations' is 3, which must be a text"; "" where all
     is well."""
     try:
-        if _is_class(shape):
-            _validator(shape).validate_json(json.dumps(value), strict=True)
-        else:
-            _validator(shape).validate_python(value)
+        _checked(value, shape)
         return ""
     except pydantic_core.ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -334,9 +338,10 @@ def _readable(path: Path) -> Iterator[None]:
 def check(content: Any, shape: Shape, where: str) -> Any:
     """The content, as a dataclass where the shape is one. Raises UserError, which begins with `where`, for
     content without the shape."""
-    if said := fault(content, shape):
-        raise UserError(f"{where}: {said}. {_NOT_OURS}")
-    return _validator(shape).validate_json(json.dumps(content), strict=True) if _is_class(shape) else content
+    try:
+        return _checked(content, shape)
+    except pydantic_core.ValidationError:
+        raise UserError(f"{where}: {fault(content, shape)}. {_NOT_OURS}") from None
 
 
 def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:

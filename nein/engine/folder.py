@@ -95,17 +95,14 @@ class Folder:
     # --- manifest --------------------------------------------------------------------------
 
     @property
-    def manifest_path(self) -> Path:
-        return self.path / MANIFEST
-
-    @property
     def answers(self) -> Path:
         """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
         return self.path / ANSWERS
 
     def entries(self) -> Row:
         """The entries of the manifest itself; {} where nothing has begun."""
-        entries: Row = atomic.read_json(self.manifest_path, _KIND) if self.manifest_path.exists() else {}
+        path = self.path / MANIFEST
+        entries: Row = atomic.read_json(path, _KIND) if path.exists() else {}
         return entries
 
     @property
@@ -128,7 +125,7 @@ class Folder:
                 f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
                 f"{family} --help names the commands for it."
             )
-        atomic.check(found, {**_EVERY, **self.facts}, f"'{self.manifest_path}'")
+        atomic.check(found, {**_EVERY, **self.facts}, f"'{self.path / MANIFEST}'")
         usage = {f"{kind}-{name}": used for name, note in self._notes() for kind, used in note.usage.items()}
         return {
             "invocations": [], **found, "models": self.models(), "usage": usage,
@@ -168,7 +165,7 @@ class Folder:
         kind = {"benchmark": self.benchmark} if self.benchmark else {}
         new = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity), **entries}
         new["invocations"] = calls
-        atomic.write_json(self.manifest_path, new)
+        atomic.write_json(self.path / MANIFEST, new)
 
     def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
         if found.get("format", FORMAT) != FORMAT:
@@ -178,7 +175,7 @@ class Folder:
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
-        atomic.write_json(self.manifest_path, {**self.entries(), **entries})
+        atomic.write_json(self.path / MANIFEST, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
         """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""

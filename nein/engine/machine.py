@@ -90,11 +90,6 @@ class Processes:
             self._state = None
 
 
-def launched() -> bool:
-    """Whether a launcher has started several of us."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 def from_environment() -> Processes:
     """Joins the process group announced by the launcher's environment."""
     from accelerate import PartialState

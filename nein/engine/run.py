@@ -30,7 +30,6 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.machine import Processes, one_thread
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
-from nein.loading.service import AT_ONCE
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
 LATE = 120.0  # seconds until a file of another node is seen
@@ -80,10 +79,6 @@ class Executor:
         self._thing: Any = None
         self._described: set[tuple[Path, str]] = set()
         self._notes: dict[Path, tuple[Folder, dict[str, Any]]] = {}
-
-    def barrier(self) -> None:
-        """Returns when every process that was started together has come here."""
-        self.processes.barrier()
 
     def describe(self) -> dict[str, Any]:
         """For the manifest's account of the command: never in a result."""
@@ -149,7 +144,7 @@ class Executor:
 
     def _meet(self, steps: Sequence[Step]) -> None:
         """Waits for the other ranks, and until their blocks are seen: a network disk shows files late."""
-        self.barrier()
+        self.processes.barrier()
         late = time.monotonic() + LATE
         while self.processes.size > 1 and self._jobs == 1 and not all(map(_is_done, steps)):
             if time.monotonic() > late:
@@ -284,18 +279,3 @@ def _is_done(step: Step) -> bool:
     """Whether all wanted blocks are there."""
     numbers = step.stage.blocks.numbers
     return all(step.folder.done(output).issuperset(numbers) for output in step.stage.outputs)
-
-
-def start(options: Any) -> Executor:
-    """The executor of `--on` (`nein.config.groups.RuntimeOptions`). Raises UserError."""
-    on = getattr(options, "on", None) or ("ranks" if machine.launched() else "threads")
-    if on == "ray":
-        from nein.engine.ray import Ray
-
-        pool = options.executor
-        return Ray(options.device, None, pool.workers, pool.gpus_per_worker)
-    if on == "ranks" and not machine.launched():
-        raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
-    ranks = machine.from_environment() if on == "ranks" else None
-    requests = options.endpoint.concurrency or AT_ONCE
-    return Executor(options.device, ranks, share=share(), requests=requests, debug=on == "debug")

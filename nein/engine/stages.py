@@ -41,11 +41,14 @@ class Model:
         cls, name: str, load: Callable[[], Any], place: str = "device", kind: str = "model", requests: int = 0
     ) -> Model:
         """A single model that has `describe()` itself and, if anything, `fingerprint`."""
-
-        def describe(loaded: Any) -> dict[str, tuple[str, Any]]:
-            return {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())}
-
-        return cls(name, load, describe, place, lambda loaded: usage_of({kind: loaded}), requests)
+        return cls(
+            name,
+            load,
+            lambda loaded: {kind: (getattr(loaded, "fingerprint", ""), loaded.describe())},
+            place,
+            lambda loaded: usage_of({kind: loaded}),
+            requests,
+        )
 
 
 def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -156,7 +156,7 @@ def make(
                 "selected": {step.stage.outputs[0]: step.stage.blocks.selection for step in steps},
             }
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
-        executor.barrier()
+        executor.processes.barrier()
         last = max((number for number, name in enumerate(names) if name in maker.wanted), default=0)
         maker.require(name for name in names[:last] if name not in maker.wanted)
         executor.compute(steps, functools.partial(_steps, kind, config))

@@ -14,6 +14,7 @@ from nein import editors
 from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
+from nein.editors.zone import find_missing
 from nein.engine import images
 from nein.engine.errors import UserError, shortlist
 from nein.loading.attributes import load_attribute
@@ -100,7 +101,10 @@ class EditorChoice:
             return
         if self.checkpoint is not None:
             resolve(self.checkpoint)
-        editors.check_models(self.row, **self._further())
+        row = editors.row_of(self.row)
+        for option, folder in self._further().items():
+            if row and row.layouts[option] is None and (missing := find_missing(folder)):
+                raise UserError(missing)
 
     def _further(self) -> dict[str, str]:
         """The options that name a model, with the folders of embedded ones."""

@@ -11,7 +11,7 @@ from typing import Any
 from nein.config.groups import Runs
 from nein.engine.answers import costs, spent
 from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder, runs_at
+from nein.engine.folder import MANIFEST, Folder, runs_at
 
 WINDOW = 600.0  # seconds over which the rate is measured
 
@@ -35,7 +35,7 @@ def _lines(folder: Folder, now: float | None = None) -> Iterator[str]:
 def _progress(folder: Folder, selected: dict[str, Any], now: float) -> str:
     wanted, times = 0, list[float]()
     for output, entry in selected.items():
-        numbers = Blocks.read(entry, f"'{folder.manifest_path}'").numbers
+        numbers = Blocks.read(entry, f"'{folder.path / MANIFEST}'").numbers
         wanted += len(numbers)
         kept = numbers if isinstance(numbers, range) else frozenset(numbers)
         times += [file.stat().st_mtime for number, file in folder.files(output) if number in kept]

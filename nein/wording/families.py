@@ -198,7 +198,10 @@ def object_of(generated: str, negated: str) -> str:
     noun = added(generated)
     if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
-    forms = f"{re.escape(noun)}|{re.escape(nouns.plural(noun))}"
-    if not re.search(rf"(?<!\w)(?:{forms})(?!\w)", negated, flags=re.IGNORECASE):
+    occurs = (
+        re.search(rf"(?<!\w){re.escape(form(noun))}(?!\w)", negated, flags=re.IGNORECASE)
+        for form in (str, nouns.plural)
+    )
+    if not any(occurs):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
     return noun

@@ -79,13 +79,13 @@ def assess(
             run.open_output(
                 scores_of(name), score.score_identity(name, config, executor.device), overwrite=True
             )
-    executor.barrier()  # no process reads a folder that another is about to remove
+    executor.processes.barrier()  # no process reads a folder that another is about to remove
     stages = (
         Edit(
             run=run,
             dataset=dataset,
             blocks=blocks,
-            editor=Model.one("editor", lambda: editor, kind="editor"),
+            model=Model.one("editor", lambda: editor, kind="editor"),
             seed=config.seed,
         ),
         Score(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def idle(mended: Sequence[EditRow], plain: Sequence[EditRow]) -> int:
     return len(same) if all(same) else 0
 
 
+@dataclass(kw_only=True, eq=False)
 class Edit(Stage):
     """Sample image and instruction -> edited image, by one editor.
 
@@ -49,23 +51,16 @@ class Edit(Stage):
 
     name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
 
-    def __init__(
-        self,
-        *,
-        run: RunDir,
-        dataset: Dataset,
-        blocks: Blocks,
-        editor: Model,
-        seed: int,
-        maps: bool = False,
-        retry_refused: bool = False,
-        without: RunDir | None = None,
-        given: ExternalEdits | None = None,
-        asks: Mapping[str, int] | None = None,
-    ) -> None:
-        self.run, self.dataset, self.blocks, self.model, self.seed = run, dataset, blocks, editor, seed
-        self.maps, self.retry_refused, self.without, self.asks = maps, retry_refused, without, asks or {}
-        self.given = given.files if given else {}
+    run: RunDir
+    dataset: Dataset
+    blocks: Blocks
+    model: Model
+    seed: int
+    maps: bool = False
+    retry_refused: bool = False
+    without: RunDir | None = None
+    given: Mapping[str, Path] = field(default_factory=dict)
+    asks: Mapping[str, int] = field(default_factory=dict)
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""

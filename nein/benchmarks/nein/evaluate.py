@@ -188,11 +188,11 @@ class NeIn(Benchmark):
                 stages: list[Stage] = []
                 if "edit" in config.stages:
                     stages.append(Edit(
-                        run=run, dataset=dataset, blocks=edited, editor=editor, seed=config.seed,
+                        run=run, dataset=dataset, blocks=edited, model=editor, seed=config.seed,
                         maps=config.debug_zone and choice.has_maps, retry_refused=config.retry_refused,
                         without=RunDir(config.out_dir / choice.plain.slug / track) if choice.plain else None,
                         asks={choice.row: choice.edits} if is_served(choice.row) else {},
-                        given=choice.external,
+                        given=choice.external.files if choice.external else {},
                     ))  # fmt: skip
                 else:
                     _check_edits(run, edited)

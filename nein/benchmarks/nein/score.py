@@ -5,6 +5,7 @@ One decode per picture: a block is read once and handed to all metrics.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import threading
@@ -19,7 +20,7 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_image, scores_of
 from nein.datasets.nein.samples import Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
+from nein.engine.answers import BlockStore, FeatureCache, scope_of
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.stages import Model, Stage, usage_of
@@ -46,9 +47,7 @@ class Scorer:
     def __init__(self, config: EvalConfig, device: str) -> None:
         self.loaded: dict[str, Any] = {}
         self._config, self._device, self._loading = config, device, threading.Lock()
-        self._features = FeatureCache(config.cache_dir / "features")
-        self._answers = AnswerCache(config.cache_dir / "answers.sqlite")
-        self._services = Services.of(config, self._answers)
+        self._services: Services | None = None  # of metrics with a model
 
     def score(
         self, items: Sequence[EditPair], names: Sequence[str], among: Sequence[str]
@@ -57,16 +56,22 @@ class Scorer:
         an interrupted block is asked about as a whole one is."""
         with self._loading:
             if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
+                where = self._config.cache_dir
+                self._services = self._services or Services.of(self._config, where / "answers.sqlite")
                 found = load_models(lacking, self._config, self._device, self._services)
                 self.loaded = {**found, **self.loaded}
-        scope = scope_of(item.id for item in items)
-        features, answers = BlockStore(self._features, scope), BlockStore(self._answers, scope)
-        batch = Batch(
-            items, self.loaded, settings(self._config), tuple(among), features=features, records=answers
+        batch = Batch(items, self.loaded, settings(self._config), tuple(among))
+        wanted = [METRICS[name] for name in names]
+        if self._services is None:
+            return score_all(wanted, batch)
+        scope, features = (
+            scope_of(item.id for item in items),
+            FeatureCache(self._config.cache_dir / "features"),
         )
-        scores = score_all([METRICS[name] for name in names], batch)
-        features.flush()
-        answers.flush()
+        stores = BlockStore(features, scope), BlockStore(self._services.cache, scope)
+        scores = score_all(wanted, dataclasses.replace(batch, features=stores[0], records=stores[1]))
+        for store in stores:
+            store.flush()
         return scores
 
     def describe(self) -> dict[str, tuple[str, Any]]:

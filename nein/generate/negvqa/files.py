@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from nein.config.groups import start
 from nein.datasets.negvqa.questions import VARIANTS
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, INCOMPLETE
-from nein.engine.run import start
 from nein.generate.maker import make
 from nein.generate.negvqa import check
 from nein.generate.negvqa.config import ConversionConfig

@@ -63,9 +63,7 @@ def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]
         raise UserError(f"No run here has the track {', '.join(tracks)}; see --tracks.")
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
-            raise UserError(
-                f"'{run.manifest_path}' does not say where the data are; it is no run of nein eval."
-            )
+            raise UserError(f"'{run.path}' does not say where the data are; it is no run of nein eval.")
     runs.check_same_data(loaded)
     order = list(dict.fromkeys(run.name for run in loaded))
     return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
