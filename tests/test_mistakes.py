@@ -24,6 +24,8 @@ FILES = {
     "inner.yaml": "models:\n  clipp: x",
     "list.yaml": "- a",
     "broken.yaml": "a: [",
+    "choices.jsonl": '{"index": 0, "image": "data/p0.png", "question": "What?", "A": "a", "B": "b", '
+    '"answer": "A", "category": "GQA"}',
     "0.csv": "",
     "1.csv": "index,original\n10,A\n",
     "2.csv": "index,original,negated\n99,A,B\n",
@@ -73,6 +75,19 @@ eval --editor solid --mend attention => which takes no weights of attention
 eval --preset paper --data x --editor flux2-klein --mend negative-prompt => 'flux2-klein', which takes no
 eval --preset paper --data x --editor omnigen --mend negative-prompt => 'omnigen', which takes no
 eval --preset paper --data x --editor flux2 --mend nag => no guidance of its attention; use --mend rewrite
+
+report run --out x.html --formats htm => did you mean 'html'?
+report run --out x.html --calibration empty => holds no calibration
+report run --out x.html --judge-grade run => holds no grade of a judge
+report run --out x.html --thumbnails -1 => greater than or equal to 0
+compare run => A comparison needs two runs; 1 complete run
+compare run --metrics removal => did you mean 'removal_
+export empty => There is no run in 'empty'
+leaderboard nowhere => There is no run in
+eval --on ranks => --on ranks is for commands that accelerate launch or torchrun starts.
+mend openai:http://localhost:1/v1#m => say --kind editor, encod
+mend nothing-of-that-name => say --kind editor, encod
+mend nano:dino => say --kind editor, encod
 
 report runs --out / => '/' is a folder; --out takes a file
 report runs --out r.docx => takes a page
@@ -141,6 +156,34 @@ convert clip/pytorch_model.bin bare => exists already
 convert file a/b => parent
 negbench convert in.pt out --architecture ViT-B-32 --base nano:clip => --base says what a method
 negbench convert in.pt out --architecture dcsm --quick-gelu => --quick-gelu says nothing of dcsm
+
+generate --preset paper => --source captions_train2014.json
+generate --source nano --families plain,implicite => Unknown negation family 'implicite'; did you mean
+generate --source nano --stages claws => Unknown stage 'claws'
+generate --source nano --queried 8 --kept 9 => --kept is 9, more than the 8 categories
+generate --source nano --absent-below 1.5 => a cosine is from -1 to 1
+generate --source nano --evaluation-share 2 => --evaluation-share is '2'; it must be less than or equal to 1.
+generate --source nano --editor magicbrsh => did you mean 'magicbrush'?
+generate --source nano --models.itm nowhere => neither a folder, a hub id
+negbench eval --trackers tensorbord => Unknown tracker 'tensorbord'; did you mean 'tensorboard'?
+negbench generate --source coco => --source coco needs --instances
+negbench generate --source captions --captions x.json => use --concepts llm
+negbench generate --source voc --instances nowhere => There is no folder 'nowhere/JPEGImages'
+negbench generate --paraphrase => --paraphrase asks a language model, and --llm.model names none
+negbench generate --query 'a photo' => must contain {object}
+negbench generate --query '{object} {' => and no other braces
+negbench generate --paraphrase --llm.model a/b --llm.attempts 2 => raise the temperature
+negbench generate --source pairs --captions x.jsonl => also needs --instances
+negbench generate --affneg => --affneg needs --paraphrase
+negbench generate --mcq files --form training => is for evaluation questions on photographs
+negbench generate --source pairs --maker magic => editor:NAME or text:ID
+negbench generate --stages verifi => Allowed: pairs, concepts
+negbench generate --verify both --detector nano:owlv3 => owlv3
+negvqa generate --source nowhere.jsonl --llm.model openai:http://127.0.0.1:9/v1#x => neither nano
+negvqa generate --source choices.jsonl => asks a language model
+negvqa generate --source choices.jsonl --llm.model openai:http://127.0.0.1:9/v1#x => Nobody answers
+negvqa generate --source choices.jsonl --llm.model nowhere => no model folder 'nowhere'
+negvqa generate --source choices.jsonl --llm.model a/b --columns.question prompt => --columns.question
 
 negvqa --questions 4 --model nano:nothing => no embedded model 'nano:nothing'
 negvqa --questions 4 --model no/such/folder => no model folder

@@ -6,7 +6,6 @@ import pytest
 
 from nein.benchmarks.mend import run as mend
 from nein.benchmarks.mend.config import MendConfig
-from nein.engine.errors import UserError
 from tests.helpers import commands
 from tests.loopback import say
 from tests.negvqa.tiny import records, write_questions
@@ -35,12 +34,6 @@ def test_a_model_gets_the_remedies_that_can_act_on_it(model, kind, arms):
 
 def edit(image, instruction):
     return image
-
-
-@pytest.mark.parametrize("model", ["openai:http://localhost:1/v1#m", "nothing-of-that-name", "nano:dino"])
-def test_what_is_not_known_to_be_anything_is_a_sentence(model):
-    with pytest.raises(UserError, match=rf"{re.escape(model)}'.* say --kind editor, encod"):
-        mend.kind_of(MendConfig(model=model))
 
 
 TITLES = {

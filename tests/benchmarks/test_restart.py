@@ -47,21 +47,13 @@ def nein_eval(root):
     words = ("eval", "--editor", "flaky", "--data", str(write_nein(root / "data", 4, 2)), "--batch-size", "2")
     judges = ("--models.vqa", "tests.rehearsal:no", "--models.ovd", "tests.rehearsal:score_025")
     metrics = ("--metrics", "l1,l2,removal_vqa,removal_ovd,auc_removal")
-    parts = (
-        ("--limit", "3", "--stages", "edit"),
-        ("--limit", "3", "--stages", "score,report"),
-        ("--limit", "2"),
-    )
+    parts = (("--limit", "3", "--stages", "edit"), ("--limit", "3", "--stages", "score,report"))
     return Case((*words, *judges, *metrics), parts, (("--seed", "1"), "seed 0, not 1"), 40)
 
 
 def negbench_eval(root):
     data, pictures = write_negbench(root / "data"), write_pictures(root / "pictures")
-    asked = (
-        ["a car, no dog", "a dog?", "a car?"],
-        ["no cup", "a cup?", "a room?"],
-        ["sky", "a sea?", "a sky?"],
-    )
+    asked = (["a car, no dog", "a dog?", "a car?"], ["no cup", "a cup?", "a room?"])
     (data / "simpleneg.json").write_text(json.dumps(asked), encoding="utf-8")
     words = ("negbench", "eval", "--data", str(data), "--image-root", str(pictures), "--batch-size", "2")
     models = ("--model", "random", "--vlm", "tests.rehearsal:b", "--judge", "tests.rehearsal:varied")
@@ -98,9 +90,7 @@ def negbench_generate(root):
     return Case((*words, *more), parts, (("--wording", "paper"), "wording"), 15)
 
 
-CASES = (
-    nein_eval, negbench_eval, negvqa, nein_generate, negbench_generate,
-)  # fmt: skip
+CASES = (nein_eval, negbench_eval, negvqa, nein_generate, negbench_generate)
 
 
 def line(case, out, *more):
@@ -204,18 +194,10 @@ def test_two_processes_of_accelerate_give_the_same_bytes_also_after_one(whole, t
 
 @pytest.mark.slow
 def test_ray_gives_the_same_bytes_and_its_driver_and_workers_may_be_killed(whole, tmp_path):
-    for name, rest in (("driver", ("--on", "ray", "--executor.workers", "2")), ("all", ())):
+    on_ray = ("--on", "ray", "--executor.workers", "2")
+    for name, rest in (("driver", on_ray), ("all", ())):
         out = tmp_path / name
-        words = [
-            sys.executable,
-            "-m",
-            "nein",
-            *line(whole.case, out),
-            "--on",
-            "ray",
-            "--executor.workers",
-            "2",
-        ]
+        words = [sys.executable, "-m", "nein", *line(whole.case, out), *on_ray]
         driver = subprocess.Popen(words, cwd=tmp_path, env=commands.environment(), start_new_session=True)
         while not blocks(out) and driver.poll() is None:
             time.sleep(0.02)
@@ -252,12 +234,6 @@ def test_pictures_that_vanished_or_were_emptied_are_made_again(whole, tmp_path):
         picture.write_bytes(b"")
     assert commands.exit_code(*line(whole.case, out)) == 0
     assert contents(out) == whole.files
-
-
-def test_ranks_without_a_launcher_are_a_sentence(capsys):
-    refused = commands.outcome(capsys, "eval", "--on", "ranks")
-    assert refused.code == 2
-    assert "--on ranks is for commands that accelerate launch or torchrun starts." in refused.stderr
 
 
 def test_parts_may_grow_into_the_whole(whole, tmp_path):

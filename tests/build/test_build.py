@@ -135,24 +135,6 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     assert str(tmp_path) not in missing
 
 
-@pytest.mark.parametrize(("more", "sentence"), [
-    ("--families plain,implicite", "Unknown negation family 'implicite'; did you mean 'implicit'?"),
-    ("--stages claws", "Unknown stage 'claws'"),
-    ("--kept 9", "--kept is 9, more than the 8 categories"),
-    ("--absent-below 1.5", "a cosine is from -1 to 1"),
-    ("--evaluation-share 2", "--evaluation-share is '2'; it must be less than or equal to 1."),
-    ("--editor magicbrsh", "did you mean 'magicbrush'?"),
-    ("--models.itm nowhere", "neither a folder, a hub id"),
-])  # fmt: skip
-def test_a_mistake_is_one_sentence_and_nothing_is_written(captioned, models, build, tmp_path, more, sentence):
-    done = build(*arguments(captioned, models, tmp_path / "out", *more.split()))
-    assert done.code == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
-    assert "--source captions_train2014.json" in build("--preset", "paper").stderr
-
-
 def test_the_paper_preset_has_the_papers_values():
     config = configuration.BuildConfig.parse(["--preset", "paper", "--source", "x.json"])
     assert (config.queried, config.kept, config.absent_below, config.match_above) == (15, 5, 0.4, 0.4)

@@ -5,12 +5,8 @@ import os
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from tqdm.auto import tqdm
-
-Main = Callable[[Sequence[str]], Any]
 
 
 def start(main, arguments, said=None):

@@ -1,8 +1,5 @@
 """Runs of `nein eval` with chosen contents, written as the command writes them."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from nein.benchmarks.nein import figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
@@ -13,8 +10,6 @@ from nein.engine import atomic
 from nein.engine.run import Executor
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-
-Row = Mapping[str, Any]
 
 
 def write(run, edits, scores=(), *, config=None, data=None, status="complete", size=16):
@@ -68,11 +63,6 @@ def table(edits, scores):
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
     )
     return ScoreTable.of(rows, of_runs.DETAILS)
-
-
-def rewrite(run, output, change):
-    for number in sorted(run.done(output)):
-        run.write(output, number, map(change, run.read(output, number)))
 
 
 def write_fid(run, entry):

@@ -137,20 +137,3 @@ def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like
         answers = {question.id: {**said, "reason": ""} for question in task.questions}
         rows = scores.asked_rows(task, answers, [(distinct, {})])
         assert {row["picture only"] for row in rows} == {1 / 4}
-    # and all questions about a picture have one answer
-    asked = tuple(
-        Question(f"{image} {what}", image, (Option("yes"), Option("no")), k, asked=f"Is there {what}?")
-        for image in ("a.png", "b.png")
-        for k, what in enumerate(("a dog", "no dog"))
-    )
-    task = ChoiceTask("x/asked", asked, NOTHING)
-    distinct = stages.Distinct.of_task(baselines.PICTURE_ONLY, task)
-    found = [(one.image, one.asked) for one in distinct.task.questions]
-    assert found == [("a.png", stages.ASKED), ("b.png", stages.ASKED)]
-    first, second, third = (distinct.standing[one.id] for one in asked[:3])
-    assert first == second != third
-    yes = {"answer": "Yes.", "letter": "A", "chosen": 0, "reason": ""}
-    rows = scores.asked_rows(
-        task, dict.fromkeys((one.id for one in asked), yes), [(distinct, {first.id: yes})]
-    )
-    assert [row.get("picture only") for row in rows] == [1.0, 0.0, None, None]

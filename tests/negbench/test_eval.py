@@ -307,7 +307,6 @@ def test_a_model_of_the_users_has_the_users_name(tmp_path, clip_folder):
     assert row.slug.startswith("negclip-")
     both = models.choose(f"mine=negclip={clip_folder}")
     assert (both.slug, both.row) == ("mine", models.MODELS["negclip"])
-    assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
 
 
 def card_run(data, **changes):
@@ -327,12 +326,8 @@ def card_run(data, **changes):
     return SimpleNamespace(data=data, tasks=tasks, rows=rows, folder=SimpleNamespace(path=Path("run")))
 
 
-@pytest.fixture
-def rows_of_runs(monkeypatch):
+def test_a_card_says_what_was_offered_chosen_and_right(monkeypatch):
     monkeypatch.setattr(scores, "rows", lambda run, task: run.rows(task))
-
-
-def test_a_card_says_what_was_offered_chosen_and_right(rows_of_runs):
     (data,) = loading.load("nano", scenes=8)
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
@@ -356,12 +351,7 @@ def test_a_card_says_what_was_offered_chosen_and_right(rows_of_runs):
     assert both.cells[0].mark == "none"
     assert both.rows[2][2:] == ("50 %", "1.250")
     assert (none.cells[0].aside, none.line) == ("no letter", "Hm.")
-
-
-def test_of_many_questions_some_are_drawn_and_what_a_model_was_not_asked_is_empty(rows_of_runs):
-    (data,) = loading.load("nano", scenes=8)
     other = card_run(data)
-    other.rows = lambda task: []
+    other.rows = lambda task: []  # it was not asked
     drawn = list(report.questions({"a": [card_run(data)], "b": [other]}, limit=3))
-    assert len(drawn) == 3
-    assert all(card.values[1] == [None] for card in drawn)
+    assert [card.values[1] for card in drawn] == [[None]] * 3

@@ -61,21 +61,6 @@ def test_pictures_of_one_file_name_are_told_apart_by_their_folders(tmp_path):
     assert [q.id for q in found] == [first, second, f"{second}#2", third]
 
 
-@pytest.mark.parametrize(
-    "given, names",
-    [
-        (["/a/x.jpg", "/b/y.jpg"], ["x.jpg", "y.jpg"]),
-        (["/a/p/x.jpg", "/a/q/x.jpg", "/a/q/y.jpg"], ["p/x.jpg", "q/x.jpg", "y.jpg"]),
-        (["/1/p/x.jpg", "/2/p/x.jpg"], ["1/p/x.jpg", "2/p/x.jpg"]),
-        (["x.jpg", "q/x.jpg"], ["x.jpg", "q/x.jpg"]),
-        (["C:\\q\\x.jpg", "C:\\r\\x.jpg"], ["q/x.jpg", "r/x.jpg"]),
-        (["/q/x.jpg", "q/x.jpg"], ["q/x.jpg", "q/x.jpg"]),
-    ],
-)
-def test_a_pictures_name_is_the_shortest_end_of_its_path(given, names):
-    assert official.short_names(given) == dict(zip(given, names, strict=True))
-
-
 def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path):
     (tmp_path / "a.csv").write_text(
         "filepath,captions\na.jpg,['A bear.']\nb.jpg,[]\nc.jpg,\"['', 'A dog.']\"\n"

@@ -289,6 +289,7 @@ def test_neins_files_are_read_only_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "content", "said"),
     [
+        ("cc-neg", {"image_paths": [Path("x")]}, "cannot be read as plain data"),  # nothing in it is run
         ("valse", [], "holds no JSON object of items"),
         ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
@@ -304,15 +305,9 @@ def test_neins_files_are_read_only_by_name(tmp_path):
     ],
 )  # fmt: skip
 def test_a_file_in_another_form_is_one_sentence(tmp_path, reader, content, said):
-    as_json(content)(tmp_path / "file")
+    torch.save(content, tmp_path / "file") if reader == "cc-neg" else as_json(content)(tmp_path / "file")
     with pytest.raises(UserError, match=said):
         other_tests.read(reader, tmp_path / "file", "fixed")
-
-
-def test_nothing_in_a_torch_file_is_run(tmp_path):
-    torch.save({"image_paths": [Path("x")]}, tmp_path / "file")
-    with pytest.raises(UserError, match="cannot be read as plain data"):
-        other_tests.read("cc-neg", tmp_path / "file", "fixed")
 
 
 def row(name, credit, *groups):

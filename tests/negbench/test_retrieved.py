@@ -172,16 +172,6 @@ def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):
     assert "Text to image retrieval" not in said  # there is no recall
 
 
-def test_pictures_that_are_readable_later_are_searched_later(tmp_path, judge):
-    triples(tmp_path / "files", DESK)
-    late = tmp_path / "files/val2014/COCO_val2014_000000000002.png"
-    content = late.read_bytes()
-    late.write_bytes(b"torn")
-    assert not any(row["image"].endswith(late.name) for row in simpleneg(tmp_path))
-    late.write_bytes(content)
-    assert any(row["image"].endswith(late.name) for row in simpleneg(tmp_path))
-
-
 def test_what_the_judge_fails_on_is_unscored_and_asked_again(tmp_path, judge):
     def fails(image, prompt):
         raise RuntimeError("out of order")

@@ -41,13 +41,6 @@ def test_the_order_depends_on_seed_and_question_alone():
     assert set(first) == {0, 1, 2, 3}  # the right one stands anywhere
 
 
-def test_ties_are_shared_or_go_to_the_first_shown():
-    tied = [1.0, 3.0, 3.0, 0.0]
-    assert scores.fall(tied, [0, 1, 2, 3]).tolist() == [0, 0.5, 0.5, 0]
-    assert scores.fall(tied, [3, 2, 1, 0], "paper").tolist() == [0, 0, 1, 0]
-    assert scores.fall([0, 5, 1, 2], [3, 2, 1, 0]).tolist() == [0, 1, 0, 0]
-
-
 def taker(wanted):
     """A judge that names the letter of the option whose text begins with `wanted`, else declines."""
 

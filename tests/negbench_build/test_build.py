@@ -2,8 +2,6 @@ import json
 import re
 from collections import Counter
 
-import pytest
-
 from nein.datasets.negbench import official
 from nein.engine import atomic
 from nein.train.clip_finetuning import table
@@ -96,14 +94,6 @@ def test_questions_are_drawn_as_the_released_files_are_where_it_is_said(voc, neg
     assert asked[1].type in ("negation", "hybrid")  # one sure object
 
 
-def test_nano_comes_with_its_pictures(negbench, tmp_path):
-    done = negbench("generate", "--scenes", "6", "--out", tmp_path, "--device", "cpu")
-    assert done.code == 0, done.stderr
-    items = official.read_retrieval(tmp_path / "dataset" / "retrieval.csv")
-    assert all((tmp_path / "dataset" / item.image).is_file() for item in items)
-    assert "the nano world" in (tmp_path / "dataset" / "README.md").read_text()
-
-
 def test_the_number_of_images_per_shard_decides_nothing(coco, negbench, tmp_path):
     for size in ("1", "5"):
         assert negbench(*coco_arguments(coco, tmp_path / size, "--shard-size", size)).code == 0
@@ -121,28 +111,3 @@ def test_a_source_that_has_changed_is_refused(coco, negbench, tmp_path):
     own.write_text(json.dumps({**content, "annotations": content["annotations"][:-2]}))
     refused = negbench(*given)
     assert (refused.code, "listing" in refused.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--source", "coco"], "--source coco needs --instances"),
-        (["--source", "captions", "--captions", "x.json"], "use --concepts llm"),
-        (["--source", "voc", "--instances", "nowhere"], "There is no folder 'nowhere/JPEGImages'"),
-        (["--paraphrase"], "--paraphrase asks a language model, and --llm.model names none"),
-        (["--query", "a photo"], "must contain {object}"),
-        (["--query", "{object} {"], "and no other braces"),
-        (["--paraphrase", "--llm.model", "a/b", "--llm.attempts", "2"], "raise the temperature"),
-        (["--source", "pairs", "--captions", "x.jsonl"], "also needs --instances"),
-        (["--affneg"], "--affneg needs --paraphrase"),
-        (["--mcq", "files", "--form", "training"], "is for evaluation questions on photographs"),
-        (["--source", "pairs", "--maker", "magic"], "editor:NAME or text:ID"),
-        (["--stages", "verifi"], "Allowed: pairs, concepts"),
-        (["--verify", "both", "--detector", "nano:owlv3"], "owlv3"),
-    ],
-)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(words, sentence, negbench, tmp_path):
-    done = negbench("generate", *words, "--out", tmp_path / "out")
-    assert done.code == 2
-    assert sentence in done.stderr
-    assert not (tmp_path / "out" / "manifest.json").exists()

@@ -8,8 +8,6 @@ from nein.datasets.negbench.polarity import changed, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
 from nein.generate.negbench.language import claims
 
-IMAGE = Concepts("i", "i.png", ("A dog and a cat",), ("dog", "cat"), ("car", "boat", "kite"))
-
 
 def test_absent_objects_are_those_seen_most_often_with_the_present_ones():
     shown = (("dog", "cat", "cat"), ("dog", "car"), ("cat", "car"), ("dog", "boat"), ("tree",))
@@ -173,17 +171,6 @@ def test_the_sentences_are_those_of_the_released_files():
         (("dog", "cat"), HYBRID, {"wording": "paper"}, "This image includes cat but not car"),
     ):
         assert sentences.options(present, "car", template, **style)[0].text == text
-
-
-def test_an_image_gets_a_question_per_absent_object_and_none_with_one_object():
-    questions = sentences.evaluation_questions(IMAGE, 0)
-    assert sorted(question.negatives for question in questions if question.negatives) == [
-        ("boat",), ("car",), ("kite",),
-    ]  # fmt: skip
-    assert all(question.correct == 0 for question in questions)
-    records.check_questions(questions, "here")
-    assert sentences.evaluation_questions(Concepts("j", "j", (), ("dog",), ("car",)), 0) == []
-    assert len(sentences.evaluation_questions(IMAGE, 0, count=2)) == 2
 
 
 def test_types_are_drawn_evenly_and_training_options_stand_anywhere():

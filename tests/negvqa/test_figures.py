@@ -82,7 +82,6 @@ def test_the_notebooks_subsets_are_those_of_table_1():
             assert round(100 * mean, 1) == round(100 * cell["value"], 1)
     drawn = frames.select(paper_numbers.by_size(), task="subset scaling", subset="GQA")
     assert len(drawn) == 2 * 19
-    assert len(plots.drawings([sections.SUBSET_SCALING], paper_numbers.by_size())) == 1
 
 
 def test_outcomes_of_pairs_are_counted_and_tested():

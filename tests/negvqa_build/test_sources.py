@@ -1,4 +1,3 @@
-import base64
 import csv
 import json
 from pathlib import Path
@@ -51,16 +50,6 @@ def test_tables_and_lists_read_like_lines(choices):
         assert load(choices.with_suffix(suffix)).records == expected.records
     assert load(as_list).records == expected.records
     assert load(as_list).sha256() == expected.sha256()
-
-
-def test_a_picture_may_be_in_the_record_itself(choices, monkeypatch):
-    monkeypatch.setenv("NEIN_CACHE", str(choices.parent / "cache"))
-    data = (choices.parent / "pictures" / "0.png").read_bytes() * 4  # longer than any name
-    record = {**rows()[0], "image": base64.b64encode(data).decode()}
-    choices.write_text(json.dumps(record) + "\n")
-    [item] = load(choices).records
-    assert item.picture is not None
-    assert item.picture.read_bytes() == data
 
 
 @pytest.mark.parametrize(

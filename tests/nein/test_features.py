@@ -9,7 +9,6 @@ import safetensors
 from nein.benchmarks.nein import score
 from nein.engine import images
 from nein.metrics import METRICS, MetricError
-from nein.metrics import fid as fid_module
 from nein.metrics.fid import frechet_distance
 from tests.helpers import packages
 from tests.helpers.runs import edits_of, scores_in
@@ -110,22 +109,6 @@ def test_features_that_are_damaged_or_of_another_block_are_refused_and_made_agai
     one.unlink()
     assert evaluate(*line).code == 0
     assert (one.read_bytes(), fid(tmp_path / "out")) == (before, corpus)
-
-
-def test_the_distance_is_worked_out_again_for_other_samples_alone(
-    make_data, evaluate, colours, tmp_path, monkeypatch
-):
-    out = tmp_path / "out"
-    line = ["--editor", "identity", *options(make_data(3, 2), out)]
-    assert evaluate(*line).code == 0
-    before = fid(out)
-    with monkeypatch.context() as patch:
-        patch.setattr(fid_module, "jackknife_interval", lambda *_, **__: pytest.fail("worked out again"))
-        assert evaluate(*line).code == 0
-    assert fid(out) == before
-    assert evaluate(*line, "--limit", "4").code == 0
-    assert fid(out)["n"] == 4
-    assert fid(out)["value"] != before["value"]
 
 
 def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(

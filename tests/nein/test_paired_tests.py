@@ -28,15 +28,6 @@ def test_holm_by_hand_and_in_any_order():
     assert (statistics.holm([0.6, 0.7]), statistics.holm([])) == ([1.0, 1.0], [])
 
 
-@pytest.mark.parametrize(("better", "worse"), [(8, 2), (5, 0), (0, 0), (1, 0), (20, 9)])
-def test_p_of_independent_pairs_is_that_of_bonett_and_prices_interval(better, worse):
-    differences = [1.0] * better + [-1.0] * worse + [0.0] * 30
-    found = compared(*({i: float(d == one) for i, d in enumerate(differences)} for one in (1, -1)))
-    n, apart = len(differences) + 2, better - worse
-    error = math.sqrt((better + worse + 2) / n - (apart / n) ** 2) / math.sqrt(n)
-    assert found.p == pytest.approx(2 * scipy.stats.norm.sf(apart / n / error), rel=1e-9)
-
-
 @pytest.mark.parametrize("pictures", [6, 12, 13, 40])
 @pytest.mark.parametrize("verdicts", [1, 3])
 def test_p_is_below_five_per_cent_where_the_interval_excludes_zero(pictures, verdicts):

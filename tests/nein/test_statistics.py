@@ -43,25 +43,6 @@ def test_an_agreement_more_never_lowers_an_end(n, per_picture):
     assert all(0 <= low < high <= 1 for low, high in zip(lows, highs, strict=True))
 
 
-def test_the_effective_size_is_that_of_the_design_effect_seen_or_where_all_agree_assumed():
-    """200 pictures of 5: copies count nearly once, unlike samples nearly all. No dissent: the ICC is 0.6."""
-    n, binary = 1000, 0.25
-    sizes = [
-        estimates.effective_size(n, 5.0, binary, binary, effect * binary) for effect in (0.5, 1.0, 5.0, 50.0)
-    ]
-    assert 940 < sizes[0] == sizes[1] < 1000
-    assert 200 < sizes[2] == sizes[3] < 204
-    assert estimates.effective_size(n, 5.0, 0.0, 0.0, 0.0) == pytest.approx(1000 / (1 + 4 * 0.6))
-    assert estimates.effective_size(n, 1.0, binary, binary, binary) == n
-
-
-def test_one_picture_has_nearly_the_full_range_and_not_a_whisker_of_length_zero():
-    low, high = share(3, 3, 3)
-    assert 0 < low < 0.1 < high == 1.0
-    low, high = ends(statistics.bounded_mean([0.0, 1.0], ["a", "a"]))
-    assert low < 0.03 < 0.97 < high
-
-
 def test_values_between_the_ends_say_more_than_yes_and_no_but_not_without_limit():
     """Thirds about 0.5 have a ninth of the variance of coins: Wilson's interval with t, of 9 x 60 samples."""
     thirds = ends(statistics.bounded_mean([1 / 3, 2 / 3] * 30, range(60)))
@@ -138,13 +119,6 @@ def test_paired_difference_keeps_its_sign_and_skips_the_unscored():
     back = difference(second, first, clusters)
     assert ends(back) == pytest.approx((-ends(found)[1], -ends(found)[0]))
     assert statistics.pairs_test(*pairs({"a": None}, {"a": 1.0}, clusters)) is None
-
-
-def test_a_difference_of_independent_pairs_has_bonett_and_prices_interval():
-    """30 pairs, 9 and 2 of them unlike: (10 - 3) / 32 -/+ 1.96 sqrt((13 / 32 - (7 / 32)^2) / 32)."""
-    reach = 1.959964 * math.sqrt((13 / 32 - (7 / 32) ** 2) / 32)
-    found = statistics.bounded_mean([1.0] * 9 + [-1.0] * 2 + [0.0] * 19, range(30), -1.0)
-    assert ends(found) == pytest.approx((7 / 32 - reach, 7 / 32 + reach), rel=1e-6)
 
 
 def test_a_difference_of_unpaired_shares_has_agresti_and_caffos_interval():

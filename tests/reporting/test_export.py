@@ -61,21 +61,15 @@ def test_what_a_command_prints_when_it_ends_fits_on_a_screen(runs, benchmark, tm
 
 @pytest.mark.parametrize("benchmark", registry.OURS)
 def test_every_eval_ever_validates_and_its_lines_are_the_figures(runs, benchmark, tmp_path):
-    lines_are_the_figures(runs[benchmark], tmp_path)
-    if benchmark == "negvqa":  # exported again: files of the same names
+    for _ in range(2):  # exported again: files of the same names
         assert exit_code("export", runs[benchmark], "--out", tmp_path) == 0
-        assert len(list(tmp_path.glob("data/*/*/*/*.json"))) == 1
-
-
-def lines_are_the_figures(run, out):
-    assert exit_code("export", run, "--out", out) == 0
-    logs = sorted(out.glob("data/*/*/*/*.json"))
-    assert logs
+    logs = sorted(tmp_path.glob("data/*/*/*/*.json"))
+    assert len(logs) == {"nein": 3, "negbench": 1, "negvqa": 1}[benchmark]
     for file in logs:
         log = json.loads(file.read_text())
         assert list(validator("eval").iter_errors(log)) == []
         link = log["detailed_evaluation_results"]
-        samples = out / link["file_path"]
+        samples = tmp_path / link["file_path"]
         assert link["checksum"] == hashlib.sha256(samples.read_bytes()).hexdigest()
         lines = atomic.read_lines(samples)
         assert link["total_rows"] == len(lines)
@@ -122,8 +116,6 @@ def test_tables_have_every_row_of_every_run(runs, benchmark, tmp_path):
 
 
 def test_what_cannot_be_exported_is_a_sentence(out, tmp_path, capsys):
-    nothing = outcome(capsys, "export", tmp_path)
-    assert (nothing.code, f"There is no run in '{tmp_path}'" in nothing.stderr) == (2, True)
     atomic.write_json(tmp_path / "manifest.json", {"status": "running", "identity": {}})
     unfinished = outcome(capsys, "export", tmp_path)
     assert (unfinished.code, "is not complete; give its command again" in unfinished.stderr) == (2, True)
@@ -200,5 +192,3 @@ def test_what_has_no_gap_is_said(runs, written, tmp_path, capsys):
     without = outcome(capsys, "leaderboard", runs["nein"] / "magicbrush", "--out", tmp_path)
     assert (without.code, "None of these runs has a negation gap" in without.stderr) == (2, True)
     assert "Without a gap, and so not here: magicbrush" in (written / "index.md").read_text()
-    nothing = outcome(capsys, "leaderboard", tmp_path / "nowhere", "--out", tmp_path)
-    assert (nothing.code, "There is no run in" in nothing.stderr) == (2, True)

@@ -117,22 +117,6 @@ def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):
     assert {row["unscored"] for row in shown if row["statistic"] == "difference"} == {"1"}
 
 
-def test_mistakes_are_one_sentence(out, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the checkout may be one that nobody can write to
-    cases = [
-        ("report", [out, "-o", tmp_path / "x.html", "--formats", "htm"], "did you mean 'html'?"),
-        ("report", [out, "-o", tmp_path / "x.html", "--calibration", tmp_path], "holds no calibration"),
-        ("report", [out, "-o", tmp_path / "x.html", "--judge-grade", out], "holds no grade of a judge"),
-        ("report", [out, "-o", tmp_path / "x.html", "--thumbnails", "-1"], "greater than or equal to 0"),
-        ("compare", [out / "ip2p" / "negative"], "A comparison needs two runs; 1 complete run"),
-        ("compare", [out, "--metrics", "removal"], "did you mean 'removal_"),
-    ]
-    for command, arguments, expected in cases:
-        code, _, error = outcome(capsys, command, *arguments)
-        assert code == 2, arguments
-        assert expected in error
-
-
 def test_runs_on_different_data_and_unfinished_runs_are_not_mixed(out, tmp_path, rows):
     other = made.write_run(
         tmp_path / "o", tmp_path / "d", "ip2p", "negative", rows, {"l1": lambda i: 0.1}, pictures=False

@@ -13,17 +13,12 @@ from nein.engine.errors import UserError
 from nein.reporting import format
 from tests.reporting import made
 
-Row = dict[str, str]
 #: "75.0 [66.1, 82.3]", "11.2 ± 0.4".
 SHOWN = re.compile(r"-?\d+\.\d+ (?:\[-?\d+\.\d+, -?\d+\.\d+\]|± \d+\.\d+)")
 
 
 def rows_of(path):
     return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-
-
-def with_interval(rows):
-    return [row for row in rows if row["low"] and row["high"]]
 
 
 def visible(page):
@@ -39,7 +34,8 @@ def texts(row):
 
 
 def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page):
-    allowed = {text for row in with_interval(rows_of(page.with_suffix(".csv"))) for text in texts(row)}
+    rows = [row for row in rows_of(page.with_suffix(".csv")) if row["low"] and row["high"]]
+    allowed = {text for row in rows for text in texts(row)}
     for path in (page, page.with_suffix(".md"), page.with_suffix(".tex")):
         shown = set(SHOWN.findall(visible(path)))
         assert len(shown) > 20, path

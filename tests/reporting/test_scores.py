@@ -1,6 +1,5 @@
 """The table of scores: rows in, estimates and pairs out."""
 
-import numpy as np
 import pytest
 
 from nein import statistics
@@ -61,16 +60,6 @@ def test_an_estimate_counts_what_is_unscored_with_the_reason(table):
     assert [(row["metric"], row["variant"], row["value"]) for row in by_variant] == [
         ("accuracy", "told", 0.75), ("accuracy", "denied", 0.5),
     ]  # fmt: skip
-
-
-def test_pairs_are_the_samples_scored_in_both(table):
-    first, second, clusters = table.where(variant="denied").pair(table.where(variant="told"))
-    np.testing.assert_array_equal(first, [0.0, 1.0])
-    np.testing.assert_array_equal(second, [0.5, 1.0])
-    assert len(set(clusters)) == 2
-    other = ScoreTable.of([{"id": "b", "variant": "told", "value": 0.0}, {"id": "d", "value": 1.0}])
-    first, second, _ = table.where(variant="told").pair(other)
-    assert (first.tolist(), second.tolist()) == ([1.0], [0.0])
 
 
 def test_a_row_takes_some_tens_of_bytes(peak):

@@ -6,7 +6,7 @@ import pytest
 
 from nein.reporting import figures as frames
 from nein.reporting import tracking
-from tests.helpers.commands import exit_code, outcome
+from tests.helpers.commands import exit_code
 
 WORDS = ("negbench", "eval", "--model", "random", "--limit", "12", "--device", "cpu")
 
@@ -28,13 +28,6 @@ def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path):
     assert shown[f"{name}/unscored"] == 0
     numbers = {tag for tag in shown if not tag.endswith(("/low", "/high", "/unscored"))}
     assert len(numbers) == sum(row["value"] is not None for row in figures)
-
-
-def test_a_tracker_that_is_not_there_is_said_before_any_work(tmp_path, capsys):
-    said = outcome(capsys, *WORDS, "--trackers", "tensorbord", "--out", tmp_path / "x")
-    assert said.code == 2
-    assert "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?" in said.stderr
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(tmp_path, monkeypatch):
