@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -11,8 +12,13 @@ from nein.metrics.plurals import singular as singular
 
 
 def bare(name: str) -> str:
-    """The name without article, white space and the punctuation around it: " the apple." -> "apple"."""
-    name = " ".join(name.split()).strip(" .,;:!?\"'…。，、；：！？")
+    """The name without article, white space and the punctuation around it: " the apple." -> "apple"; "" of
+    punctuation alone."""
+    kinds = {mark: unicodedata.category(mark) for mark in name}
+    if all(kind[0] in "PZC" for kind in kinds.values()):
+        return ""
+    around = "".join(mark for mark, kind in kinds.items() if kind in ("Po", "Pi", "Pf"))  # no brackets
+    name = " ".join(name.split()).strip(f" {around}")
     return re.sub(r"^(?:an?|the|some) (?=.)", "", name, flags=re.IGNORECASE)
 
 

@@ -38,7 +38,9 @@ def test_articles_and_plurals(noun, article, many):
 
 @pytest.mark.parametrize(("given", "name"), [
     ("the apple", "apple"), ("apple.", "apple"), (" An  apple 。", "apple"), ("Some apples!", "apples"),
-    ("The", "The"), ("stop sign", "stop sign"), ("theater", "theater"), ("«», 。", "«»"), (". ", ""),
+    ("The", "The"), ("stop sign", "stop sign"), ("theater", "theater"), ("«», 。", ""), (". ", ""),
+    ("“apple”", "apple"), ("«Apple»،", "Apple"), ("¡apples!", "apples"), ("apple (red)", "apple (red)"),
+    ("।", ""), ("()", ""),
 ])  # fmt: skip
 def test_a_name_stands_without_article_and_punctuation(given, name):
     assert nouns.bare(given) == name
