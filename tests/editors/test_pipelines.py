@@ -393,17 +393,27 @@ def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, req
     assert "not finite" in bad.error
 
 
-def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_of, monkeypatch):
-    kind, seen = diffusers.OmniGenPipeline, []
-    original = kind.from_pretrained.__func__
-
-    def from_pretrained(cls, *args, device_map, **options):
-        seen.append(device_map)
-        return original(cls, *args, **options)
-
-    monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
-    monkeypatch.setattr(kind, "to", lambda self, device: seen.append(device))
+@pytest.fixture
+def told(monkeypatch):
+    """Gives the list of what `from_pretrained` of a class is told as `option`, and where it is moved then."""
     monkeypatch.setattr(runtime, "usable_device", lambda name: torch.device("meta"))  # no GPU is needed here
+
+    def watch(kind, option):
+        original, seen = kind.from_pretrained.__func__, []
+
+        def from_pretrained(cls, *args, **options):
+            seen.append(options.pop(option))
+            return original(cls, *args, **options)
+
+        monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
+        monkeypatch.setattr(kind, "to", lambda self, device: seen.append(device))
+        return seen
+
+    return watch
+
+
+def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_of, told):
+    seen = told(diffusers.OmniGenPipeline, "device_map")
     for options in ({"device_map": "balanced"}, {}):
         get_editor(str(folder_of("OmniGenPipeline")), device="cuda", steps=2, **options)
     assert seen == ["balanced", None, torch.device("meta")]
@@ -413,21 +423,14 @@ def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_
         get_editor(str(folder_of("OmniGenPipeline")), device="cuda", device_map="balanced", offload="model")
 
 
-def test_quantized_loading_is_diffusers_own_for_denoiser_and_text_encoders(folder_of, monkeypatch):
-    kind, seen = diffusers.FluxKontextPipeline, []
-    original = kind.from_pretrained.__func__
-
-    def from_pretrained(cls, *args, quantization_config, **options):
-        seen.append(quantization_config)
-        return original(cls, *args, **options)
-
-    folder = str(folder_of("FluxKontextPipeline"))
-    monkeypatch.setattr(runtime, "usable_device", lambda name: torch.device("meta"))  # no GPU is needed here
+def test_quantized_loading_is_diffusers_own_for_denoiser_and_text_encoders(folder_of, told, monkeypatch):
+    folder, seen = (
+        str(folder_of("FluxKontextPipeline")),
+        told(diffusers.FluxKontextPipeline, "quantization_config"),
+    )
     with pytest.raises(EditorError, match=r"needs bitsandbytes; pip install 'nein\[quantized\]'"):
         get_editor(folder, device="cuda", quantization="bnb-nf4")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
-    monkeypatch.setattr(kind, "to", lambda self, device: None)
     editor = get_editor(folder, device="cuda", dtype="bfloat16", steps=2, quantization="bnb-nf4")
     assert seen[0].components_to_quantize == ["text_encoder", "text_encoder_2", "transformer"]
     assert seen[0].quant_backend == "bitsandbytes_4bit"

@@ -52,6 +52,19 @@ def two_stages(folder, **changed):
     return [Step(folder, squares(folder, **changed)), Step(folder, halves)]
 
 
+def totals(folder):
+    """Three times the sum of all squares."""
+
+    def read(number):
+        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
+
+    def work(model, total, missing):
+        return {"totals": [{"value": total}]}
+
+    parts = {"name": "total", "outputs": ("totals",), "depends_on_all": ("squares",)}
+    return Squares(**parts, blocks=Blocks.first(3, 1), read=read, work=work)
+
+
 def opened(path):
     folder = Folder(path)
     folder.open({"numbers": COUNT}, {}, overwrite=False)

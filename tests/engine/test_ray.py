@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from nein.engine import ray as executors
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.ray import Ray
 from nein.engine.stages import Step
-from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, two_stages
+from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, totals, two_stages
 from tests.helpers import commands
 
 
@@ -103,16 +102,7 @@ def test_what_needs_a_stage_as_a_whole_is_made_when_all_shares_of_that_are(clust
 
 def summed(path, device):
     folder = Folder(Path(path))
-
-    def total(number):
-        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
-
-    def work(model, inputs, missing):
-        return {"totals": [{"value": inputs}]}
-
-    parts = {"name": "total", "outputs": ("totals",), "blocks": Blocks.first(3, 1)}
-    stage = squares(read=total, work=work, depends_on_all=("squares",), **parts)
-    return [Step(folder, squares(folder)), Step(folder, stage)]
+    return [Step(folder, squares(folder)), Step(folder, totals(folder))]
 
 
 def test_workers_that_cannot_write_end_the_command_with_what_they_say(cluster, folder):

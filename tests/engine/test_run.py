@@ -249,22 +249,13 @@ def test_the_environment_names_a_share(monkeypatch):
 
 
 def test_shares_make_what_they_can_and_the_last_command_what_needs_all_of_it(folder, whole):
-    def total(number):
-        return sum(row["value"] for row in folder.rows("squares", range(BLOCKS)))
-
-    def work(model, inputs, missing):
-        return {"totals": [{"value": inputs}]}
-
-    blocks = Blocks.first(3, 1)
-    stage = squares.Squares(
-        name="total", outputs=("totals",), blocks=blocks, read=total, work=work, depends_on_all=("squares",)
-    )
-    steps = [Step(folder, squares.squares(folder)), Step(folder, stage), two_stages(folder)[1]]
+    first, last = two_stages(folder)
+    steps = [first, Step(folder, squares.totals(folder)), last]
     assert Executor("cpu", share=(0, 2)).compute(steps) == [3, 0, 3]
     assert Executor("cpu", share=(1, 2)).compute(steps) == [3, 1, 3]  # now all are there
-    last = Executor("cpu")
-    assert last.concludes
-    assert last.compute(steps) == [0, 2, 0]
+    rest = Executor("cpu")
+    assert rest.concludes
+    assert rest.compute(steps) == [0, 2, 0]
     assert [row["value"] for row in folder.rows("totals", range(3))] == [sum(n * n for n in range(COUNT))] * 3
     assert results(folder.path) == whole
 

@@ -146,10 +146,3 @@ def test_every_job_of_nein_slurm_makes_its_share_and_a_last_one_the_report(tmp_p
     for file in (tmp_path / "out").rglob("*"):  # jobs get credentials by their environment
         assert not file.is_file() or b"secret" not in file.read_bytes(), file
     assert command[:4] == ["slurm", "eval", "--partition", "gpu"]
-
-
-def test_what_cannot_be_shared_is_not_submitted(capsys):
-    for words in ((), ("grid", "x"), ("nothing",)):
-        refused = commands.outcome(capsys, "slurm", *words)
-        assert refused.code == 2
-        assert "nein slurm submits eval, mend, generate," in refused.stderr

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 #: Entries of a configuration of transformers, in place of the tiny ones.
 Sizes = Mapping[str, Any]
 AS_TINY = {}
+GRID = ((32, 64), (64, 32), (64, 64))
 SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
 }  # fmt: skip
@@ -116,15 +117,7 @@ def make_lpips(folder, seed=0, linear=True, *, net="squeeze"):
     return folder
 
 
-def make_llava(
-    folder,
-    seed=0,
-    text="mistral",
-    *,
-    language=AS_TINY,
-    vision=AS_TINY,
-    pinpoints=((32, 64), (64, 32), (64, 64)),
-):
+def make_llava(folder, seed=0, text="mistral", *, language=AS_TINY, vision=AS_TINY, pinpoints=GRID):
     side, grid = vision.get("image_size", 32), [list(pair) for pair in pinpoints]
     of_text = {"mistral": transformers.MistralConfig, "llama": transformers.LlamaConfig}[text]
     language = {**({"sliding_window": None} if text == "mistral" else {}), **language}

@@ -71,19 +71,14 @@ def test_an_unknown_or_unfinished_name_is_answered_with_those_there_are(fake, na
 
 
 @pytest.mark.parametrize("changed", ["magicbrush/unet/weights.safetensors", "ip2p/vae/weights.safetensors"])
-def test_a_changed_file_gives_a_new_folder(fake, changed):
+def test_a_changed_file_gives_a_new_folder_and_otherwise_nothing_is_copied_again(fake, changed, monkeypatch):
     first = zoo.path("magicbrush")
+    (fake / "ip2p" / "unet" / "weights.safetensors").write_text("retrained base unet")  # is not shared
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", lambda *_: pytest.fail("copied again"))
+        assert zoo.path("magicbrush") == first
     (fake / changed).write_text("other bytes")
     second = zoo.path("magicbrush")
     assert second != first
     assert content(second)[changed.partition("/")[2]] == "other bytes"
     assert content(first)[changed.partition("/")[2]] != "other bytes"
-
-
-def test_a_second_call_copies_nothing_and_files_of_the_base_that_are_not_shared_do_not_matter(
-    fake, monkeypatch
-):
-    first = zoo.path("magicbrush")
-    (fake / "ip2p" / "unet" / "weights.safetensors").write_text("retrained base unet")
-    monkeypatch.setattr(shutil, "copyfile", lambda *_: pytest.fail("copied again"))
-    assert zoo.path("magicbrush") == first

@@ -84,11 +84,15 @@ def test_learning_lowers_the_loss(tune):
     assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
 
 
-def test_the_average_is_exported_and_the_last_weights_without_it(tune, whole):
+def test_the_average_is_exported_and_the_last_weights_without_it_and_a_tracker_has_the_losses(tune, whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     newest = max((whole / "checkpoints").glob("step-*"))
     last, average = (load_file(newest / f"{name}.safetensors") for name in ("weights", "average"))
     assert same(weights(whole), average)
     assert not same(average, last)
+    curves = EventAccumulator(str(whole / "tracking")).Reload().Scalars("train/loss")
+    np.testing.assert_allclose([item.value for item in curves], logged(whole), rtol=1e-6)
     assert same(weights(tune(ema=0)), last)  # averaging watches, and does not steer
 
 
@@ -129,14 +133,6 @@ def test_bf16_gradient_checkpointing_and_min_snr_run_together(tune):
     cosine = [0, 0.5, *(0.5 + 0.5 * np.cos(np.pi * np.arange(4) / 4))]
     np.testing.assert_allclose(logged(run, "learning_rate"), np.multiply(cosine, 1e-3), rtol=1e-6)
     assert all(tensor.dtype == torch.float32 for tensor in weights(run).values())
-
-
-def test_tensorboard_gets_the_curves(whole):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(whole / "tracking")).Reload()
-    values = [item.value for item in events.Scalars("train/loss")]
-    np.testing.assert_allclose(values, logged(whole), rtol=1e-6)
 
 
 def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
@@ -321,7 +317,10 @@ def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(
     assert not kept or str(kept[-1]) in said
 
 
-def test_another_configuration_in_the_same_folder_is_refused(again, tune):
+def test_a_damaged_checkpoint_is_named_and_another_configuration_in_the_same_folder_refused(again, tune):
+    (again / "checkpoints" / "step-00000006" / "weights.safetensors").write_bytes(b"short")
+    with pytest.raises(UserError, match="is damaged; remove"):
+        tune(save_every=2)
     with pytest.raises(UserError, match=r"holds a run made with learning_rate 0.001, not 0.5"):
         tune(learning_rate=0.5)
     tune(learning_rate=0.5, steps=1, overwrite=True)
@@ -334,12 +333,6 @@ def test_other_images_under_their_names_are_refused(tune, data):
     Image.new("RGB", (64, 64)).save(file)
     with pytest.raises(UserError, match="holds a run made with images"):
         tune(data=data, steps=1)
-
-
-def test_a_damaged_checkpoint_is_named(again, tune):
-    (again / "checkpoints" / "step-00000006" / "weights.safetensors").write_bytes(b"short")
-    with pytest.raises(UserError, match="is damaged; remove"):
-        tune(save_every=2)
 
 
 def test_the_result_is_pushed_to_the_hub_on_request(again, tune, monkeypatch):
