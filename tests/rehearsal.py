@@ -6,7 +6,9 @@ import numpy as np
 
 from nein.editors import EditResult
 from nein.editors.basic import Identity
+from nein.loading.service import NoAnswer
 from nein.metrics.base import fingerprint
+from nein.metrics.chat import Chat, Completion
 from nein.metrics.judges.base import Answer, Detection, check_batch
 
 
@@ -55,6 +57,24 @@ class ScriptedMatcher(Scripted):
 
     def match(self, images, texts, head="itm"):
         return [np.array(row, dtype=np.float64) for row in self._each(images, texts, "texts")]
+
+
+class ScriptedChat(Chat):
+    """Says `rule(message)`, or why there is no answer. asked: counts the messages."""
+
+    def __init__(self, rule):
+        self.rule, self.asked = rule, 0
+
+    def describe(self):
+        return {"model": "scripted"}
+
+    def stream(self, messages, sampling):
+        for index, message in enumerate(messages):
+            self.asked += 1
+            try:
+                yield index, Completion(self.rule(message))
+            except NoAnswer as error:
+                yield index, Completion(error=error)
 
 
 class Flaky(Identity):

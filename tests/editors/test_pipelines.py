@@ -23,6 +23,7 @@ from nein.editors.pipelines import RECIPES, DiffusersPipeline
 from nein.editors.resize import kontext
 from tests.editors import tiny_pipelines
 from tests.editors.tiny_pipelines import SIDE
+from tests.helpers import plain
 
 
 @pytest.fixture(scope="session")
@@ -305,18 +306,11 @@ def test_cosxl_gets_its_own_noise_schedule(folder_of, tmp_path, monkeypatch):
         get_editor("cosxl-edit", checkpoint="owner/name:file.safetensors")
 
 
-def without_a_weight(folder, part):
-    (path,) = (folder / part).glob("*.safetensors")
-    weights = load_file(path)
-    del weights[max(weights)]
-    save_file(weights, path, metadata={"format": "pt"})
-
-
 @pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder", "text_encoder_2"])
 @pytest.mark.parametrize(
     "damage, sentence",
     [
-        (without_a_weight, r"lacks \d of the weights of its {kind}, first '.*weight'"),
+        (lambda f, part: plain.rob(f / part), r"lacks \d of the weights of its {kind}, first '.*weight'"),
         (lambda folder, part: shutil.rmtree(folder / part), "lacks the folder {part}"),
     ],
 )
@@ -333,7 +327,7 @@ def test_a_part_that_a_pipeline_of_blocks_has_from_elsewhere_is_checked_there(fo
     entry = {"pretrained_model_name_or_path": str(folder), "subfolder": "vae", "revision": None}
     index = {"_class_name": "Blocks", "vae": ["diffusers", "AutoencoderKL", entry], "scheduler": [None, None]}
     check_parts(index, "own/blocks", "own/blocks", "v1")
-    without_a_weight(folder, "vae")
+    plain.rob(folder / "vae")
     with pytest.raises(EditorError, match="'own/blocks' lacks 1 of the weights of its AutoencoderKL"):
         check_parts(index, "own/blocks", "own/blocks", "v1")
 

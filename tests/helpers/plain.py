@@ -58,6 +58,16 @@ def number_types(folder):
     return types
 
 
+def rob(folder):
+    """Takes one tensor, the last by its name, out of the only file of weights in a folder."""
+    from safetensors.torch import load_file, save_file
+
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    del weights[max(weights)]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 def runs(folder, what):
     """Loads a folder by one of USES without saying a dtype, and uses it once."""
     for file in folder.glob("model_index.json"):

@@ -14,13 +14,14 @@ import pytest
 import torch
 from cleanfid.resize import make_resizer
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torchvision import transforms
 from transformers import AutoTokenizer, CLIPModel, ViTModel
 
 from nein import metrics
 from nein.metrics import MetricError, encoders
 from nein.metrics.loading import SharedTokenizer
+from tests.helpers import plain
 from tests.metrics import tiny
 from tests.metrics.tiny import compose, picture
 
@@ -159,12 +160,6 @@ WEIGHTS = "model.safetensors"
 LACKS = r"lacks 1 of the weights of .*transformers"
 
 
-def rob(folder):
-    weights = load_file(folder / WEIGHTS)
-    del weights[next(name for name in sorted(weights) if "layer" in name and name.endswith(".weight"))]
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "damage", "sentence"),
     [
@@ -174,7 +169,7 @@ def rob(folder):
         ("clip", "clip", lambda f: edit(f / "tokenizer.json", padding=3.5), "Cannot load"),
         ("dino", "vit", lambda f: os.truncate(f / WEIGHTS, 9999), "Cannot load ViTModel"),
         ("lpips", "lpips", lambda f: edit(f / "config.json", nett=1), "exactly the keys"),
-        ("clip", "clip", rob, LACKS), ("dino", "vit", rob, LACKS),
+        ("clip", "clip", plain.rob, LACKS), ("dino", "vit", plain.rob, LACKS),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_one_sentence(models, tmp_path, kind, name, damage, sentence):

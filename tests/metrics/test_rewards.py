@@ -10,11 +10,12 @@ from nein import metrics
 from nein.loading.service import NoAnswer
 from nein.metrics import rewards
 from nein.metrics.base import MetricError
-from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.chat import Message, Sampling
 from nein.metrics.choices import Reply
 from nein.metrics.rewards import editscore, pairwise
 from nein.metrics.rewards.editscore import EditScore
 from tests.metrics import tiny
+from tests.rehearsal import ScriptedChat
 
 SOURCE, FIRST, SECOND = (tiny.picture(k, 24, 24) for k in range(3))
 TOLD = "The image doesn't have any cup."
@@ -24,24 +25,12 @@ def told(*numbers):
     return json.dumps({"reasoning": "so", "score": list(numbers)})
 
 
-class Speaking(Chat):
-    def __init__(self, rule):
-        self.rule = rule
-
-    def describe(self):
-        return {"model": "speaking"}
-
-    def stream(self, messages, sampling):
-        for index, message in enumerate(messages):
-            try:
-                text = self.rule(len(message.images), message.parts[-1], message.seed)
-                yield index, Completion(text)
-            except NoAnswer as error:
-                yield index, Completion(error=error)
+def speaking(rule):
+    return ScriptedChat(lambda one: rule(len(one.images), one.parts[-1], one.seed))
 
 
 def scored(rule, **options):
-    return EditScore(Speaking(rule), **options).score([SOURCE], [FIRST], [TOLD])[0]
+    return EditScore(speaking(rule), **options).score([SOURCE], [FIRST], [TOLD])[0]
 
 
 def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edit_alone():
@@ -95,7 +84,7 @@ def test_an_edit_whose_question_fails_is_unscored_and_only_that_one():
             raise NoAnswer("nobody is there")
         return told(25, 25)
 
-    judge = EditScore(Speaking(rule))
+    judge = EditScore(speaking(rule))
     good, bad = judge.score([SOURCE] * 2, [FIRST] * 2, [TOLD, "No dog in the image."])
     assert good.value == 10
     assert (bad.value, bad.again) == (None, True)
@@ -254,7 +243,7 @@ def test_a_blip_for_one_picture_is_no_reward_and_a_reward_is_no_judge_of_one(two
 
 
 def refused():
-    return EditScore(Speaking(lambda n, text, seed: told(1, 1)))
+    return EditScore(speaking(lambda n, text, seed: told(1, 1)))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import pytest
 from nein.editors import EditRequest
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
-from nein.metrics.chat import Chat, Completion, local
+from nein.metrics.chat import local
 from nein.models import editor_choice
 from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
 from nein.wording import denials
+from tests.rehearsal import ScriptedChat
 
 PICTURE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
 CUP = "The image doesn't have any cup."
@@ -103,20 +104,6 @@ def test_what_is_absent_is_what_guidance_goes_away_from():
     assert (weighted.instruction, dict(weighted.weights)) == (CUP, {"cup": -2.0})
 
 
-class Scripted(Chat):
-    def __init__(self, text):
-        self.text, self.asked = text, 0
-
-    def describe(self):
-        return {"model": self.text}
-
-    def stream(self, messages, sampling):
-        for index, message in enumerate(messages):
-            assert CUP in message.parts[0]
-            self.asked += 1
-            yield index, Completion(self.text)
-
-
 @pytest.mark.parametrize(
     ("text", "told", "note", "error"),
     [
@@ -129,7 +116,11 @@ class Scripted(Chat):
 def test_a_language_model_rewrites_and_what_it_cannot_say_is_an_error(
     text, told, note, error, tmp_path, monkeypatch
 ):
-    model = Scripted(text)
+    def rewrite(message):
+        assert CUP in message.parts[0]
+        return text
+
+    model = ScriptedChat(rewrite)
     monkeypatch.setattr(local, "load_text", lambda *where, **how: model)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
