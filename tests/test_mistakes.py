@@ -67,7 +67,8 @@ eval --editor ip2p --mend best-of:4:judge => 'judge' is not a judge of edits
 eval --editor ip2p --mend best-of:4:pairwize:a/b => did you mean 'pairwise'
 eval --editor ip2p --mend best-of:4:pairwise:nowhere => There is no model folder
 eval --editor ip2p --mend rewritten => rewrite:llm:MODEL
-eval --editor ip2p --mend rewrite:llm: => The model folder '.' has no config.json
+eval --editor ip2p --mend rewrite:llm: => Unknown remedy 'rewrite:llm:'
+eval --editor identity --metrics clip_i --models.clip '' => '' names no model
 eval --editor ip2p --mend nag:1 => 'nag:1' is not a remedy; expected nag, or nag:SCALE with a scale above 1
 eval --editor ip2p --mend vsf:much => expected vsf, or vsf:SCALE with a scale above 0
 eval --editor identity --mend negative-prompt => is not supported by editor 'identity'
@@ -199,6 +200,7 @@ negvqa --model judge --judge openai:http://127.0.0.1:9/v1#m --judge-quantization
 negvqa report nowhere => There is no run in
 negvqa --model judge --data bare/questions.jsonl => None of the pictures is there
 negvqa --questions 4 --model judge --matcher gpt => --matcher is 'gpt'; allowed: exact, llm:MODEL
+negvqa --questions 4 --model judge --matcher llm: => --matcher is 'llm:'; allowed: exact, llm:MODEL
 negvqa --questions 4 --model judge --matcher llm:gpt => There is no model folder 'gpt'
 negvqa --data data/questions.jsonl --answers-from 0.csv => has no column index; expected index, original
 negvqa --data data/questions.jsonl --answers-from 1.csv => has no column negated; expected index, original

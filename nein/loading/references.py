@@ -56,7 +56,11 @@ class Reference(NamedTuple):
 
 
 def parse_reference(reference: str) -> Reference:
-    """By its form; a name of nothing else may be a file here."""
+    """By its form; a name of nothing else may be a file here. Raises UserError for an empty one."""
+    if not reference:
+        raise UserError(
+            "'' names no model; give a hub id, a folder, nano:NAME or, where it can be, openai:URL#MODEL."
+        )
     prefix, colon, rest = reference.partition(":")
     if is_served(reference):
         if "://" not in rest:

@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from nein import cli, editors
+from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditorError, get_editor
 from nein.editors.served import megapixel, nearest_of_three, own
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import runs_below
 from nein.loading import service
 from tests.helpers import killing
 from tests.loopback import HANG_UP
@@ -248,11 +249,10 @@ def test_a_command_that_is_killed_pays_every_picture_once_and_asks_again_for_tho
     assert killing.run(cli.main, line) == 0
     asked = Counter((body["image"], body["prompt"]) for body in server.requests)
     runs = runs_below(tmp_path / "out")
-    rows = [row for run in runs for row in Folder(run).rows("edit", range(6))]
+    rows = [row for run in runs for row in RunDir(run).rows("edit", range(6))]
     assert len(runs) == 2
-    refused = [row.get("refused") for row in rows]
-    assert [row.get("image") for row in rows].count(None) == refused.count(True) == 1
-    assert all(row["seed"] and "size wanted 64x64" in row["note"] for row in rows if row.get("image"))
+    assert [row.image for row in rows].count(None) == [row.refused for row in rows].count(True) == 1
+    assert all(row.seed and "size wanted 64x64, returned" in row.note for row in rows if row.image)
     assert len(asked) == len(rows)
     # Again what was busy, and the one of each run that was being written, or waited for, at the kill.
     assert len(server.requests) <= len(asked) + 1 + len(runs)

@@ -108,7 +108,7 @@ class NegvqaConfig(
             )
         if self.answers_from and "generated" not in self.scoring:
             raise UserError("--answers-from has answers in words; add generated to --scoring.")
-        if self.matcher != EXACT and not self.matcher.startswith(LLM):
+        if self.matcher != EXACT and self.matching in ("", self.matcher):
             raise UserError(f"--matcher is '{self.matcher}'; allowed: {EXACT}, {LLM}MODEL.")
         if self.negated is not None and self.data.partition(":")[0] in ("nano", "hub"):
             raise UserError("--negated is the second of two files; --data must be the first.")

@@ -102,7 +102,7 @@ def check(arm: str, row: str) -> None:
     """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
     if arm.startswith(BEST_OF):
         return rewards.check(parse_best_of(arm)[1])
-    if arm.startswith(LLM):
+    if arm.startswith(LLM) and arm != LLM:
         return llm.check(arm.removeprefix(LLM))
     kind, colon, scale = arm.partition(":")
     if kind in GUIDED and colon and not (NUMBER.fullmatch(scale) and float(scale) > GUIDED[kind]):
