@@ -150,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     setup(options.threads)
     top = limits("cpu", torch.float32)
-    Processes.workers = lambda self, device: options.threads  # type: ignore[method-assign]
+    Processes.workers = lambda self: options.threads  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         data = root / "data"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -138,9 +138,10 @@ def obeyed(batch: Batch) -> list[Score]:
 def _like_target(name: str, title: str, score: Callable[[Batch], list[Score]], model: str = "") -> Metric:
     """Compared with the target: 0 to 1, or cosines of a model's features."""
     needs = ("edited", "target", *filter(None, [model]))
-    better, low = ("higher", -1.0) if model else ("lower", 0.0)
+    better: Literal["higher", "lower"] = "higher" if model else "lower"
+    span = (-1.0 if model else 0.0), 1.0
     source = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
-    return Metric(name, title, "per cent", better, (low, 1.0), "mean", needs, score, ("align",), source)
+    return Metric(name, title, "per cent", better, span, "mean", needs, score, ("align",), source)
 
 
 def _of_targets(kind: str) -> Callable[[Batch], list[Score]]:

@@ -175,7 +175,7 @@ class Batch:
         from nein.metrics.preprocess import map_images, stretch
 
         targets = [self.targets[item.target_key] for item in self.items]
-        edits = [item.edited for item in self.items]
+        edits = [np.asarray(item.edited) for item in self.items]
         jobs = [(edit, target.shape[1::-1]) for edit, target in zip(edits, targets, strict=True)]
         stretched = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
         return list(zip(stretched, targets, strict=True))

@@ -136,7 +136,7 @@ class Segmenter:
         source, revision = locate(checkpoint)
         with explained(checkpoint):
             model: Any = whole(SamModel, checkpoint, source, revision, True, dtype=torch.float32)
-            processor = SamImageProcessor.from_pretrained(source, revision=revision)
+            processor = SamImageProcessor.from_pretrained(source, revision=revision or "main")
             if type(model.config).__name__ != "SamConfig" or not hasattr(model, "mask_decoder"):
                 raise EditorError(f"{checkpoint!r} is not a SamModel, which ZONE takes its segments from")
             self.sha256 = content_hash({"sam": model})

@@ -137,7 +137,7 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     if len(parts) == 2 and encodes:
         from nein.metrics.dual.openclip import OpenClipDual
 
-        return OpenClipDual(model.eval(), *parts, _source(name, model), batch_size)
+        return OpenClipDual(model.eval(), parts[0], parts[1], _source(name, model), batch_size)
     if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(

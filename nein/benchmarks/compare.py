@@ -155,8 +155,7 @@ def _of_whole(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[d
         return
     from nein.metrics import fid
 
-    names = ("value", "low", "high", "standard_error")
-    sides = [fid.FidInterval(*map(side.get, names), tuple(side["left_out"])) for side in (first, second)]
+    sides = [fid.FidInterval._make(map(side.get, fid.FidInterval._fields)) for side in (first, second)]
     gap, n = fid.difference(*sides), min(first["n"], second["n"])
     p = 1.0
     if gap.standard_error and gap.value:

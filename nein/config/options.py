@@ -216,7 +216,9 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         rest = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
     for key, item in flat(cls).items():  # YAML's true would be read as 1
-        value = functools.reduce(lambda group, name: (group or {}).get(name), key.split("."), values)
+        value: Any = values
+        for name in key.split("."):
+            value = (value or {}).get(name)
         if isinstance(value, bool) and _takes(item.hint, int, float) and not _takes(item.hint, bool):
             raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:

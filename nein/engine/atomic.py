@@ -239,7 +239,7 @@ def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[A
     """The first object of a JSONL file, {} where it has none, and the others. Raises UserError."""
     with _readable(path), path.open("rb") as file:
         lines = enumerate(file, start=1)
-        head = next((row for _, row in _objects(itertools.islice(lines, 1), dict, path)), {})
+        head: dict[str, Any] = next((row for _, row in _objects(itertools.islice(lines, 1), dict, path)), {})
         return head, [row for _, row in _objects(lines, shape, path)]
 
 

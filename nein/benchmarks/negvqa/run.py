@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,7 +69,8 @@ def file_name(given: str) -> str:
 def answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Raises UserError or MetricError for a model that cannot be asked."""
     where = source = config.judge if reference == JUDGE else reference
-    model, possible = references.offered(reference), SCORINGS
+    model: Any = references.offered(reference)
+    possible: Sequence[str] = SCORINGS
     if model is None:
         where = references.resolve(source)
         models.check_reference(where)

@@ -226,7 +226,9 @@ def matched(client: Any, answers: Sequence[Answer]) -> list[Match]:
     found: dict[tuple[str, str], Match] = {}
     waiting = [row for row in answers if not (row.error or row.text is None or row.each or _is_read(row))]
     for attempt in range(ATTEMPTS):
-        texts = [choices.matching(row.question, without_missing(row.options), row.text) for row in waiting]
+        texts = [
+            choices.matching(row.question, without_missing(row.options), row.text or "") for row in waiting
+        ]
         requests = [llm.Request(text, seed=attempt) for text in texts]
         for row, outcome in zip(waiting, client.complete(requests, LetterReply), strict=True):
             key = row.id, row.variant

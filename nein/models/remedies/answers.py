@@ -75,8 +75,8 @@ def _agreed(
     ways = (one[0] + other[1], one[1] + other[0])  # A and B, B and A
     replies = []
     for a, b in (ways, ways[::-1]):
-        text = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
-        text, logs = text if "generated" in scorings else None, (a, b) if "logprob" in scorings else None
+        letter = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
+        text, logs = letter if "generated" in scorings else None, (a, b) if "logprob" in scorings else None
         replies.append(Reply(text, logs))
     return replies[0], replies[1]
 
