@@ -81,11 +81,7 @@ def test_an_mp4_file_with_its_index_first_is_read_only_if_it_is_whole(tmp_path, 
         assert len(media.video_frames(tmp_path / "cut.mp4")) == 4
         return
     (tmp_path / "x.mp4").write_bytes(b"no video at all")
-    for name, said in (
-        ("cut", r"short; \d+ of its 120"),
-        ("x", "cannot be decoded"),
-        ("y", "missing"),
-    ):
+    for name, said in {"cut": r"short; \d+ of its 120", "x": "cannot be decoded", "y": "missing"}.items():
         with pytest.raises(ImageError, match=said):
             media.video_frames(tmp_path / f"{name}.mp4")
 

@@ -139,12 +139,7 @@ def test_bad_records_are_named(tmp_path, change, sentence):
         questions.load(str(file))
 
 
-def test_wrong_files_are_answered_in_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="There is no file"):
-        questions.load(str(tmp_path / "nothing.jsonl"))
-    (tmp_path / "broken.jsonl").write_text('{"index": 1}\n{"index":')
-    with pytest.raises(UserError, match="line 2, the last one, is cut short"):
-        questions.load(str(tmp_path / "broken.jsonl"))
+def test_an_empty_file_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="holds no questions"):
         questions.load(str(tmp_path / "empty.jsonl"))

@@ -229,15 +229,10 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("editor:")
     assert "Traceback" not in done.stderr
-    for error, code, said in (
-        (OSError(28, "No space left on device", "/a/b.png"), 2, "The disk is full (/a/b.png)"),
-        (KeyboardInterrupt(), 130, "run the same command again to go on"),
-        (errors.Terminated(), 143, "Terminated; run the same command again to go on"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            errors.exit_with(lambda error=error: (_ for _ in ()).throw(error))
-        assert caught.value.code == code
-        assert said in capsys.readouterr().err
+    full = OSError(28, "No space left on device", "/a/b.png")
+    with pytest.raises(SystemExit) as caught:
+        errors.exit_with(lambda: (_ for _ in ()).throw(full))
+    assert (caught.value.code, "The disk is full (/a/b.png)" in capsys.readouterr().err) == (2, True)
     with pytest.raises(SystemExit) as ended:
         cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards
     assert not ended.value.code
