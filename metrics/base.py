@@ -57,11 +57,11 @@ class Store(Protocol):
     def put(self, space: str, key: str, value: Any) -> None: ...
 
 
+@dataclass
 class MemoryStore:
     """A `Store` that lives as long as the object."""
 
-    def __init__(self) -> None:
-        self._data: dict[tuple[str, str], Any] = {}
+    _data: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def get(self, space: str, key: str) -> Any:
         return self._data.get((space, key))
@@ -100,6 +100,12 @@ def check_image(image: Any) -> np.ndarray:
     if image.size == 0:
         raise MetricError(f"An image must have at least one pixel, not shape {image.shape}.")
     return image
+
+
+def check_finite(*numbers: float | None) -> None:
+    """Raises ValueError for a number that is not finite: NaN is above no threshold."""
+    if any(number is not None and not math.isfinite(number) for number in numbers):
+        raise ValueError("the model gave a number that is not finite")
 
 
 def check_images(images: Sequence[Any], lists: Sequence[Any], what: str) -> None:

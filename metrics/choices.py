@@ -22,10 +22,10 @@ import numpy as np
 
 from nein.loading.errors import choose, isolated, message, out_of_memory, reason
 from nein.loading.service import NoAnswer
-from nein.metrics.base import Images, MetricError, alike, check_images, fingerprint
+from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
 from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
 from nein.metrics.chat.asking import ChatModel, in_turns
-from nein.metrics.judges.base import TEMPLATES, Answer, check_finite
+from nein.metrics.judges.base import TEMPLATES, Answer
 from nein.metrics.letters import LETTERS, SCORINGS
 
 #: How a judge is asked, and by what it can be read then. "options": NeIn's yes/no question about a caption,

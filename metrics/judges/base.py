@@ -10,11 +10,10 @@ A judge has `fingerprint`, `describe()`, which is JSON-serialisable, and by its 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from nein.loading.errors import choose
-from nein.metrics.base import Images, MetricError, Texts, check_images
+from nein.metrics.base import Images, MetricError, Texts, check_finite, check_images
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,6 @@ class Detection:
 
     def __post_init__(self) -> None:
         check_finite(self.score, self.named, *self.box)
-
-
-def check_finite(*numbers: float | None) -> None:
-    """Raises ValueError for a number that is not finite: NaN is above no threshold."""
-    if any(number is not None and not math.isfinite(number) for number in numbers):
-        raise ValueError("the model gave a number that is not finite")
 
 
 def check_batch(images: Images, strings: Texts, what: str) -> None:

@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, Score, Texts, chunks
-from nein.metrics.judges.base import check_batch, check_finite
+from nein.metrics.base import Described, Images, MetricError, Score, Texts, check_finite, chunks
+from nein.metrics.judges.base import check_batch
 from nein.metrics.rewards import RewardJudge, check_edits, each
 
 

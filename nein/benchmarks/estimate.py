@@ -23,7 +23,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.engine.answers import costs, spent_in
+    from nein.engine.answers import costs, spent
     from nein.loading import spending
     from nein.loading.service import AT_ONCE
     from nein.models.references import named
@@ -40,10 +40,10 @@ def lines(config: Any) -> Iterator[str]:
                 done[reference] += each * records_done
                 left[reference] += each * (len(stage.blocks.wanted) - records_done)
                 edits |= {reference} if stage.name == EDIT else set()
-    spent = spent_in(config.out_dir)
+    paid = spent(config.out_dir, above=0)
     for reference, count in left.items():
         address, model = split_address(named(reference)[1])
-        so_far = spent.get(model)
+        so_far = paid.get(model)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:
             requests = so_far["requests"]
@@ -60,4 +60,4 @@ def lines(config: Any) -> Iterator[str]:
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
         total = "price unknown" if dollars is None else f"${dollars * count:.2f}"
         yield f"{model}: about {count:,} requests, {total}, {time} at {at_once} at a time ({basis})"
-    yield from (f"so far: {sentence}" for sentence in costs(spent))
+    yield from (f"so far: {sentence}" for sentence in costs(paid))

@@ -147,18 +147,15 @@ class BlockStore:
         self._changed.clear()
 
 
-def spent(folder: Path) -> dict[str, dict[str, Any]]:
-    """`AnswerCache.spent` of the OUT that a folder is or lies in; {} where nothing was asked."""
-    places = (folder, *folder.absolute().parents[:3])
-    return next(filter(None, map(spent_in, places)), {})
-
-
-def spent_in(out: Path) -> dict[str, dict[str, Any]]:
-    """The same of OUT alone."""
-    for path in (out / "answers.sqlite", out / "cache" / "answers.sqlite"):
+def spent(folder: Path, above: int = 3) -> dict[str, dict[str, Any]]:
+    """`AnswerCache.spent` of the OUT that a folder is, or lies in up to `above` folders deep; {} where
+    nothing was asked."""
+    places = (folder, *folder.absolute().parents[:above])
+    for path in (out / name for out in places for name in ("answers.sqlite", "cache/answers.sqlite")):
         address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie where nothing can be written
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
-            return _spent(db)
+            if found := _spent(db):
+                return found
     return {}
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import NoReturn
 
@@ -23,11 +24,11 @@ def shortlist(items: Iterable[str], limit: int = 10) -> str:
     return f"{listed} and {rest} more" if rest > 0 else listed
 
 
+@dataclass
 class Problems:
     """Collects what is wrong with a data set, so that it is said at once: kind of problem -> where it is."""
 
-    def __init__(self) -> None:
-        self._by_kind: dict[str, list[str]] = {}
+    _by_kind: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, what: str) -> None:
         self._by_kind.setdefault(kind, []).append(what)

@@ -82,7 +82,9 @@ class Ray(Executor):
 
     def _compute(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
         """Makes steps none of which needs another one's blocks as a whole."""
-        on_gpu = self.device == "cuda" and any(step.stage.place == "device" for step in steps)
+        on_gpu = self.device == "cuda" and any(
+            step.stage.model and step.stage.model.place == "device" for step in steps
+        )
         most = max((len(step.stage.blocks.numbers) for step in steps), default=0)
         if not any(next(open_tasks(step), None) for step in steps):
             return [0] * len(steps)

@@ -166,9 +166,10 @@ class Executor:
         if (first := next(tasks, None)) is None:
             bar.close()
             return 0
-        on_gpu = step.stage.place == "device" and self.device != "cpu"
-        if step.stage.place == "remote":
-            at_once = step.stage.model.requests or self._requests if step.stage.model else self._requests
+        model = step.stage.model
+        on_gpu = model is not None and model.place == "device" and self.device != "cpu"
+        if model is not None and model.place == "remote":
+            at_once = model.requests or self._requests
         else:
             at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers()
         count, running = 0, set[Future[None]]()

@@ -123,11 +123,6 @@ class Stage:
         a block is made again, too."""
         return None
 
-    @property
-    def place(self) -> str:
-        """Where its work is done: see `Model.place`."""
-        return self.model.place if self.model is not None else "host"
-
     def records(self, number: int) -> range:
         """Indices of the records that a block is made of."""
         return self.blocks.needed(number) if self.cut else self.blocks.members(number)

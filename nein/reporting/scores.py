@@ -6,6 +6,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,12 +32,12 @@ class Pairs(NamedTuple):
     clusters: list[int]
 
 
+@dataclass(frozen=True, eq=False)
 class ScoreTable:
     """A thin class on a DataFrame: `value` is float64, NaN where a sample is unscored; all other columns are
     categories, NaN for none. Some 30 bytes a row, besides the names of samples."""
 
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self.frame = frame
+    frame: pd.DataFrame
 
     @classmethod
     def of(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:

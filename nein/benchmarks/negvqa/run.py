@@ -252,7 +252,11 @@ class NegVqa(Benchmark):
             asked = answerer(reference, config)
             load = shared(functools.partial(load_model, asked, config, device))
             for remedy in ("", *config.mend):
-                remedies.possible(remedy, asked.scorings, given)
+                if remedy == "consistent" and "logprob" not in asked.scorings:
+                    raise UserError(
+                        f"'{given}' gives no probabilities of letters, by which --mend {remedy} chooses; "
+                        "leave it out."
+                    )
                 found.append(maker.of_model(name, asked, load, remedy))
         return found
 

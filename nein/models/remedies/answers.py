@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nein.engine.errors import UserError
 from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
@@ -111,14 +110,6 @@ REMEDIES: dict[str, Callable[[Any, Images, Table, Sequence[str], str], Rows]] = 
 }
 #: Takes a question and its negation together.
 IN_PAIRS = ("consistent",)
-
-
-def possible(arm: str, scorings: Sequence[str], reference: str) -> None:
-    """Raises UserError where a model cannot have the remedy."""
-    if arm == "consistent" and "logprob" not in scorings:
-        raise UserError(
-            f"'{reference}' gives no probabilities of letters, by which --mend {arm} chooses; leave it out."
-        )
 
 
 class WithRemedy:
