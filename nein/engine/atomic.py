@@ -207,10 +207,18 @@ def write_lines(path: Path, rows: Iterable[Any]) -> int:
     count = 0
     with writing(path) as file:
         for row in rows:
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-            file.write(text.encode() + b"\n")
+            file.write(_line(row))
             count += 1
     return count
+
+
+def _line(row: Any) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain).encode() + b"\n"
+
+
+def holds_lines(path: Path, rows: Iterable[Any]) -> bool:
+    """Whether a file is what `write_lines` would write."""
+    return path.exists() and path.read_bytes() == b"".join(map(_line, rows))
 
 
 # --- reading -------------------------------------------------------------------------------------

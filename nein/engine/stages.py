@@ -156,23 +156,27 @@ Plan = Callable[[str], Sequence[Step]]
 
 @dataclass(frozen=True)
 class Task:
-    """A block to make. missing: the outputs that it lacks."""
+    """A block to make. missing: the outputs that it lacks; absent: of which there was no file."""
 
     step: Step
     number: int
     missing: tuple[str, ...]
+    absent: bool
 
     def put(self, rows: Mapping[str, Rows]) -> None:
-        """Writes the missing outputs. What was made of the block before is removed first."""
-        folder = self.step.folder
-        for output in self.step.stage.invalidates:
-            folder.forget(output, self.step.stage.blocks.unit_of(self.number))
-        stage, number = self.step.stage, self.number
+        """Writes the missing outputs. What was made of the block before is removed first, unless a worker of
+        a killed command has made the same block meanwhile."""
+        folder, stage, number = self.step.folder, self.step.stage, self.number
         records = stage.records(number)
         made_of = stage.made_of(records)
+        blocks = {name: [stage.head(name, number, records, made_of), *rows[name]] for name in self.missing}
+        there = (atomic.holds_lines(folder.block_path(name, number), block) for name, block in blocks.items())
+        if self.absent and all(there):
+            return
+        for output in stage.invalidates:
+            folder.forget(output, stage.blocks.unit_of(number))
         atomic.parallel_map(
-            lambda name: folder.write(name, number, rows[name], stage.head(name, number, records, made_of)),
-            self.missing,
+            lambda name: folder.write(name, number, blocks[name][1:], blocks[name][0]), self.missing
         )
 
 
@@ -192,7 +196,7 @@ def open_tasks(
                 if number not in there[name] or not _counts(step, name, number, made_of)
             )
             if missing:
-                yield Task(step, number, missing)
+                yield Task(step, number, missing, all(number not in there[name] for name in missing))
             else:
                 passed()
 

@@ -125,6 +125,18 @@ def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder
     assert again(-1) == (0, 0)
 
 
+def test_a_worker_of_a_killed_command_removes_nothing_that_the_next_one_made(folder):
+    step = Step(folder, squares.squares(folder, invalidates=("halves",)))
+    late = next(open_tasks(step))
+    compute(folder)
+    folder.write("halves", late.number, [{"id": 0}])
+    rows = folder.read("squares", late.number)
+    late.put({"squares": rows})
+    assert folder.done("halves") == {late.number}
+    late.put({"squares": rows[:-1]})  # other rows: what was made of the block is out of date
+    assert folder.done("halves") == set()
+
+
 def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
     compute(folder, blocks=Blocks.first(COUNT, SIZE, 5))
 

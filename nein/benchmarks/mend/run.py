@@ -87,7 +87,7 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
         for folder, plain in zip(folders[arm], folders[""], strict=True):
             for row in compare.comparisons(sides, [(names[folder.path], names[plain.path])]):
                 data = f" ({folder.path.name})" if several and kind.benchmark != "nein" else ""
-                variant = row["variant"] or folder.path.name
+                variant = row.get("variant") or folder.path.name  # FID has none
                 yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
 
 
