@@ -5,7 +5,10 @@ from collections import Counter
 
 import pytest
 
+from nein.benchmarks.nein.runs import RunDir
+from nein.benchmarks.nein.score import Score
 from nein.datasets.nein import loading
+from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.nano import scope
@@ -111,3 +114,12 @@ def test_data_of_another_name_or_without_things_are_one_sentence(tmp_path):
     file.write_text(json.dumps([record]), encoding="utf-8")
     with pytest.raises(UserError, match="things"):
         loading.load(str(tmp_path))
+
+
+def test_a_block_of_scores_is_made_again_where_an_image_without_a_thing_has_changed(tmp_path):
+    dataset = loading.load("nano:scope")
+    blocks = Blocks(len(dataset.samples), 4, range(4))
+    stage = Score(run=RunDir(tmp_path), dataset=dataset, edited=blocks, metrics=["obeyed"], scorer=None)
+    known = {thing.without for sample in dataset.samples[:4] for thing in sample.things}
+    assert known
+    assert known <= set(stage.files(range(4)))

@@ -208,8 +208,11 @@ class Score(Stage):
         return [sample.id for sample in self.dataset.members(records)]
 
     def files(self, records: range) -> list[Path]:
-        samples = self.dataset.members(records)
-        return [path for sample in samples for path in (sample.source_path, sample.sample_path)]
+        return [
+            path
+            for sample in self.dataset.members(records)
+            for path in (sample.source_path, sample.sample_path, *(thing.without for thing in sample.things))
+        ]
 
     def state(self, records: range) -> list[int]:
         """Of our own images the sizes are enough: their pixels are compared where they are read."""
