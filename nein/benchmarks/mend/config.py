@@ -91,7 +91,7 @@ def kind_of(config: MendConfig) -> str:
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 
-    declared = model_type(where)
+    declared = model_type(where) if where else ""
     if declared in auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         return "vlm"
     if declared in auto.MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES:
