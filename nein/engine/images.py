@@ -28,6 +28,8 @@ RULE = "rgb8-alpha-on-white-no-exif-v1"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 #: Pixels that a picture may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
 MAX_PIXELS = 50_000_000
+#: How many times the shorter side goes into the longer one: encoders bring the shorter one to 224 pixels.
+MAX_RATIO = 256
 _ORIENTATION = ExifTags.Base.Orientation
 
 
@@ -89,14 +91,19 @@ def find_file(path: Path) -> Path:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """A file with its header read. Raises ImageError for what Pillow finds, also later, and for too many
-    pixels."""
+    """A file with its header read. Raises ImageError for what Pillow finds, also later, for too many
+    pixels, and for strips."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             most = int(os.environ.get("NEIN_MAX_PIXELS", MAX_PIXELS))
             if image.width * image.height > most:
                 size = f"{image.width} x {image.height} pixels, more than {most:,}"
                 raise ImageError(f"{path}: the image has {size}; NEIN_MAX_PIXELS allows more")
+            if max(image.size) > MAX_RATIO * min(image.size):
+                raise ImageError(
+                    f"{path}: the image is a strip of {image.width} x {image.height} pixels; the longer side "
+                    f"may have at most {MAX_RATIO} times the shorter"
+                )
             yield image
     except ImageError:
         raise

@@ -88,3 +88,8 @@ def test_png_round_trip_keeps_every_pixel_and_more_than_allowed_are_not_decoded(
             read(path)
     monkeypatch.setenv("NEIN_MAX_PIXELS", "1200")
     assert images.probe(path) == (40, 30)
+    images.write_png(path, noise(0, 256, 1))
+    assert images.probe(path) == (1, 256)
+    images.write_png(path, noise(0, 257, 1))  # CLIP would make it 224 x 57,568
+    with pytest.raises(ImageError, match="a strip of 1 x 257 pixels; the longer side may have at most 256"):
+        images.decode(path)
