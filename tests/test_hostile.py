@@ -186,7 +186,9 @@ def assert_harmless(room, folder, made, capsys, plain):
 def test_text_of_a_data_set_stays_text(room, capsys):
     file = write_data(room / "data", 12, 2) / "val.json"
     records, plain = json.loads(file.read_text()), None
-    texts = itertools.cycle(text for text in drawn(3, 40) if text.strip(" .'\"") and text.isprintable())
+    texts = itertools.cycle(
+        text for text in drawn(3, 40) if any(map(str.isalnum, text)) and text.isprintable()
+    )
     for folder in ("plain", "hostile"):
         if folder != "plain":
             for record in records:

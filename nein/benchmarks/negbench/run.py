@@ -149,7 +149,7 @@ def _stages(asked: ModelTasks, choice: Choice, device: str) -> Iterator[Stage]:
         return
     for stage, _ in (each for task in asked.tasks for each in asked.askings(task)):
         if stage.task.questions:
-            stage.asks = {choice.reference: 1} if stage.place == "remote" else {}
+            stage.asks = {choice.reference: 1} if stage.model.place == "remote" else {}
             yield stage
 
 
