@@ -95,7 +95,7 @@ slurm nothing => nein slurm submits eval, mend, generate,
 
 report runs --out / => '/' is a folder; --out takes a file
 report runs --out r.docx => takes a page
-negvqa --model nano:negvqa --scoring generated --mend consistent => gives no probabilities of letters, by which --mend consistent chooses
+negvqa --model nano:negvqa --scoring generated --mend consistent => gives no probabilities of letters
 negvqa report runs --out / => '/' is a folder; --out takes a file
 negvqa report runs --out r.docx => takes a page
 negbench report runs --out / => '/' is a folder; --out takes a file
