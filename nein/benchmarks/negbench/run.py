@@ -147,9 +147,10 @@ def _stages(asked: ModelTasks, choice: Choice, device: str) -> Iterator[Stage]:
             if isinstance(task, RetrievalTask) and task.asked:
                 yield Judging(asked=asked, task=task, model=_judge(asked.config, device))
         return
+    asks = {choice.reference: 1} if references.place(choice.reference) == "remote" else {}
     for stage, _ in (each for task in asked.tasks for each in asked.askings(task)):
         if stage.task.questions:
-            stage.asks = {choice.reference: 1} if stage.model.place == "remote" else {}
+            stage.asks = asks
             yield stage
 
 
