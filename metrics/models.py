@@ -5,7 +5,6 @@ References are told apart as strings; a loader is imported when it is used.
 from __future__ import annotations
 
 import inspect
-import json
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +32,7 @@ JUDGES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("sam3", "sam3_video"), "nein.metrics.judges.detectors:load_sam3"),
         "": "nein.metrics.judges.detectors:load",
     },
-    "itm": {"blip": "nein.metrics.judges.blip:load", "": "nein.metrics.judges.dcsm:load"},
+    "itm": {"": "nein.metrics.judges.blip:load"},
 }
 
 #: Options of a judge's class that another one of the kind does without.
@@ -43,7 +42,6 @@ _OF_ONE = ("quantization", "pad", "backend")
 #: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
-    "conch": "nein.metrics.dual.openclip:load_conch",
     "random": "nein.metrics.dual.objects:load_control",
     "constant": "nein.metrics.dual.objects:load_control",
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
@@ -104,7 +102,7 @@ def load_judge(
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP, or a converted DCSM.
+                OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP.
                 Besides: "openai:URL#MODEL" (vqa); "plugin:NAME" and
                 "module:attribute" or "file.py:attribute" (`metrics.judges`).
     options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
@@ -185,7 +183,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
     """Load a model with an encoder for pictures and one for sentences. Raises MetricError.
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
-               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; "conch:FILE"; the controls
+               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls
                "random" and "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
     """
     reference = located(reference)
@@ -210,12 +208,7 @@ def origins(kind: str, reference: str) -> list[Need]:
     if parse_reference(reference).kind in REFERENCES:
         return []
     if is_local(reference):
-        try:  # a converted DCSM stands on a CLIP
-            config = Path(reference, "config.json").read_text(encoding="utf-8") if kind == "itm" else "{}"
-            base = json.loads(config).get("base")
-        except (OSError, ValueError, AttributeError):
-            return []  # the loader says why
-        return origins("clip", base) if isinstance(base, str) else []
+        return []
     if kind in ("dual", "text"):
         prefix = dual_prefix(reference)
         if prefix == "sentence":

@@ -132,7 +132,7 @@ negbench eval --model open_clip:ViT-B-32/openia => did you mean 'openai'
 negbench eval --model open_clip:ViT-B-32/openai#relu => Unknown activation 'relu'
 negbench eval --model open_clip:ViT-B-32/negclip.pth => nein negbench convert
 negbench eval --model open_clip:ViT-B-32/x.safetensors => There is no file 'x.safetensors'
-negbench eval --model conch:x.bin => non-commercial research
+negbench eval --model conch => nein.negbench(OBJECT)
 negbench eval --model nowhere => nowhere
 negbench eval --model constant:3 => takes no seed
 negbench eval --model random --mend decompose: => takes decompose[:LAMBDA]
@@ -159,8 +159,6 @@ negbench analyse --model clop => did you mean 'clip'
 convert nowhere.ckpt out => There is no file
 convert clip/pytorch_model.bin bare => exists already
 convert file a/b => parent
-negbench convert in.pt out --architecture ViT-B-32 --base nano:clip => --base says what a method
-negbench convert in.pt out --architecture dcsm --quick-gelu => --quick-gelu says nothing of dcsm
 
 generate --preset paper => --source captions_train2014.json
 generate --source nano --families plain,implicite => Unknown negation family 'implicite'; did you mean

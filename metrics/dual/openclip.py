@@ -4,26 +4,23 @@ open_clip:ViT-B-32/openai                     a published tag; QuickGELU where t
 open_clip:ViT-B-32/laion400m_e32#gelu         the same without QuickGELU, or with it (#quickgelu)
 open_clip:ViT-B-32/path/to/weights.safetensors
 open_clip:hf-hub:OWNER/NAME                   BioMedCLIP, say
-conch:FILE                                    CONCH's pytorch_model.bin, by its own package
 FOLDER                                        open_clip_config.json and open_clip_model.safetensors
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
-from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
-from nein.loading.errors import choose, first_line, message
-from nein.loading.references import TEXTS, Need, expanded
+from nein.loading.digests import DTYPES, folder_digest, tensor_digest
+from nein.loading.errors import choose, message
+from nein.loading.references import TEXTS, Need
 from nein.loading.tokenizers import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image, chunks
@@ -42,11 +39,7 @@ class OpenClipDual(TwoTowers):
 
     transform  A PIL picture -> (3, H, W) float32 tensor.
     tokenizer  A list of sentences -> (N, L) int64 tensor.
-    PICTURE, TEXT  What a class of models wants beside pictures and tokens.
     """
-
-    PICTURE: ClassVar[Mapping[str, Any]] = {}
-    TEXT: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self, model: Any, transform: Any, tokenizer: Any, source: loading.Source, batch_size: int
@@ -74,7 +67,7 @@ class OpenClipDual(TwoTowers):
         checked = [check_image(image) for image in images]
         inputs = map_images(lambda image: self.transform(Image.fromarray(image)), checked)
         parts = (torch.stack(part).to(self.device, self.dtype) for part in chunks(inputs, self.batch_size))
-        return joined((self.model.encode_image(part, **self.PICTURE) for part in parts), self.width)
+        return joined(map(self.model.encode_image, parts), self.width)
 
     def overlong(self, texts: Sequence[str]) -> list[bool]:
         """Of which sentences the model reads only the beginning: one place more would not be padding."""
@@ -87,7 +80,7 @@ class OpenClipDual(TwoTowers):
         return [bool(token != padding) for token in more]
 
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
-        return self.model.encode_text(self.tokenizer(list(texts)).to(self.device), **self.TEXT)
+        return self.model.encode_text(self.tokenizer(list(texts)).to(self.device))
 
 
 def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> OpenClipDual:
@@ -97,7 +90,7 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
     known = open_clip.get_pretrained_cfg(name, tag) if tag is not None and not Path(tag).is_file() else None
     quick = ACTIVATIONS.get(activation, bool((known or {}).get("quick_gelu", False)))
     precision = {"float32": "fp32", "float16": "pure_fp16", "bfloat16": "pure_bf16"}[dtype]
-    with _quietly(), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         try:
             model, transform = open_clip.create_model_from_pretrained(
                 name, tag, precision=precision, device=device, force_quick_gelu=quick, weights_only=True
@@ -116,57 +109,6 @@ def load(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> O
     digest = folder_digest(Path(folder)) if folder != name else tensor_digest(model.state_dict())
     source = loading.Source(path_or_id, None, digest)
     return OpenClipDual(model, transform, tokenizer, source, batch_size)
-
-
-CONCH = "conch_ViT-B-16"
-_CONCH_LIMIT = 127  # tokens; the 128th place is the summary's, filled with padding here
-
-
-class ConchDual(OpenClipDual):
-    """CONCH, for histopathology (Lu et al., Nature Medicine 30, 2024), through its own package, which is on
-    no index; its weights are given out on request, for non-commercial research."""
-
-    PICTURE: ClassVar = {"proj_contrast": True, "normalize": False}
-    TEXT: ClassVar = {"normalize": False}
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "library": "conch", "architecture": CONCH}
-
-
-def load_conch(path_or_id: str, *, device: str, dtype: str, batch_size: int = 32) -> ConchDual:
-    """Load "conch:FILE". Raises MetricError without package or file."""
-    choose("dtype", dtype, DTYPES)
-    try:
-        from conch.open_clip_custom import create_model_from_pretrained, get_tokenizer
-    except ImportError:
-        raise MetricError(
-            "CONCH needs its own package and weights, both under a licence for non-commercial research: "
-            "install github.com/mahmoodlab/CONCH, ask for access at huggingface.co/MahmoodLab/conch, and "
-            "give the file as conch:FILE."
-        ) from None
-    path = expanded(path_or_id.removeprefix("conch:"))
-    if not path.is_file():
-        raise MetricError(
-            f"There is no file '{path}'; download pytorch_model.bin from huggingface.co/MahmoodLab/conch, "
-            "once access is granted, and give it as conch:FILE."
-        )
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)  # the package's own call sets nothing
-        model, transform = create_model_from_pretrained(CONCH, str(path), device=device)
-    except loading.UNREADABLE as error:
-        raise MetricError(f"Cannot load CONCH from '{path}': {first_line(error)}") from error
-    model.to(torch_dtype(dtype)).eval().requires_grad_(False)
-    source = loading.Source(path_or_id, None, file_sha256(path))
-    tokenizer = get_tokenizer()
-
-    def tokenise(texts: Sequence[str]) -> torch.Tensor:
-        """The package's `tokenize`, by calls that current versions of transformers still have."""
-        encoding = tokenizer(
-            list(texts), max_length=_CONCH_LIMIT, truncation=True, padding="max_length", return_tensors="pt"
-        )
-        return torch.nn.functional.pad(encoding["input_ids"], (0, 1), value=tokenizer.pad_token_id)
-
-    return ConchDual(model, transform, tokenise, source, batch_size)
 
 
 def check(path_or_id: str) -> None:
@@ -207,7 +149,7 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     if quick_gelu:
         config["quick_gelu"] = True
     state = loading.state_dict(source)
-    with loading.new_folder(folder) as draft, _quietly(), torch.random.fork_rng(devices=[]):
+    with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
         try:
             model = _build(config)
         except UNFIT as error:
@@ -255,8 +197,7 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
     if hash_:
         choose("activation", activation, ACTIVATIONS)
     name, slash, tag = text.partition("/")
-    if name not in open_clip.list_models():
-        choose("open_clip architecture", name, sorted(open_clip.list_models()))
+    choose("open_clip architecture", name, sorted(open_clip.list_models()))
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not slash:
         raise MetricError(
@@ -264,8 +205,7 @@ def _parts(open_clip: Any, reference: str) -> tuple[str, str | None, str]:
         )
     if Path(tag).suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise MetricError(
-            f"'{tag}' is a PyTorch pickle; write it as a folder of safetensors first: "
-            f"nein negbench convert --architecture {name} {tag} FOLDER."
+            f"'{tag}' is a pickle; first nein negbench convert --architecture {name} {tag} FOLDER."
         )
     if Path(tag).suffix != ".safetensors":
         choose(f"tag of {name}", tag, tags)
@@ -296,15 +236,3 @@ def _build(config: Mapping[str, Any]) -> Any:
         fields["text_cfg"] = {**config["text_cfg"], "hf_model_pretrained": False}
         return CustomTextCLIP(**fields)
     return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """open_clip logs to the root logger, errors too that it raises besides."""
-    logger = logging.getLogger()
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

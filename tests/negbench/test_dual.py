@@ -1,7 +1,5 @@
 import json
 import shutil
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -231,41 +229,6 @@ def test_a_model_with_one_tower_is_refused(tmp_path):
     ViTModel(ViTConfig(**size, image_size=32)).save_pretrained(tmp_path / "vit")
     with pytest.raises(metrics.MetricError, match=r"has no get_(image|text)_features"):
         metrics.load_dual(str(tmp_path / "vit"))
-
-
-def test_conch_is_called_as_its_package_documents(monkeypatch, tmp_path):
-    """The package is no dependency: its two calls are played by modules of the same names and signatures."""
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.visual, self.words = torch.nn.Linear(3, 5), torch.nn.Embedding(400, 5)
-            self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
-
-        def encode_image(self, x, proj_contrast, normalize):
-            assert (proj_contrast, normalize) == (True, False)
-            return self.visual(x.mean((2, 3)))
-
-        def encode_text(self, x, normalize):
-            assert (x.shape[1], normalize) == (128, False)
-            return self.words(x).mean(1)
-
-    def to_tensor(image):
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1) / 255
-
-    words = tiny.tokenizer([], bos="<start_of_text>", eos="<end_of_text>", pad="<pad>", limit=128)
-    fake = types.ModuleType("conch.open_clip_custom")
-    fake.create_model_from_pretrained = lambda name, path, device: (Model(), to_tensor)
-    fake.get_tokenizer = lambda: words
-    monkeypatch.setitem(sys.modules, "conch", types.ModuleType("conch"))
-    monkeypatch.setitem(sys.modules, "conch.open_clip_custom", fake)
-    torch.save({"x": torch.zeros(1)}, tmp_path / "weights.bin")
-    model = metrics.load_dual(f"conch:{tmp_path / 'weights.bin'}")
-    same = [tiny.picture(i) for i in range(2)]
-    assert model.encode(same).shape == (2, 5)
-    assert model.encode_text(TEXTS).shape == (3, 5)
-    with pytest.raises(metrics.MetricError, match="once access is granted"):
-        metrics.load_dual("conch:nothing.bin")
 
 
 def test_frames_are_averaged_before_or_after_normalising_by_name():

@@ -149,32 +149,18 @@ class AnalyseConfig(OnDevice):
             raise UserError("No model was named; say --model NAME, or sentence:FOLDER_OR_ID.")
 
 
-#: Methods with a head of their own.
-CONVERTED = ("dcsm",)
-
-
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
     """Which file, what it is, and where to: a PyTorch pickle becomes a folder of safetensors, once. It is
     read with `weights_only=True`, which builds tensors and runs nothing else of the file."""
 
-    epilog = (
-        "Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name; of a "
-        "method --match FOLDER."
-    )
+    epilog = "Then: nein negbench eval --model FOLDER, or --model negclip=FOLDER for that model's name."
 
     source: Path = argument("IN", ".pt, .pth, .bin, .ckpt (tensors only) or .safetensors")
     folder: Path = argument("OUT", "folder to write; must not exist")
-    architecture: str = option(
-        "", "open_clip architecture (ViT-B-32), a JSON configuration, or dcsm; required"
-    )
+    architecture: str = option("", "open_clip architecture (ViT-B-32) or a JSON configuration; required")
     quick_gelu: bool = option(False, "use QuickGELU, as OpenAI's weights do")
-    base: str = option("", "dcsm: folder or hub id of its CLIP (default: the authors')")
 
     def check(self) -> None:
         if not self.architecture:
             raise UserError("nein negbench convert needs --architecture NAME, such as ViT-B-32.")
-        if self.architecture in CONVERTED and self.quick_gelu:
-            raise UserError(f"--quick-gelu says nothing of {self.architecture}, whose CLIP says it itself.")
-        if self.architecture not in CONVERTED and self.base:
-            raise UserError(f"--base says what a method ({', '.join(CONVERTED)}) stands on.")

@@ -49,7 +49,8 @@ class Model:
         if self.name == "conch":
             return (
                 "its weights are given out on request at huggingface.co/MahmoodLab/conch, its code is "
-                "github.com/mahmoodlab/CONCH, both for non-commercial research; then --model conch=conch:FILE"
+                "github.com/mahmoodlab/CONCH, both for non-commercial research; then in Python "
+                "nein.negbench(OBJECT), OBJECT with encode_image and encode_text"
             )
         if self.at:
             name = Path(self.file).name

@@ -14,7 +14,7 @@ import pandas as pd
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import estimates, models, report, scores, sections
-from nein.benchmarks.negbench.config import CONVERTED, ConvertConfig, EvalConfig, ReportConfig
+from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.data import ResultsDir, selected
 from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.models import Choice
@@ -162,14 +162,10 @@ def convert(options: ConvertConfig) -> None:
         raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
     from nein.loading.digests import file_sha256
     from nein.metrics.dual import openclip
-    from nein.metrics.judges import dcsm
 
-    if options.architecture in CONVERTED:
-        facts = dcsm.convert(options.source, options.folder, base=options.base)
-    else:
-        facts = openclip.convert(
-            options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
-        )
+    facts = openclip.convert(
+        options.source, options.folder, architecture=options.architecture, quick_gelu=options.quick_gelu
+    )
     origin = {"file": options.source.name, "sha256": file_sha256(options.source), **facts}
     atomic.write_text(options.folder / "origin.json", json.dumps(origin, indent=2) + "\n")
     print(f"{options.folder}: {facts['tensors']} tensors of {options.architecture}, as safetensors.")
