@@ -207,7 +207,6 @@ NOTES = {
 
 def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lacking: str = "") -> Entry:
     """Of a reference: an embedded model, or what is downloaded."""
-    from nein.models import licences
     from nein.nano import zoo
 
     if reference.startswith("nano:"):
@@ -217,11 +216,7 @@ def _of(name: str, what: str, reference: str, needs: tuple[Need, ...], *, lackin
     origin = str(needs[0]) if needs else reference
     if needs and needs[0].kind == "url":
         origin = f"the metric's package, as '{reference}'"
-    of = [
-        _card_licence(snapshot(need)) or licences.LICENCES.get(need.reference, "see its card")
-        for need in needs
-        if need.files != TEXTS
-    ]
+    of = [_card_licence(snapshot(need)) or "see its card" for need in needs if need.files != TEXTS]
     return Entry(name, what, origin, "; ".join(dict.fromkeys(of)) or "see its card", needs, None, lacking)
 
 

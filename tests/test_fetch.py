@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 
 import pytest
-import safetensors.numpy
 import yaml
 
 from nein import cli, editors, fetch, metrics
@@ -16,7 +15,7 @@ from nein.config.groups import OnDevice
 from nein.editors.presets import PRESETS
 from nein.engine.errors import UserError
 from nein.loading.references import TEXTS, Need
-from nein.models import lineage, needs
+from nein.models import needs
 from nein.nano import zoo
 from tests.helpers.commands import exit_code, outcome
 from tests.helpers.hub import Repository
@@ -206,37 +205,3 @@ def test_a_dry_run_sums_the_files_that_would_be_downloaded(hub, capsys):
     fetch.fetch([Need("own/b")])
     again = outcome(capsys, "fetch", *words).stdout.splitlines()
     assert "0.8 MB; 0.0 MB to download" in again[-1]
-
-
-def clip(hub, name, change=lambda words: words, act="quick_gelu"):
-    folder = zoo.path("clip")
-    weights = safetensors.numpy.load_file(folder / "model.safetensors")
-    weights[lineage.WORDS[0]] = change(weights[lineage.WORDS[0]])
-    config = json.loads((folder / "config.json").read_text())
-    for tower in ("text_config", "vision_config"):
-        config[tower]["hidden_act"] = act
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    files["config.json"] = json.dumps(config).encode()
-    files["model.safetensors"] = safetensors.numpy.save(weights)
-    hub.add(name, files)
-
-
-def test_plain_clip_under_another_name_and_quick_gelu_weights_behind_gelu_are_reported(hub):
-    clip(hub, "openai/clip-vit-base-patch32")
-    clip(hub, "own/negclip")
-    clip(hub, "own/tuned", lambda words: words * 1.01)
-    clip(hub, "own/wrong", lambda words: words * 1.01, act="gelu")
-    clip(hub, "own/drawn-apart", lambda words: words[::-1].copy(), act="gelu")
-    fetch.fetch([Need(name) for name in hub.models])
-    plain, wrong = sorted(lineage.notes(lineage.of_cache([*hub.models])))
-    assert plain.startswith("'own/negclip' is plain CLIP: every weight is that of 'openai/clip-vit-base")
-    assert wrong.startswith("'own/wrong' has weights of OpenAI's CLIP, trained with QuickGELU")
-
-
-def test_negbench_says_whose_weights_a_folder_has(hub, caplog):
-    from nein.benchmarks.negbench import models
-
-    clip(hub, "openai/clip-vit-base-patch32")
-    fetch.fetch([Need("openai/clip-vit-base-patch32")])
-    models.warn_of_lineage([models.choose("nano:clip"), models.choose(f"mine={zoo.path('clip')}")])
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["'mine' is plain CLIP"]

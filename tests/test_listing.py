@@ -6,7 +6,6 @@ from nein import editors, listing, metrics
 from nein.benchmarks import registry
 from nein.benchmarks.negbench.models import MODELS
 from nein.datasets.negbench.registry import ROWS
-from nein.models import licences
 from nein.nano import scenes, zoo
 from tests.helpers import commands
 
@@ -48,11 +47,8 @@ def test_every_row_of_every_table_is_listed():
     }  # fmt: skip
 
 
-def test_an_editor_of_several_repositories_is_under_the_licence_of_its_weights(hub):
-    cosxl, zone = cells("editors", "cosxl-edit"), cells("editors", "zone")
-    assert cosxl["from"] == "stabilityai/cosxl"
-    assert cosxl["licence"] == "Stability AI non-commercial research, gated"
-    assert zone["licence"] == "MIT (base: CreativeML OpenRAIL-M); CreativeML OpenRAIL-M; Apache-2.0"
+def test_an_editor_is_from_the_repository_of_its_weights(hub):
+    assert cells("editors", "cosxl-edit")["from"] == "stabilityai/cosxl"
     assert cells("editors", "magicbrush-ema")["what"] == "--editor magicbrush-ema --preset paper"
 
 
@@ -65,9 +61,8 @@ def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub):
 
 
 def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_the_licence(hub):
-    name = "timbrooks/instruct-pix2pix"
     assert cells("editors", "ip2p")["here"] == "no"
-    assert cells("editors", "ip2p")["licence"] == licences.LICENCES[name]
+    assert cells("editors", "ip2p")["licence"] == "see its card"
     root = snapshot(hub, "models--timbrooks--instruct-pix2pix", {"model_index.json": "{}"})
     assert cells("editors", "ip2p")["here"] == "no"  # no weights
     weights = root / "snapshots" / "abc" / "unet" / "diffusion_pytorch_model.safetensors"
@@ -95,12 +90,6 @@ def test_of_several_repositories_those_that_lack_are_counted_and_a_network_is_wh
     (hub / "hub" / "checkpoints").mkdir(parents=True)
     (hub / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth").write_bytes(bytes(200_000))
     assert (cells("models", "alex")["here"], cells("models", "alex")["size"]) == ("yes", "0.2 MB")
-
-
-def test_every_licence_is_of_something_that_a_table_names():
-    rows = [thing for kind in listing.KINDS for thing in things(kind).values()]
-    named = {need.reference for thing in rows for need in thing.needs}
-    assert set(licences.LICENCES) - named == set()
 
 
 def test_the_command_counts_what_is_here(hub, capsys):

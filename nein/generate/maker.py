@@ -23,9 +23,9 @@ from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.generate.sources import Listing
 from nein.loading.references import is_served
+from nein.models import llm
 from nein.models.cached import Services
 from nein.models.llm import LlmOptions
-from nein.models.llm import client as llm
 from nein.reporting.tables import pipes
 
 UNREADABLE = "unreadable image"

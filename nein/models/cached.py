@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine.answers import AnswerCache
-from nein.engine.images import pixel_hash
 from nein.loading.spending import BudgetError, price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
@@ -89,6 +88,8 @@ class CachedChat(Chat):
 
 def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
     """hashes: of images by `id`, filled here."""
+    from nein.engine.images import pixel_hash  # not for a command line, which needs no NumPy
+
     for image in message.images:
         if id(image) not in hashes:
             hashes[id(image)] = pixel_hash(image)

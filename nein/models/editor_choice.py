@@ -180,7 +180,7 @@ def resolve_editors(
             name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
             count, judge = remedies.parse_best_of(remedy) if remedy.startswith(remedies.BEST_OF) else (1, "")
             mended = replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain)
-            choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.rewards.REMOVAL))
+            choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.judges.REMOVAL))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
             raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")

@@ -1,17 +1,23 @@
-"""Judges that say what is in a picture: loaded by reference, and asked whether things are there."""
+"""Judges: what is in an image, asked for things; and which of several edits follows its instruction."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nein import metrics
+from nein.engine.errors import UserError
+from nein.loading.digests import json_digest
 from nein.loading.errors import isolated
 from nein.loading.references import is_served
-from nein.metrics.base import Images, paper_present, paper_removed, parse_yes_no
+from nein.metrics.base import Images, Score, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
+from nein.metrics.rewards import RewardJudge, check_edits
 from nein.models.cached import Services
 from nein.models.references import resolve
+from nein.wording import denials
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
 #: "Is it there?", by each protocol's rule; NeIn's scripts have one for Removal, another for Retention.
@@ -49,15 +55,11 @@ class JudgeOptions:
 
 def check(reference: str) -> None:
     """Raises UserError or MetricError for a judge that cannot be; loads nothing."""
-    from nein import metrics
-
     metrics.check_reference(resolve(reference))
 
 
 def load(kind: str, reference: str, *, services: Services | None, **options: Any) -> Any:
     """A judge of `metrics.JUDGES`; services: of an endpoint. Raises UserError or MetricError."""
-    from nein import metrics
-
     where = resolve(reference)
     if services is None or not is_served(where):
         return metrics.load_judge(kind, where, **options)
@@ -114,3 +116,79 @@ def _verdicts(answer: Any) -> Verdict:
         "score": yes / total if yes is not None and no is not None and total > 0 else None,
         "reply": {"answer": answer.text, "p_yes": yes, "p_no": no},
     }
+
+
+# --- judges of edits: those of `metrics.rewards`, and the yes/no judge of Removal as one --------------
+
+#: The run's judge of Removal; every other reference is one of `metrics.rewards`.
+REMOVAL = "removal"
+FORMS = (REMOVAL, "editscore:MODEL", "pairwise:MODEL", "matching:MODEL")
+NAMES_NOTHING = "the sentence names nothing that is to be gone"
+
+
+class RemovalReward(RewardJudge):
+    """The share of "no" when a yes/no judge is asked for what the instruction wants gone (`to_be_gone`):
+    P(no) / (P(yes) + P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
+    A sentence without one, and an answer that is neither yes nor no, leaves an edit unscored."""
+
+    def __init__(self, judge: Any, article: str = "none") -> None:
+        super().__init__(judge)
+        self.article = article
+        self.fingerprint = json_digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.model.describe(), "kind": REMOVAL, "judge": self.model.fingerprint}
+
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        """See `metrics.rewards.RewardJudge`; `detail` has the answer to each object."""
+        check_edits([sources, edits], instructions)
+        named = to_be_gone(instructions)
+        words = [[Word(name, None, OBJECT) for name in row] for row in named]
+        answers = ask("vqa", self.model, edits, words, JudgeOptions(self.article))
+        return [_least(names, replies) for names, replies in zip(named, answers, strict=True)]
+
+
+def _least(names: Sequence[str], answers: Sequence[Verdict]) -> Score:
+    if not names:
+        return Score(None, NAMES_NOTHING)
+    shares = {}
+    detail = {"answers": {k: a["reply"].get("answer") for k, a in zip(names, answers, strict=True)}}
+    for name, answer in zip(names, answers, strict=True):
+        if "error" in answer["reply"]:
+            return Score(None, answer["reply"]["error"])
+        if answer["score"] is None and answer["verdict_fixed"] is None:
+            why = f"the answer {detail['answers'][name]!r} is neither yes nor no"
+            return Score(None, why, detail)
+        shares[name] = float(not answer["verdict_fixed"]) if answer["score"] is None else 1 - answer["score"]
+    return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
+
+
+def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
+    """What each sentence wants gone: "Remove the cup and the bus." and "no cup" alike; () for nothing."""
+    commands = [re.fullmatch(r"Remove the (.+?)\.?", text.strip()) for text in instructions]
+    read = denials.read(
+        [text for text, command in zip(instructions, commands, strict=True) if command is None]
+    )
+    absent = iter([reading.absent for reading in read])
+    return [next(absent) if found is None else tuple(found[1].split(" and the ")) for found in commands]
+
+
+def check_reward(reference: str) -> None:
+    """Says what is wrong with a reference before anything is loaded. Raises UserError or MetricError."""
+    if reference == REMOVAL:
+        return
+    if ":" not in reference:
+        raise UserError(f"'{reference}' is not a judge of edits; expected {', '.join(FORMS)}.")
+    metrics.check_reward(reference)
+
+
+def load_reward(
+    reference: str, *, services: Services, removal: Callable[[], RewardJudge], **how: Any
+) -> RewardJudge:
+    """The judge of that reference, loaded. services: of a judge behind an endpoint; removal: makes
+    `RemovalReward` of the run's judge; how: device and dtype."""
+    if reference == REMOVAL:
+        return removal()
+    judge = metrics.load_reward(reference, sending=services.options, **how)
+    services.keep(judge.model)  # pairwise comparison by a model of multiple choice
+    return services.keep(judge)

@@ -56,8 +56,8 @@ def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
     """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
     if not names:
         return []
+    from nein.models.judges import REMOVAL
     from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of
-    from nein.models.rewards import REMOVAL
 
     needs: list[Need] = []
     for name in names:

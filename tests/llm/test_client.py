@@ -8,8 +8,8 @@ from nein.engine.answers import AnswerCache
 from nein.generate.negvqa import stages as negvqa
 from nein.generate.negvqa.sources import Choice
 from nein.metrics.chat.endpoint import Endpoint
+from nein.models import llm
 from nein.models.cached import CachedChat
-from nein.models.llm import client as llm
 from tests.loopback import HANG_UP, Reply, say
 
 

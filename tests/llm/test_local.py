@@ -5,8 +5,8 @@ from pydantic import BaseModel
 from nein.metrics import MetricError
 from nein.metrics.chat import Message, Sampling
 from nein.metrics.chat.local import LocalChat, load_text
+from nein.models import llm
 from nein.models.cached import Services
-from nein.models.llm import client as llm
 from tests.llm.conftest import make_random
 
 

@@ -9,7 +9,7 @@ from nein.editors import EditRequest, EditResult
 from nein.editors.basic import Identity
 from nein.engine.answers import AnswerCache
 from nein.metrics.base import MemoryStore, Score
-from nein.models import editor_choice, rewards
+from nein.models import editor_choice, judges
 from nein.models.cached import Services
 from nein.models.remedies import editors as remedies
 from tests.loopback import say
@@ -26,7 +26,7 @@ class Seeded(Identity):
         return np.full_like(request.image, request.seed % 251)
 
 
-class Brightest(rewards.RewardJudge):
+class Brightest(judges.RewardJudge):
     fingerprint = "brightest"
 
     def __init__(self, unreadable=0):
@@ -114,15 +114,15 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
         said.append(prompt)
         return "No" if image[0, 0, 0] > 100 else "Yes" if image[0, 0, 0] else "Perhaps"
 
-    judge = rewards.RemovalReward(ScriptedJudge(rule))
+    judge = judges.RemovalReward(ScriptedJudge(rule))
     dark, bright, black = (np.full((4, 4, 3), value, np.uint8) for value in (50, 200, 0))
     sentences = [CUP, "Remove the cup.", CUP, "Add a cup."]
     scores = judge.score([dark] * 4, [bright, dark, black, dark], sentences)
     assert [one.value for one in scores] == [1, 0, None, None]
     assert "'Perhaps' is neither yes nor no" in scores[2].reason
-    assert scores[3].reason == rewards.NAMES_NOTHING
+    assert scores[3].reason == judges.NAMES_NOTHING
     assert all("contain cup?" in prompt for prompt in said)
-    assert rewards.to_be_gone(["Remove the bus and the red dog.", "Neither a bus nor a dog is there."]) == [
+    assert judges.to_be_gone(["Remove the bus and the red dog.", "Neither a bus nor a dog is there."]) == [
         ("bus", "red dog"),
         ("bus", "dog"),
     ]

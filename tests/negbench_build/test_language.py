@@ -8,7 +8,7 @@ from nein.datasets.negbench.polarity import changed
 from nein.datasets.negbench.sentences import Negation
 from nein.generate.negbench import language
 from nein.metrics.chat.endpoint import Endpoint
-from nein.models.llm.client import Client
+from nein.models.llm import Client
 from tests.loopback import say
 
 IMAGES = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nein.benchmarks.negvqa import stages
-from nein.models.llm.client import Outcome, Request
+from nein.models.llm import Outcome, Request
 from tests.loopback import say
 from tests.negvqa.tiny import figure, run, write_questions
 from tests.negvqa.tiny import scores as scores_of

@@ -16,8 +16,8 @@ from nein.editors.basic import Identity
 from nein.generate.negvqa.sources import Choice
 from nein.generate.negvqa.stages import by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
+from nein.models import llm
 from nein.models.llm import LlmOptions
-from nein.models.llm import client as llm
 from nein.models.remedies.editors import ByLanguageModel
 from tests.loopback import say
 

@@ -6,9 +6,8 @@ reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge`
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from nein import metrics
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.errors import UserError, near_match
 from nein.loading.references import TEXTS, Need, is_local, is_served, parse_reference
-from nein.models import lineage, references
+from nein.models import references
 from nein.models.cached import Services
 from nein.models.needs import of_model
 from nein.models.references import JUDGE
 from nein.models.remedies import encoders
-
-log = logging.getLogger(__name__)
 
 _CONVERT = "nein negbench convert --architecture ViT-B-32 {file} FOLDER, then --model {name}=FOLDER"
 _CONVERT_OPENAI = _CONVERT.replace("{file}", "--quick-gelu {file}")
@@ -228,15 +225,6 @@ def check(choice: Choice) -> None:
         openclip.check(where)
     elif prefix is None:
         check_folder(where)
-
-
-def warn_of_lineage(choices: Sequence[Choice]) -> None:
-    """Says of models in folders whose weights they have."""
-    duals = [choice for choice in choices if choice.kind == "dual" and not choice.asked.startswith("nano:")]
-    places = {choice.name: Path(choice.reference) for choice in duals if Path(choice.reference).is_dir()}
-    towers = lineage.read(places)
-    for note in lineage.notes([*towers, *lineage.of_cache(lineage.OPENAI)]) if towers else ():
-        log.warning("%s", note)
 
 
 def load(choice: Choice, config: Any, *, device: str, dtype: str, batch_size: int) -> object:

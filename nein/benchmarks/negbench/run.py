@@ -75,7 +75,6 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
             arm = models.with_remedy(choice, remedy)
             model = _model(arm, load)
             all_runs += [_run(config, arm, model, data, tasks, device) for data, tasks in pairs if tasks]
-    models.warn_of_lineage(choices)
     return all_runs
 
 

@@ -38,10 +38,9 @@ from nein.metrics import choices, models
 from nein.metrics.base import fingerprint
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.letters import MISSING, SCORINGS
-from nein.models import references
+from nein.models import llm, references
 from nein.models.cached import Services
 from nein.models.llm import LlmOptions
-from nein.models.llm import client as llm
 from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 

@@ -25,7 +25,7 @@ from nein.loading.references import is_served
 from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import LETTERS, parse, without_missing
-from nein.models.llm import client as llm
+from nein.models import llm
 
 ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
 NO_IMAGE = "no picture: "
@@ -204,7 +204,7 @@ class LetterReply(llm.Plain):
 
 
 class Matching(Stage):
-    """A row for every answer without a letter. The model is a `nein.models.llm.client.Client`."""
+    """A row for every answer without a letter. The model is a `nein.models.llm.Client`."""
 
     name, outputs = MATCHES, (MATCHES,)
 

@@ -116,8 +116,8 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     """The editor, with its remedy. plain: gives it without."""
     if not choice.remedy:
         return plain()
+    from nein.models.judges import RemovalReward
     from nein.models.remedies.editors import with_remedy
-    from nein.models.rewards import RemovalReward
 
     services = services_of(config)
 

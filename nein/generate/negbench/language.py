@@ -19,7 +19,7 @@ from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
 from nein.engine.blocks import sample_seed
 from nein.generate.negbench.pairs import PairPlan
-from nein.models.llm.client import SILENT, Client, Request
+from nein.models.llm import SILENT, Client, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
 NO_ANSWER = "the language model gave no answer"

@@ -20,7 +20,7 @@ from nein.engine.images import write_png
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import MetricError, fingerprint
-from nein.models.llm.client import Client
+from nein.models.llm import Client
 from nein.wording import nouns
 
 NOT_MADE = "no try gave a pair that the detector confirms"

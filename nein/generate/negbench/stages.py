@@ -18,8 +18,7 @@ from nein.generate.negbench.config import BuildConfig
 from nein.generate.negbench.pairs import Looked, PairTools, Verifier
 from nein.generate.sources import COCO
 from nein.loading.references import is_served
-from nein.models import editor_choice, references
-from nein.models.llm import client as llm
+from nein.models import editor_choice, llm, references
 
 VERDICT = 64  # tokens of an answer whether a list is one; the released code asks for 10, of "Yes" or "No"
 

@@ -30,7 +30,7 @@ from nein.generate.negvqa import check
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice
 from nein.generate.negvqa.stages import NEGATED, Negation, NegvqaMaker
-from nein.models.llm import client as llm
+from nein.models import llm
 
 SHOWN = 12  # reasons in the summary
 #: First bytes of an image -> the ending of its name.

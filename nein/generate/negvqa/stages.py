@@ -15,7 +15,7 @@ from nein.generate.negvqa import sources
 from nein.generate.negvqa.config import ConversionConfig
 from nein.generate.negvqa.sources import Choice
 from nein.loading.digests import json_digest
-from nein.models.llm import client as llm
+from nein.models import llm
 
 NEGATED = "negated"
 NOT_NEGATABLE = "not negatable"  # says the model

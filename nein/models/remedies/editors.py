@@ -20,9 +20,8 @@ from nein.engine.errors import UserError, chosen
 from nein.loading.digests import json_digest
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank
-from nein.models import rewards
+from nein.models import judges, llm
 from nein.models.cached import Services
-from nein.models.llm import client as llm
 from nein.wording import denials
 from nein.wording.families import removal
 
@@ -101,7 +100,7 @@ def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
 def check(arm: str, row: str) -> None:
     """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
     if arm.startswith(BEST_OF):
-        return rewards.check(parse_best_of(arm)[1])
+        return judges.check_reward(parse_best_of(arm)[1])
     if arm.startswith(LLM) and arm != LLM:
         return llm.check(arm.removeprefix(LLM))
     kind, colon, scale = arm.partition(":")
@@ -124,11 +123,13 @@ def with_remedy(
     """`editor` with a remedy before it or, of `best-of`, behind it.
 
     services  Of a language model, or of a judge, behind an endpoint.
-    judge     Of the one that chooses: see `nein.models.rewards.load`.
+    judge     Of the one that chooses: see `nein.models.judges.load_reward`.
     """
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
-        return Best(editor, rewards.load(reference, services=services, device=device, **judge), count, name)
+        return Best(
+            editor, judges.load_reward(reference, services=services, device=device, **judge), count, name
+        )
     if name.startswith(LLM):
         return ByLanguageModel(editor, name, services, device)
     return ByRule(editor, name)
@@ -234,7 +235,7 @@ def parse_best_of(arm: str) -> tuple[int, str]:
     if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
         raise UserError(
             f"'{arm}' is not a remedy; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
-            f"{', '.join(rewards.FORMS)}."
+            f"{', '.join(judges.FORMS)}."
         )
     return int(count), judge
 

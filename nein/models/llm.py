@@ -11,19 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
+from nein.config.options import option
 from nein.engine.blocks import sample_seed
+from nein.engine.errors import UserError
 from nein.loading.errors import reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
 from nein.metrics.base import without_thoughts
-from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
-from nein.metrics.chat.endpoint import check as check
+from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.models.cached import CachedChat, Services
-from nein.models.llm import LlmOptions
 
 #: Failures of an answer that did arrive.
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
@@ -32,6 +32,39 @@ MODEL_FAILED = "model failed"
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 
 Schema = TypeVar("Schema", bound=BaseModel)
+
+
+@dataclass
+class LlmOptions:
+    """The language model and its sampling; the defaults are NegVQA's."""
+
+    model: str | None = option(None, "openai:URL#MODEL, hub id owner/name[@revision], or folder")
+    temperature: NonNegativeFloat = option(0.0, "sampling temperature (0: greedy)")
+    max_tokens: PositiveInt = option(512, "max tokens per answer")
+    attempts: PositiveInt = option(1, "max tries until an answer is usable (temperature above 0)")
+    reasoning_effort: str = option("", "endpoint: reasoning effort (none, low, ...)")
+    extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra_body.KEY VALUE")
+    thinking_tokens: NonNegativeInt = option(0, "endpoint: extra tokens for thinking")
+    dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: dtype")
+
+    @property
+    def thinking(self) -> dict[str, Any]:
+        """The options on thinking that are given: they decide an answer."""
+        given = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
+        return {key: value for key, value in given.items() if value}
+
+    def check(self, asks: str) -> None:
+        """Raises UserError where the option `asks` would ask nobody, or the same answer several times."""
+        if not self.model:
+            raise UserError(
+                f"{asks} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
+                "owner/name or a folder."
+            )
+        if self.attempts > 1 and self.temperature == 0:
+            raise UserError(
+                f"--llm.attempts {self.attempts} at --llm.temperature 0 would draw one answer again and "
+                "again; raise the temperature or take 1 attempt."
+            )
 
 
 class Request(NamedTuple):
@@ -63,32 +96,24 @@ class Client:
         self.temperature, self.max_tokens, self.attempts = temperature, max_tokens, attempts
         self.usage, self.stop = chat.usage, chat.stop
 
-    def complete(
-        self, requests: Sequence[Request], schema: type[Schema], *, progress: str = ""
-    ) -> list[Outcome[Schema]]:
+    def complete(self, requests: Sequence[Request], schema: type[Schema]) -> list[Outcome[Schema]]:
         """An outcome per request, in order; equal requests are asked once.
-
-        progress  Title of a progress bar on standard error; none if empty.
 
         A server asked for structured output that refuses it is asked without. Raises UserError once nobody
         answers; answers so far are kept. Threads may call it side by side.
         """
-        from tqdm import tqdm
-
         form = None
         if not issubclass(schema, Plain):
             form = {"name": schema.__name__, "schema": wire_schema(schema), "strict": True}
         sampling = Sampling(self.max_tokens, self.temperature, form=form)
         outcomes: dict[Request, Outcome[Schema]] = {}
         open_ = list(dict.fromkeys(requests))
-        with tqdm(total=len(open_), desc=progress or None, unit="answer", disable=not progress) as bar:
-            for attempt in range(self.attempts):
-                messages = [_message(request, schema, attempt) for request in open_]
-                for index, completion in self.chat.stream(messages, sampling):
-                    outcomes[open_[index]] = _outcome(completion, schema)
-                    bar.update(attempt == 0)
-                unusable = (NONSENSE, WRONG_SCHEMA, CUT_OFF)
-                open_ = [request for request in open_ if outcomes[request].failure in unusable]
+        for attempt in range(self.attempts):
+            messages = [_message(request, schema, attempt) for request in open_]
+            for index, completion in self.chat.stream(messages, sampling):
+                outcomes[open_[index]] = _outcome(completion, schema)
+            unusable = (NONSENSE, WRONG_SCHEMA, CUT_OFF)
+            open_ = [request for request in open_ if outcomes[request].failure in unusable]
         return [outcomes[request] for request in requests]
 
     def describe(self) -> dict[str, Any]:
@@ -114,6 +139,13 @@ def _outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
         return Outcome(None, error.kind, str(error))
 
 
+def check(reference: str) -> None:
+    """Raises MetricError for a model that cannot be; loads nothing."""
+    from nein.metrics.chat import endpoint
+
+    endpoint.check(reference)
+
+
 def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
     """The client of `options`; services: of an endpoint, and where answers are kept.
 
@@ -123,6 +155,8 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
     check(reference)
     chat: Chat
     if is_served(reference):
+        from nein.metrics.chat import endpoint
+
         chat = endpoint.connect(reference, **options.thinking, **(services.options if services else {}))
     else:
         from nein.metrics.chat import local
@@ -165,23 +199,28 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
     finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
 
     Text around the object, a code fence and a leading <think> block are allowed, a second object is not: it
-    would be unclear which one is meant. So is a key that occurs twice. Raises AnswerError.
+    would be unclear which one is meant. Raises AnswerError.
     """
     if (body := without_thoughts(text)) is None:
         raise AnswerError(CUT_OFF, "the answer ends within the model's thoughts")
     body = body.strip()
+    start, end = body.find("{"), body.rfind("}") + 1
     try:
         if issubclass(schema, Plain):
             return schema.read(body.partition(schema.END)[0].strip())
-        return schema.model_validate_json(json.dumps(_only_object(body)), strict=True)
-    except AnswerError as error:
-        if not finished:
-            raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({error})") from None
-        raise
+        if not 0 <= start < end:
+            raise AnswerError(NONSENSE, f"no JSON object in the answer {body[:80]!r}")
+        return schema.model_validate_json(body[start:end], strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise AnswerError(WRONG_SCHEMA, f"{where + ': ' if where else ''}{first['msg']}") from None
+        kind = NONSENSE if first["type"] == "json_invalid" else WRONG_SCHEMA
+        failure = AnswerError(kind, f"{where + ': ' if where else ''}{first['msg']}")
+    except AnswerError as error:
+        failure = error
+    if failure.kind == WRONG_SCHEMA or finished:
+        raise failure
+    raise AnswerError(CUT_OFF, f"the answer was cut off before its end ({failure})")
 
 
 def instructions(schema: type[BaseModel]) -> str:
@@ -200,23 +239,3 @@ def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
             part["additionalProperties"] = False
             part["required"] = sorted(part.get("properties", {}))
     return shape
-
-
-def _only_object(body: str) -> dict[str, Any]:
-    def constant(name: str) -> Any:
-        raise AnswerError(NONSENSE, f"{name} is no JSON value")
-
-    def no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise AnswerError(NONSENSE, "a key occurs twice in the answer")
-        return dict(pairs)
-
-    start, end = body.find("{"), body.rfind("}") + 1
-    if not 0 <= start < end:
-        raise AnswerError(NONSENSE, f"no JSON object in the answer {body[:80]!r}")
-    try:
-        return json.loads(body[start:end], object_pairs_hook=no_repetition, parse_constant=constant)
-    except AnswerError:
-        raise
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, endless nesting
-        raise AnswerError(NONSENSE, f"the answer is not one JSON object ({error})") from None
