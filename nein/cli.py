@@ -80,10 +80,6 @@ COMMANDS: dict[str, Command] = {
         "list editors, metrics, judges, models, data, benchmarks",
         "nein.listing:ListConfig", "nein.listing:run",
     ),
-    "fetch": Command(
-        "download models and data for machines without internet",
-        "nein.fetch:FetchConfig", "nein.fetch:run", announces="nein.fetch:announced",
-    ),
     "reproduce": Command(
         "measure a published table and compare it with the paper",
         "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announced",
@@ -166,7 +162,7 @@ def _run(words: Sequence[str]) -> int | None:
         return 0
     if words[0] == "slurm":
         return _submit(words[1:])
-    if words[0] == "fetch" and len(words) > 1 and not words[1].startswith("-"):
+    if words[0] == "fetch":
         return _fetch(words[1:])
     match, table = _match(words)
     if match is None:
@@ -271,12 +267,19 @@ def _submit(words: Sequence[str]) -> int:
 
 
 def _fetch(words: Sequence[str]) -> int:
-    if (match := _match(words)[0]) is None:
+    """`nein fetch NAME WORDS`; without a name, of `nein eval`."""
+    if not words or words[0] in ("-h", "--help"):
+        print(
+            "usage: nein fetch [COMMAND] [OPTIONS]\n\n"
+            "Download what a command (default: eval) needs to where the libraries look (HF_HOME, TORCH_HOME).\n"
+            "--dry-run lists files and sizes. Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS"
+        )
+        return 0 if words else USER_MISTAKE
+    if (match := _match(["eval", *words] if words[0].startswith("-") else words)[0]) is None:
         raise _unknown(words[0], _first_words(COMMANDS))
     from nein.fetch import of_command
 
-    name, command, rest = match
-    answer = of_command(name, command, rest)
+    answer = of_command(*match)
     print(answer if isinstance(answer, str) else "", end="")
     return answer if isinstance(answer, int) else 0
 
@@ -348,6 +351,7 @@ def _overview(start: str, table: Mapping[str, Command]) -> str:
         f"usage: nein {start}COMMAND [OPTIONS]\n\n"
         "Measure how image editors and vision-language models understand negation.\n\n"
         + "\n\n".join(filter(None, parts))
-        + "\n\nnein slurm COMMAND submits a command as an array of jobs.\n"
+        + "\n\nnein fetch COMMAND downloads models and data for machines without internet.\n"
+        "nein slurm COMMAND submits a command as an array of jobs.\n"
         f"nein {start}COMMAND --help lists its options."
     )

@@ -1,7 +1,7 @@
-"""`nein fetch`: the models and data of runs, beforehand, into the hub's cache (HF_HOME).
+"""`nein fetch COMMAND OPTIONS`: the models and data of a command, beforehand, into the hub's cache (HF_HOME).
 
-nein fetch --preset paper --editor ip2p,magicbrush                     of a preset's evaluations
-nein fetch eval --preset paper --data hub:OWNER/NAME --editor all      of the command that follows
+nein fetch --preset paper --editor ip2p,magicbrush                     of nein eval
+nein fetch eval --preset paper --data hub:OWNER/NAME --editor all
 HF_HUB_OFFLINE=1 nein eval ...
 """
 
@@ -12,25 +12,16 @@ import pkgutil
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nein.benchmarks import registry
 from nein.config import options
 from nein.config.commands import Command
-from nein.config.options import Names, Options, option
-from nein.engine.errors import UserError, chosen
+from nein.engine.errors import UserError
 from nein.loading.errors import first_line
 from nein.loading.references import TEXTS, Need
 
-#: Further commands whose presets say what they need -> their options.
-GENERATE = {
-    "generate": "nein.generate.nein.config:BuildConfig",
-    "negbench-generate": "nein.generate.negbench.config:BuildConfig",
-    "negvqa-generate": "nein.generate.negvqa.config:ConversionConfig",
-}
 #: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.
 WEIGHTS = ("*model.safetensors", "*model-*-of-*.safetensors", "*model.bin", "*model-*-of-*.bin")
 #: Folders of a repository that nothing here reads.
@@ -42,67 +33,12 @@ class Refused(Exception):
     """A need that is not to be had: one sentence."""
 
 
-def names() -> list[str]:
-    return [*registry.names(), *GENERATE]
-
-
-def options_of(name: str) -> Any:
-    """The options of a benchmark's command, or of one that generates data."""
-    return pkgutil.resolve_name(GENERATE[name]) if name in GENERATE else registry.get(name).config
-
-
-@dataclass(kw_only=True)
-class FetchConfig(Options):
-    """What is fetched."""
-
-    epilog = (
-        "Or: nein fetch COMMAND OPTIONS, for what this command needs. It goes where the libraries look "
-        "(HF_HOME, TORCH_HOME). Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS."
-    )
-
-    preset: Literal["nano", "paper"] = option("paper", "fetch the models of this preset", "Main")
-    benchmarks: Names = option(
-        [], f"{', '.join(names())} (default: the first three; with --editor nein)", "Main"
-    )
-    editor: Names = option([], "editors (default: the preset's), or all", "Main")
-    data: Names = option([], "also fetch data sets: hub:OWNER/NAME[@REVISION]", "Main")
-
-    def check(self) -> None:
-        given = self.benchmarks or (["nein"] if self.editor else registry.OURS)
-        self.benchmarks = [chosen("benchmark", name, names()) for name in given]
-        for name in self.data:
-            if not name.startswith("hub:"):
-                raise UserError(f"--data is '{name}'; only hub:OWNER/NAME can be fetched.")
-
-    def needs(self) -> list[Need]:
-        from nein.models import needs
-
-        words = [f"--preset={self.preset}"]
-        found: list[Need] = []
-        for name in self.benchmarks:
-            kind = options_of(name)
-            more = [f"--editor={','.join(self.editor)}"] if self.editor and name == "nein" else []
-            config, _ = options.read(kind, [*words, *more], prog=f"nein {name}", to_fetch=True)
-            found += config.needs()
-        return found + [need for data in self.data for need in needs.of_data(data)]
-
-
-def announced(config: FetchConfig) -> list[str]:
-    return planned(config.needs())
-
-
-def run(config: FetchConfig) -> int | str:
-    return fetch(config.needs())
-
-
 def of_command(name: str, command: Command, words: Sequence[str]) -> int | str:
     """`nein fetch NAME WORDS`: what this command needs."""
-    config, dry_run = options.read(
-        pkgutil.resolve_name(command.configuration), words,
-        prog=f"nein fetch {name}", description=f"{command.help}.", to_fetch=True,
-    )  # fmt: skip
-    needs = config.needs()
-    return "".join(f"{line}\n" for line in planned(needs)) if dry_run else fetch(needs)
+    kind = pkgutil.resolve_name(command.configuration)
+    prog, description = f"nein fetch {name}", f"{command.help}."
+    config, dry_run = options.read(kind, words, prog=prog, description=description, to_fetch=True)
+    return "".join(f"{line}\n" for line in planned(config.needs())) if dry_run else fetch(config.needs())
 
 
 def fetch(needs: Sequence[Need]) -> int | str:

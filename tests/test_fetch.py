@@ -36,9 +36,12 @@ def test_fetch_names_every_model_of_every_published_editor(row):
     assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
 
 
-@pytest.mark.parametrize("name", sorted(fetch.names()))
+COMMANDS = {name: pkgutil.resolve_name(row.configuration) for name, row in cli.COMMANDS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, kind in COMMANDS.items() if kind.presets])
 def test_fetch_names_every_reference_of_a_paper_preset(name):
-    kind = fetch.options_of(name)
+    kind = COMMANDS[name]
     file = options.preset_file("paper", kind.presets)
     words = json.dumps(yaml.safe_load(file.read_text()))
     config, _ = options.read(kind, ["--preset=paper"], to_fetch=True)
@@ -46,7 +49,7 @@ def test_fetch_names_every_reference_of_a_paper_preset(name):
     repositories = {word for word in words.split('"') if word.count("/") == 1 and " " not in word}
     repositories = {word.removeprefix("hub:") for word in repositories if ":" not in word or "hub:" in word}
     unused = {"google/owlvit-base-patch32"} if not getattr(config, "detects", True) else set()
-    asked = config.judged if name == "negbench" else name != "negvqa" or "judge" in config.model
+    asked = config.judged if name == "negbench eval" else name != "negvqa" or "judge" in config.model
     judge = set() if asked else {config.judge}
     assert repositories - unused - judge <= references
 
@@ -68,8 +71,7 @@ def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch):
 
 
 def test_every_command_that_runs_models_says_what_it_needs_and_served_models_need_nothing():
-    for name, command in cli.COMMANDS.items():
-        kind = pkgutil.resolve_name(command.configuration)
+    for name, kind in COMMANDS.items():
         says = kind.needs is not options.Options.needs
         assert says or not issubclass(kind, OnDevice), name
     assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
@@ -180,16 +182,15 @@ def test_a_hub_that_does_not_answer_is_a_sentence(hub, capsys, monkeypatch):
     assert refused("HF_HUB_OFFLINE is set, and nein fetch needs")
 
 
-def test_a_dry_run_without_the_hub_lists_repositories(capsys):
-    words = ("--preset", "paper", "--editor", "ip2p", "--dry-run")
-    shown = outcome(capsys, "fetch", *words, "--data", "hub:a/b@c").stdout
-    lines = [line[2:] for line in shown.splitlines() if line.startswith("# ")]
+def test_a_dry_run_without_the_hub_lists_repositories_and_is_of_eval_where_no_command_is_named(capsys):
+    words = ("--preset", "paper", "--editor", "ip2p", "--dry-run", "--data", "hub:a/b@c")
+    shown = outcome(capsys, "fetch", *words).stdout
+    lines = shown.splitlines()
     assert {"timbrooks/instruct-pix2pix", "a/b@c"} < set(lines)
     assert any(line.endswith(".pth") for line in lines)
     assert not any("magicbrush" in line or "laion" in line for line in lines)
     assert lines[-1].startswith("Sizes need the hub: HF_HUB_OFFLINE is set")
-    same = outcome(capsys, "fetch", "eval", *words, "--data", "hub:a/b@c").stdout
-    assert set(lines) == set(same.splitlines())
+    assert outcome(capsys, "fetch", "eval", *words).stdout == shown
 
 
 def test_a_dry_run_sums_the_files_that_would_be_downloaded(hub, capsys):

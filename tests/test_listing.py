@@ -47,49 +47,33 @@ def test_every_row_of_every_table_is_listed():
     }  # fmt: skip
 
 
-def test_an_editor_is_from_the_repository_of_its_weights(hub):
-    assert cells("editors", "cosxl-edit")["from"] == "stabilityai/cosxl"
-    assert cells("editors", "magicbrush-ema")["what"] == "--editor magicbrush-ema --preset paper"
-
-
-def test_what_ships_is_here_with_its_size_and_the_licence_of_its_card(hub):
+def test_what_ships_is_here(hub):
     row = cells("editors", "ip2p-nano")
-    assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "apache-2.0", "yes")
-    assert 1 < float(row["size"].removesuffix(" MB")) < 20
+    assert (row["from"], row["licence"], row["here"]) == ("ships with nein", "Apache-2.0", "yes")
     assert cells("benchmarks", "nein eval --preset nano")["here"] == "yes"
-    assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "no"
 
 
-def test_a_repository_is_here_when_its_weights_are_whole_and_its_own_card_says_the_licence(hub):
+def test_what_is_downloaded_is_here_when_its_weights_are_whole_and_every_repository_is(hub, monkeypatch):
     assert cells("editors", "ip2p")["here"] == "no"
-    assert cells("editors", "ip2p")["licence"] == "see its card"
     root = snapshot(hub, "models--timbrooks--instruct-pix2pix", {"model_index.json": "{}"})
     assert cells("editors", "ip2p")["here"] == "no"  # no weights
-    weights = root / "snapshots" / "abc" / "unet" / "diffusion_pytorch_model.safetensors"
-    weights.parent.mkdir()
-    weights.write_bytes(bytes(3_000_000))
+    (root / "snapshots" / "abc" / "model.safetensors").touch()
+    assert cells("editors", "ip2p")["licence"] == "see its card"
     (root / "snapshots" / "abc" / "README.md").write_text("---\nlicense: wtfpl\n---\n")
-    row = cells("editors", "ip2p")
-    assert (row["here"], row["size"], row["licence"]) == ("yes", "3.0 MB", "wtfpl")
+    assert (cells("editors", "ip2p")["here"], cells("editors", "ip2p")["licence"]) == ("yes", "wtfpl")
     (root / "blobs").mkdir()
     (root / "blobs" / "1234.incomplete").touch()
     assert cells("editors", "ip2p")["here"] == "no"  # half a file
-
-
-def test_of_several_repositories_those_that_lack_are_counted_and_a_network_is_where_its_library_looks(
-    hub, monkeypatch
-):
     snapshot(hub, "models--llava-hf--llava-1.5-7b-hf", {"model.safetensors": "x"})
-    assert cells("benchmarks", "nein negvqa --preset paper")["here"].startswith("no: ")
+    assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "no"
     snapshot(hub, "datasets--yuhuizhang--NegVQA", {"data.parquet": "x"})
     snapshot(hub, "models--llava-hf--llava-v1.6-mistral-7b-hf", {"model.safetensors": "x"})
     assert cells("benchmarks", "nein negvqa --preset paper")["here"] == "yes"
-    assert cells("data", "hub:yuhuizhang/NegVQA")["here"] == "yes"
     monkeypatch.setenv("TORCH_HOME", str(hub))
     assert cells("models", "alex")["here"] == "no"
     (hub / "hub" / "checkpoints").mkdir(parents=True)
-    (hub / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth").write_bytes(bytes(200_000))
-    assert (cells("models", "alex")["here"], cells("models", "alex")["size"]) == ("yes", "0.2 MB")
+    (hub / "hub" / "checkpoints" / "alexnet-owt-7be5be79.pth").touch()
+    assert cells("models", "alex")["here"] == "yes"
 
 
 def test_the_command_counts_what_is_here(hub, capsys):

@@ -31,11 +31,10 @@ SHARED = {
     "formats": groups.Formats,
 }
 #: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
-#: the preset of `nein fetch` and `nein reproduce` is that of other commands, whose values are not its own.
+#: the preset of `nein reproduce` is that of another command.
 OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
     ("nein.generate.nein.config:BuildConfig", "formats"),
-    ("nein.fetch:FetchConfig", "preset"),
     ("nein.benchmarks.mend.config:MendConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }

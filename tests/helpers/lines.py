@@ -14,7 +14,6 @@ LINES = {
     "data nano": "--split val --sources 1 --out {w}/out/nano",
     "data check": "{w}/data --split val",
     "status": "{w}/runs",
-    "fetch": "--preset nano",
     "reproduce": "negvqa-table1 --preset nano --limit 1 --out {w}/out/reproduce --device cpu",
     "export": "{w}/runs --format csv --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
