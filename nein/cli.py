@@ -271,7 +271,7 @@ def _fetch(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(
             "usage: nein fetch [COMMAND] [OPTIONS]\n\n"
-            "Download what a command (default: eval) needs to where the libraries look (HF_HOME, TORCH_HOME).\n"
+            "Download what a command (default: eval) needs to where libraries look (HF_HOME, TORCH_HOME).\n"
             "--dry-run lists files and sizes. Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS"
         )
         return 0 if words else USER_MISTAKE
