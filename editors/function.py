@@ -14,7 +14,7 @@ from nein.editors.presets import row_of_class
 from nein.editors.remote import RemoteEditor
 from nein.loading.digests import source_digest
 from nein.loading.errors import out_of_memory, reason
-from nein.loading.service import RETRIED, backoff, retry_after
+from nein.loading.service import RETRIED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ class FunctionEditor(RemoteEditor):
               a parameter `seed`; gives a picture in mode RGB, or (H, W, 3) uint8. May be async.
     concurrency  Calls at a time, in threads, or in one event loop.
     retries      How often a call is made again that fails for a reason of a service (`is_transient`): after
-                 0.5, 1, 2, ... 8 seconds, or as long as the error's Retry-After says; then no call is begun.
+                 0.5, 1, 2, ... 8 seconds.
 
     What it raises, and a result that is no picture, is the error of that sample; `Refused` is a refusal.
     Raises EditorError for what cannot be called so.
@@ -79,9 +79,7 @@ class FunctionEditor(RemoteEditor):
                 again, message = is_transient(error), f"{self._short} raised {reason(error)}"
                 if not again or attempt == self._retries:
                     return EditResult(request.id, None, message, transient=again)
-                headers = getattr(getattr(error, "response", None), "headers", None) or {}
-                self.pace.hold(retry_after(headers))
-                self.pace.wait(backoff(attempt))
+                self.pace.wait(min(8.0, 0.5 * 2**attempt))
         if isinstance(image, str):
             return EditResult(request.id, None, f"{self._short} {image}")
         return EditResult(request.id, image)

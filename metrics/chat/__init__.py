@@ -74,7 +74,7 @@ class Completion:
     tokens    Generated, without the end of the sequence; of a server as it counts.
     finished  The model ended it itself, not the limit of tokens.
     version   Of the model that answered, where a server says so.
-    usage     Tokens by kind that a server counted (`nein.loading.spending.tokens`).
+    usage     Tokens by kind that a server counted (`nein.loading.service.tokens`).
     error     Why there is no answer: a NoAnswer, or what the model raised.
     """
 

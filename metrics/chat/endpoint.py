@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading import spending
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.references import expanded, is_served, parse_reference, without_credentials
-from nein.loading.service import WITHHELD, NoAnswer, Service, png
+from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
 
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 
 #: The 20 likeliest first tokens, where a server gives log-probabilities.
 LOGPROBS: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 20}
-
-
 #: What decides an answer, and not only how it is sent.
 OPTIONS = ("reasoning_effort", "extra_body", "detail", "thinking_tokens")
 
@@ -43,7 +40,7 @@ class Endpoint(Chat):
 
     reasoning_effort, extra_body, detail
                  Sent with every request, and part of `facts`: how much the model thinks ("none", "low", ...),
-                 further fields, how closely it looks at pictures ("low", "high", ...).
+                 further fields, how closely it looks at images ("low", "high", ...).
     thinking_tokens  That many tokens are allowed on top of an answer's limit; part of `facts`, too.
 
     A parameter that the model refuses is sent under its other name, or left out, from then on (`adapted`).
@@ -91,29 +88,25 @@ class Endpoint(Chat):
         pictures = {key: picture(image, self.detail) for key, image in images.items()}  # each is encoded once
 
         def answer(index: int) -> Completion:
-            self.service.pace.go_on()
             if self._end is not None:
                 raise self._end
             try:
                 completion = self._chat(messages[index], pictures, sampling)
             except NoAnswer as error:
                 completion = Completion(error=error)
-            self._count(completion.error)
+            with self._counting:
+                self._silent = self._silent + 1 if getattr(completion.error, "silent", False) else 0
+                if self._silent >= 2 * self.concurrent + 4:
+                    self._end = self._end or SilentError(
+                        f"The model left {self._silent} questions in a row without an answer "
+                        f"({completion.error}); see that it runs, then give the same command again to go on: "
+                        "answers so far are kept."
+                    )
+            if self._end is not None:
+                raise self._end
             return completion
 
         return self.service.each(answer, range(len(messages)))
-
-    def _count(self, error: BaseException | None) -> None:
-        """Raises SilentError where too many requests in a row had no answer."""
-        with self._counting:
-            self._silent = self._silent + 1 if getattr(error, "silent", False) else 0
-            if self._silent >= 2 * self.concurrent + 4:
-                self._end = self._end or SilentError(
-                    f"The model left {self._silent} questions in a row without an answer ({error}); see that "
-                    "it runs, then give the same command again to go on: answers so far are kept."
-                )
-        if self._end is not None:
-            raise self._end
 
     def _chat(self, message: Message, pictures: Mapping[int, Any], sampling: Sampling) -> Completion:
         """Sends a message without what the model is known to refuse. A part of the request that not every
@@ -131,14 +124,13 @@ class Endpoint(Chat):
             optional.append(LOGPROBS)
         if message.seed is not None:
             optional.append({"seed": message.seed % 2**31})  # servers differ in how wide a seed may be
-        drawing = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        groups = [*({name: value} for name, value in drawing.items() if value is not None), *optional]
+        drawing = [{"temperature": sampling.temperature}]
+        drawing += [{"top_p": sampling.top_p}] if sampling.top_p is not None else []
         dropped = 0
         while True:
-            names = {key: self.adapted.get(key, key) for key in body}
-            taken = [part for part in groups if not any(key in self.adapted for key in part)]
+            taken = [part for part in (*drawing, *optional) if not self.adapted.keys() & part.keys()]
             spare = [part for part in taken if part in optional]
-            sent = {names[key]: value for key, value in body.items()}
+            sent = {self.adapted.get(key, key): value for key, value in body.items()}
             for part in taken:
                 sent |= part if part not in spare[:dropped] else {}
             sent |= self._options.get("extra_body", {})
@@ -146,11 +138,11 @@ class Endpoint(Chat):
                 reply = self.service.send("/chat/completions", sent)
                 completion = self._read(reply, sampling.top if "logprobs" in sent else None)
             except NoAnswer as error:
-                if error.of_a_part and self._adapts(error, sent, taken):
+                if not error.of_a_part:
+                    raise
+                if self._adapts(error, sent, taken):
                     dropped = 0
-                elif error.of_a_part and dropped < len(spare):
-                    dropped += 1
-                else:
+                elif (dropped := dropped + 1) > len(spare):
                     raise
                 continue
             self._adapt({key: "" for part in spare[:dropped] for key in part})
@@ -160,10 +152,9 @@ class Endpoint(Chat):
         """Whether the request can be sent otherwise, without what the refusal names or under another name."""
         for name in (key for key in error.named if key in sent):
             part = next((group for group in parts if name in group), None)
-            if part is None and name != "max_tokens":
-                continue
-            self._adapt(dict.fromkeys(part, "") if part else {name: "max_completion_tokens"})
-            return True
+            if part is not None or name == "max_tokens":
+                self._adapt(dict.fromkeys(part, "") if part else {name: "max_completion_tokens"})
+                return True
         return False
 
     def _adapt(self, new: Mapping[str, str]) -> None:
@@ -173,63 +164,47 @@ class Endpoint(Chat):
             self.adapted |= new
 
     def _read(self, reply: Any, top: Words | None) -> Completion:
-        cleared = self.service.cleared
         try:
             choice = reply["choices"][0]
             message = choice["message"]
-            text = message.get("content") or ""
+            text, why = message.get("content") or "", choice.get("finish_reason")
             entries = (choice.get("logprobs") or {}).get("content") or []
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
-            index = answer_place([str(entry.get("token", "")) for entry in entries], str(text), thoughts)
-            likely = entries[index].get("top_logprobs") or () if entries and index is not None else ()
-            first = [(cleared(str(candidate.get("token"))), candidate.get("logprob")) for candidate in likely]
-            used = spending.tokens(reply.get("usage"))
-            tokens = (reply.get("usage") or {}).get("completion_tokens")
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            index = answer_place([str(entry["token"]) for entry in entries], text, thoughts)
+            likely = [] if index is None or not entries else entries[index].get("top_logprobs") or []
+            first = [(str(candidate["token"]), candidate["logprob"]) for candidate in likely]
+            used = tokens(reply.get("usage"))
+            count = (reply.get("usage") or {}).get("completion_tokens")
+            version = " ".join(str(reply.get(key) or "") for key in ("model", "system_fingerprint")).strip()
+            failed = reply.get("error") or choice.get("error") or (why == "error" and "finish_reason: error")
+        except (KeyError, IndexError, TypeError, AttributeError):
             why = "the reply has no choices; this is not a chat-completions endpoint"
-            raise NoAnswer(why) from None
-        if choice.get("finish_reason") == "content_filter":
+            raise NoAnswer(f"{why}: {self.service.quoted(str(reply))}") from None
+        if failed:  # wrapped in a reply of status 200
+            raise NoAnswer(f"the reply holds an error: {self.service.quoted(str(failed))}", SERVER)
+        if why == "content_filter":
             raise NoAnswer("the endpoint's content filter withheld the answer", WITHHELD)
         if not text and message.get("refusal"):
             raise NoAnswer("the model refused to answer", WITHHELD)
         if not text and message.get("tool_calls"):
             raise NoAnswer("the model calls a tool and gives no answer")
-        if not isinstance(text, str):
-            raise NoAnswer("the answer is not a text")
-        finished, answer = choice.get("finish_reason") != "length", without_thoughts(text)
+        with self._counting:
+            self._versions.update([version] if version else ())
+        finished, answer, error = why != "length", without_thoughts(text), None
         thought = thoughts or used.get("reasoning_tokens")
-        error = None
         if answer is None or (thought and not finished and not answer.strip()):
-            why = "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
-            error = NoAnswer(f"{why}thinking tokens", THINKING)
+            cut = "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
+            error = NoAnswer(f"{cut}thinking tokens", THINKING)
         # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
-        answer = cleared((answer or "").encode("utf-8", "replace").decode()).strip()
-        odd = bool(first) and not _are_logprobs([value for _, value in first])
+        answer = self.service.cleared((answer or "").encode("utf-8", "replace").decode()).strip()
+        odd = not all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)  # NaN is not
         if top is not None and (odd or not entries) and not self._without_logprobs:
             self._without_logprobs = True
             what = "log-probabilities that are no numbers" if odd else "no log-probabilities"
             log.warning("%s gives %s: P(yes) and letters by probability lack.", self.model, what)
         probabilities = None if odd or not first or top is None else _likely(first, top)
-        count = tokens if isinstance(tokens, int) else len(answer.split())
-        version = self._versioned(reply)
+        count = count if isinstance(count, int) else len(answer.split())
         return Completion(answer, probabilities, count, finished, version, used, error)
-
-    def _versioned(self, reply: Mapping[str, Any]) -> str:
-        """Model and configuration that answered, as the server says; a change is logged."""
-        names = (str(reply.get(key) or "") for key in ("model", "system_fingerprint"))
-        version = " ".join(map(self.service.cleared, names)).strip()
-        with self._counting:
-            known = list(self._versions)
-            self._versions.update([version] if version else ())
-        if version and known and version not in known:
-            log.warning("%s answered as %s, and answers as %s now.", self.model, " and ".join(known), version)
-        return version
-
-
-def _are_logprobs(values: Sequence[Any]) -> bool:
-    """Whether all are numbers up to 0 (rounding apart), and the likeliest token is not impossible."""
-    numbers = all(isinstance(value, (int, float)) and value < 0.01 for value in values)  # no NaN
-    return numbers and max(values) > -math.inf
 
 
 def _likely(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float | None]:
@@ -245,7 +220,7 @@ def _likely(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float |
 
 
 def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
-    """A picture, (H, W, 3) uint8, among several parts of a question: a lossless PNG."""
+    """An image, (H, W, 3) uint8, among several parts of a question: a lossless PNG."""
     data = base64.b64encode(png(image)).decode()
     more = {"detail": detail} if detail else {}
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **more}}
@@ -255,13 +230,13 @@ def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | None:
+def answer_place(generated: Sequence[str], text: str, thoughts: str = "") -> int | None:
     """Which of the generated tokens begins the answer: 0 without thoughts, None where that cannot be told.
 
     text      As the server gives it, with thoughts up to </think> or without.
     thoughts  What the server gives apart from it.
     """
-    whole = "".join(tokens)
+    whole = "".join(generated)
     ends = [tag.end() for tag in THOUGHTS_END.finditer(whole)]
     if not thoughts and not ends and not THOUGHTS_END.search(text) and not THOUGHTS.match(whole or text):
         return 0
@@ -276,7 +251,7 @@ def answer_place(tokens: Sequence[str], text: str, thoughts: str = "") -> int | 
             return None
         begin = len(before.rstrip())
     start = 0
-    for index, token in enumerate(tokens):
+    for index, token in enumerate(generated):
         start += len(token)
         if whole[begin:start].strip():
             return index if start - len(token) >= begin else None  # else it ends the thoughts, too

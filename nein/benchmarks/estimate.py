@@ -24,8 +24,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
     from nein.engine.answers import costs, spent
-    from nein.loading import spending
-    from nein.loading.service import AT_ONCE
+    from nein.loading.service import AT_ONCE, price
     from nein.models.references import named
 
     found = next(
@@ -54,7 +53,7 @@ def lines(config: Any) -> Iterator[str]:
         else:
             amount = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out, {seconds:g} s"
             basis = f"by a table: {amount} a request"
-            cost = spending.price(model, usage, address)
+            cost = price(model, usage, address)
             dollars = None if cost is None else float(cost)
         at_once = config.endpoint.concurrency or AT_ONCE
         time = datetime.timedelta(seconds=round(count * seconds / at_once))

@@ -1,30 +1,26 @@
-"""A model behind an address of OpenAI's shape: its client and key, its pace, and what it has taken."""
+"""A model behind an address of OpenAI's shape: its client and key, what it has taken, and what that costs."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import email.utils
 import functools
 import io
 import itertools
 import json
-import math
 import os
 import queue
 import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
-from nein.loading.errors import UserError, choose
+from nein.loading.errors import UnavailableError, UserError, choose
 from nein.loading.references import check_credentials, without_credentials
-from nein.loading.spending import tokens
 
-clock = time.monotonic
 #: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
 #: server kept failing; it refused the request; it withheld the answer; the reply was of another kind.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
@@ -32,10 +28,10 @@ REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
 #: Statuses that are sent again (as the package openai does, with 500 and above).
 RETRIED = (408, 409, 429)
 #: Statuses that are about the service (its key, its address), not about one request.
-UNUSABLE = (401, 402, 403, 404, 405)
+UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)
 #: Statuses of a server that does not know a part of the request.
 UNKNOWN_PART = (400, 422)
-#: What a server says (`code` or `type`) that refuses the content of a request.
+#: What a server says that refuses the content of a request.
 CONTENT = (
     "content_policy_violation", "content_filter", "invalid_prompt", "moderation_blocked", "cyber_policy",
 )  # fmt: skip
@@ -46,8 +42,6 @@ KEYS = {
 }  # fmt: skip
 #: A header with a key or a password, as a server may quote it.
 QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
-#: Seconds that a server may ask to wait (Retry-After), as the package openai has it.
-LONGEST_WAIT = 120.0
 
 AT_ONCE = 8  # requests in flight, where nobody says how many
 
@@ -60,23 +54,17 @@ class NoAnswer(RuntimeError):
 
     kind    One of the words above, or another of the caller's, for counting.
     silent  Whether other requests can be expected to fare alike: nobody answers, or everybody is refused.
-    status  Of the HTTP reply; 0 where there was none.
+    of_a_part  Whether the server may take the request without one of its parts.
     named   Parts of the request that a refusal names.
     """
 
     def __init__(
-        self, message: str, kind: str = PROTOCOL, *, silent: bool | None = None, status: int = 0,
-        named: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self, message: str, kind: str = PROTOCOL, *, status: int = 0, named: Sequence[str] = ()
+    ) -> None:
         super().__init__(message)
-        self.kind, self.status, self.named = kind, status, named
-        usual = kind not in (REFUSED, WITHHELD) or (kind == REFUSED and status in UNUSABLE)
-        self.silent = usual if silent is None else silent
-
-    @property
-    def of_a_part(self) -> bool:
-        """Whether the server may take the request without one of its parts."""
-        return self.kind == REFUSED and self.status in UNKNOWN_PART
+        self.kind, self.named = kind, named
+        self.silent = status in UNUSABLE if kind == REFUSED else kind != WITHHELD
+        self.of_a_part = kind == REFUSED and status in UNKNOWN_PART
 
     @property
     def transient(self) -> bool:
@@ -85,35 +73,23 @@ class NoAnswer(RuntimeError):
 
 
 class Pace:
-    """When the next request may be sent, and how many at a time, for all threads that share it."""
+    """How many requests may be in flight, for all threads that share it; after `stop` all waiting ends with
+    CancelledError."""
 
     def __init__(self, most: int = 1) -> None:
         self._seats = threading.BoundedSemaphore(most)
-        self._resumes = 0.0  # by `clock`
         self._stopped = threading.Event()
 
     @contextlib.contextmanager
     def seat(self) -> Iterator[None]:
         """Waits until one request more may be in flight."""
-        while not self._seats.acquire(timeout=0.2):
+        with self._seats:
             self.go_on()
-        try:
-            self.wait()
             yield
-        finally:
-            self._seats.release()
 
-    def hold(self, seconds: float) -> None:
-        """Nothing is sent for so long; longer than `LONGEST_WAIT` is nobody's wish."""
-        if 0 < seconds <= LONGEST_WAIT:
-            self._resumes = max(self._resumes, clock() + seconds)
-
-    def wait(self, seconds: float = 0.0) -> None:
-        """Until something may be sent, and at least so long. Raises CancelledError after `stop`."""
-        until = clock() + seconds
-        while (left := max(self._resumes, until) - clock()) > 0:
-            self.go_on()
-            self._stopped.wait(min(left, 0.2))
+    def wait(self, seconds: float) -> None:
+        self._stopped.wait(seconds)
+        self.go_on()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -125,8 +101,8 @@ class Pace:
 
 def hosted(address: str) -> str:
     """The row of `KEYS` of an address; "" of a server of one's own."""
-    host = urlsplit(address).hostname or ""
-    return max((domain for domain in KEYS if f".{host}".endswith(f".{domain}")), key=len, default="")
+    host = f".{urlsplit(address).hostname or ''}"
+    return next((domain for domain in KEYS if host.endswith(f".{domain}")), "")
 
 
 class Service:
@@ -136,8 +112,8 @@ class Service:
     concurrency  Requests in flight at a time.
     timeout      Seconds to wait for one answer.
     retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
-                 or a server error: after 0.5, 1, 2, ... 8 seconds, or as long as the server says (up to
-                 `LONGEST_WAIT`); no other request of this service is sent meanwhile.
+                 or a server error, as the package openai does: after 0.5, 1, 2, ... 8 seconds, or as long as
+                 the server says (up to a minute).
     spending     What counts what requests cost: `request(model, address)`, around each, is given its tokens
                  (`nein.models.cached.Spending`); None: nothing does.
     """
@@ -156,50 +132,41 @@ class Service:
         check_credentials(url)
         self.address = url.rstrip("/")
         self.hosted = hosted(self.address)
-        self._key = key or os.environ.get(KEYS.get(self.hosted, "OPENAI_API_KEY"), "")
+        self._variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
+        self._key = key or os.environ.get(self._variable, "")
         self.model = model
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self._spending = spending
+        self.pace, self._spending = Pace(concurrency), spending
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
-        paced = self._paced
-
-        class Client(openai.DefaultHttpxClient):
-            def send(self, request: Any, **options: Any) -> Any:
-                return paced(request, functools.partial(super().send, request, **options))
-
-        # What is sent, pictures above all, goes to no other host: a redirect is a reply like others.
+        # What is sent, images above all, goes to no other host: a redirect is a refusal.
+        http = openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"request": [self._sent]})
         self.client = openai.OpenAI(
             base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
-            http_client=Client(follow_redirects=False),
+            http_client=http,
         )  # fmt: skip
-        self.pace = Pace(concurrency)
 
     def check(self) -> None:
         """Raises UserError when nobody answers, the key is lacking or refused, or the model is not listed."""
         import openai
 
-        variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
         if self.hosted and not self._key:
-            raise UserError(f"'{self.address}' needs a key; set {variable}.")
+            raise UserError(f"'{self.address}' needs a key; set {self._variable}.")
         if self.hosted in ("anthropic.com", "azure.com"):  # other headers; and no list of one's deployments
             return
         try:
-            reply = self.client.with_options(max_retries=0).models.with_raw_response.list()
-            models = json.loads(reply.http_response.content)["data"]
-            served = [self.cleared(str(item["id"])).removeprefix("models/") for item in models]
+            models = self.client.with_options(max_retries=0).models.list()
+            served = [str(item.id).removeprefix("models/") for item in models.data]
         except openai.APIConnectionError as error:
             raise UserError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise UserError(
-                f"'{self.address}' refuses the key (HTTP {error.status_code}); set {variable}."
-            ) from None
         except openai.APIStatusError as error:
-            target = _redirected(error.response)
-            if target and urlsplit(target)[:2] != urlsplit(self.address)[:2]:
-                raise UserError(self._sent_on(target)) from None
+            if error.status_code in (401, 403):
+                why = f"refuses the key (HTTP {error.status_code}); set {self._variable}."
+                raise UserError(f"'{self.address}' {why}") from None
+            if error.status_code < 400:
+                raise UserError(str(self._refusal(error))) from None
             return
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, AttributeError, TypeError):  # it has no list
             return
         if served:
             choose(f"model of '{self.address}'", self.model.removeprefix("models/"), served)
@@ -209,10 +176,10 @@ class Service:
         with self._counting:
             return dict(self._usage)
 
-    def count(self, **numbers: Any) -> None:
-        """Adds to `usage` what is a whole number."""
+    def count(self, **numbers: int) -> None:
+        """Adds to `usage`."""
         with self._counting:
-            self._usage.update({name: n for name, n in numbers.items() if isinstance(n, int) and n})
+            self._usage.update({name: n for name, n in numbers.items() if n})
 
     def stop(self) -> None:
         """From now on no request is sent, not even again, and no call of `each` waits."""
@@ -231,7 +198,7 @@ class Service:
             "options": {"headers": {"Content-Type": "multipart/form-data"}},
         }  # fmt: skip
         counted = self._spending.request(self.model, self.address) if self._spending is not None else None
-        with counted or contextlib.nullcontext({}) as paid:
+        with self.pace.seat(), counted or contextlib.nullcontext({}) as paid:
             content = self._reply(functools.partial(self.client.post, path, cast_to=str, body=body, **form))
             paid |= tokens(content.get("usage") if isinstance(content, dict) else None)
         self.count(**paid)
@@ -250,58 +217,35 @@ class Service:
         except openai.APIConnectionError as error:
             raise NoAnswer(f"{attempts}: the connection failed ({_cause(error)})", CONNECTION) from None
         except openai.APIStatusError as error:
-            status = error.status_code
-            if target := _redirected(error.response):
-                raise NoAnswer(self._sent_on(target), REFUSED, silent=True, status=status) from None
-            if status not in RETRIED and status < 500:
-                raise self._refusal(status, error.response.text) from None
-            said = _error_within(error.response.content)
-            words = "" if said is None else f": {self._quoted(said[1])}"
-            if (wait := retry_after(error.response.headers)) > LONGEST_WAIT:
-                attempts = f"the endpoint says to wait {wait:.0f} s, longer than {LONGEST_WAIT:.0f}"
-            raise NoAnswer(f"{attempts}{words}: HTTP {status}", SERVER, status=status) from None
+            if error.status_code in RETRIED or error.status_code >= 500:
+                raise NoAnswer(f"{attempts}: HTTP {error.status_code}", SERVER) from None
+            raise self._refusal(error) from None
 
-    def _refusal(self, status: int, reply: str) -> NoAnswer:
-        """Why the server does not answer, in its own words, without the credentials that it may quote."""
-        message = f"HTTP {status} {self._quoted(reply)}"
-        try:
-            content = json.loads(reply)
-        except ValueError:
-            content = reply
-        error = content.get("error", content) if isinstance(content, dict) else {}
-        error, words = error if isinstance(error, dict) else {}, str(content)
-        if {str(error.get("code")), str(error.get("type"))} & {*CONTENT} or any(
-            code in words for code in CONTENT
-        ):
-            return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD, status=status)
-        named = [*filter(None, [error.get("param")]), *re.findall(r"['\"`](\w+)['\"`]", words)]
+    def _refusal(self, error: Any) -> NoAnswer:
+        """Why the server does not answer, in its own words."""
+        status, reply = error.status_code, error.response.text
+        if status < 400:
+            target = without_credentials(error.response.headers.get("location", ""))
+            sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
+            return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
+        message = f"HTTP {status} {self.quoted(reply)}"
+        if any(code in reply for code in CONTENT):
+            return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD)
+        named = [*filter(None, [error.param]), *re.findall(r"['\"`](\w+)['\"`]", str(error.body))]
         return NoAnswer(f"the endpoint refused the request: {message}", REFUSED, status=status, named=named)
 
-    def _quoted(self, reply: str) -> str:
-        """The beginning of what a server says, on one line, without credentials."""
-        text = QUOTED.sub(r"\1 ...", self.cleared(reply, shortest=1))
-        return " ".join("".join(c if c.isprintable() else " " for c in text[:200]).split())
+    def quoted(self, reply: str) -> str:
+        """The beginning of what a server says, on one line, without the credentials that it may quote."""
+        return " ".join(QUOTED.sub(r"\1 ...", self.cleared(reply))[:200].split())
 
-    def _sent_on(self, target: str) -> str:
-        return f"'{self.address}' sends requests on to '{target}', where nothing is sent; give that address"
+    def cleared(self, text: str) -> str:
+        """A text without the key."""
+        return text.replace(self._key, "...") if self._key else text
 
-    def cleared(self, text: str, shortest: int = 8) -> str:
-        """A text without the key, if that has at least `shortest` letters: a short one may be a word."""
-        return text.replace(self._key, "...") if len(self._key) >= shortest else text
-
-    def _paced(self, request: Any, send: Callable[[], Any]) -> Any:
-        """Sends an HTTP request in its turn; notes until when the server wants no other of anybody."""
-        with self.pace.seat():
-            if request.method == "POST":
-                again = request.headers.get("x-stainless-retry-count", "0") != "0"
-                self.count(requests=1, retries=int(again))
-            response = send()
-            if response.status_code == 200 and request.method == "POST":
-                if (said := _error_within(response.read())) is not None:
-                    response.status_code = said[0]  # the package then does with it as with any error
-        if response.status_code in RETRIED or response.status_code >= 500:
-            self.pace.hold(retry_after(response.headers))
-        return response
+    def _sent(self, request: Any) -> None:
+        if request.method == "POST":
+            again = request.headers.get("x-stainless-retry-count", "0") != "0"
+            self.count(requests=1, retries=int(again))
 
 
 def parallel_map(
@@ -313,41 +257,36 @@ def parallel_map(
     The first exception is raised here, and nothing more is begun; `go_on` is called several times a second
     and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
     """
-    waiting: queue.SimpleQueue[tuple[Item] | None] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
-    rest, seats = iter(items), min(at_once, len(items))
+    rest = iter(items)
 
-    def run() -> None:
-        while (task := waiting.get()) is not None:
-            try:
-                done.put((*task, work(*task), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                done.put((*task, None, error))
+    def run(item: Item) -> None:
+        try:
+            done.put((item, work(item), None))
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            done.put((item, None, error))
 
-    for item in itertools.islice(rest, seats):
-        waiting.put((item,))
-        threading.Thread(target=run, daemon=True, name="question").start()
-    try:
-        open_ = len(items)
-        while open_:
-            try:
-                item, result, error = done.get(timeout=0.2)
-            except queue.Empty:
-                go_on()
-                continue
-            if error is not None:
-                raise error
-            yield item, result
-            open_ -= 1
-            for item in itertools.islice(rest, 1):
-                waiting.put((item,))
-    finally:
-        for _ in range(seats):
-            waiting.put(None)
+    def begin(count: int) -> None:
+        for item in itertools.islice(rest, count):
+            threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
+
+    begin(at_once)
+    open_ = len(items)
+    while open_:
+        try:
+            item, result, error = done.get(timeout=0.2)
+        except queue.Empty:
+            go_on()
+            continue
+        if error is not None:
+            raise error
+        yield item, result
+        open_ -= 1
+        begin(1)
 
 
 def png(image: Any) -> bytes:
-    """A picture, (H, W, 3) uint8, without loss."""
+    """An image, (H, W, 3) uint8, without loss."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -355,49 +294,60 @@ def png(image: Any) -> bytes:
     return buffer.getvalue()
 
 
-def backoff(attempt: int) -> float:
-    """Seconds before a request is sent again, as the package openai waits."""
-    return min(8.0, 0.5 * 2**attempt)
-
-
-def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of a Retry-After, which may be a date; 0 for none."""
-    given = headers.get("retry-after", "")
-    try:
-        seconds = float(given)
-        return seconds if math.isfinite(seconds) else 0.0
-    except ValueError:
-        date = email.utils.parsedate_tz(given)
-        return email.utils.mktime_tz(date) - time.time() if date else 0.0
-
-
-def _redirected(response: Any) -> str:
-    """Where a reply sends on to; "" where it does not."""
-    if response.status_code not in range(300, 400):
-        return ""
-    return without_credentials(urljoin(str(response.url), response.headers.get("location", "")))
-
-
-def _error_within(content: bytes) -> tuple[int, str] | None:
-    """Status and words of an error that a server, or one behind it, wraps in a reply of status 200: its own
-    code, 400 where it names a content policy, else 500. None for a reply without one."""
-    if b'"error"' not in content:
-        return None
-    try:
-        reply = json.loads(content)
-        choice = (reply.get("choices") or [{}])[0]
-        failed = choice.get("finish_reason") == "error"
-        error = reply.get("error") or choice.get("error") or ("finish_reason: error" if failed else None)
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        return None
-    if not error:
-        return None
-    words = error if isinstance(error, str) else json.dumps(error)
-    if any(code in words for code in CONTENT):
-        return 400, words
-    code = str(error.get("code") if isinstance(error, dict) else "")
-    return int(code) if re.fullmatch("[45][0-9][0-9]", code) else 500, words
-
-
 def _cause(error: BaseException) -> str:
     return type(error.__cause__ or error).__name__
+
+
+# --- what requests cost ------------------------------------------------------------------------------------
+
+#: Our names of tokens -> those of the package genai-prices.
+TOKENS = {
+    "input_tokens": "input_tokens", "cached_tokens": "cache_read_tokens",
+    "image_tokens": "input_image_tokens", "output_tokens": "output_tokens",
+    "output_image_tokens": "output_image_tokens",
+}  # fmt: skip
+
+
+class BudgetError(UnavailableError):
+    """The next request might pass the budget."""
+
+
+def tokens(usage: Any) -> dict[str, int]:
+    """The `usage` of a reply of chat completions or images.edit by our names: input_tokens (cached_tokens and
+    image_tokens of them), output_tokens (reasoning_tokens and output_image_tokens of them)."""
+    if not isinstance(usage, dict):
+        return {}
+    counts: dict[str, Any] = {}
+    for ours, theirs, part, image in (
+        ("input_tokens", "prompt_tokens", "cached_tokens", "image_tokens"),
+        ("output_tokens", "completion_tokens", "reasoning_tokens", "output_image_tokens"),
+    ):
+        details = usage.get(f"{ours}_details") or usage.get(f"{theirs}_details") or {}
+        counts |= {ours: usage.get(ours, usage.get(theirs)), part: details.get(part)}
+        counts[image] = details.get("image_tokens")
+    return {name: count for name, count in counts.items() if isinstance(count, int) and count > 0}
+
+
+def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
+    """Dollars by genai-prices, of the provider at the address or the model's own; None without a row."""
+    if (rate := _rate(model, address)) is None:
+        return None
+    known = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
+    try:
+        return rate(known)
+    except ValueError:  # parts whose overlap the server does not tell: as if they cost what the others do
+        return rate({name: known[name] for name in ("input_tokens", "output_tokens") if name in known})
+
+
+@functools.lru_cache(maxsize=64)
+def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | None:
+    try:
+        from genai_prices import Usage, calc_price
+    except ImportError:  # it needs Python 3.11
+        return None
+    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
+    for where in places:
+        with contextlib.suppress(LookupError):
+            calc_price(Usage(input_tokens=1), model, **where)
+            return lambda known: calc_price(Usage(**known), model, **where).total_price
+    return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine.answers import AnswerCache
-from nein.loading.spending import BudgetError, price
+from nein.loading.service import BudgetError, price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 

@@ -13,14 +13,14 @@ import pytest
 from nein.editors import EditorError, EditRequest, Refused, as_editor
 from nein.editors.function import is_transient
 from nein.engine.images import encode_png
-from nein.loading import service
+from nein.loading.service import Pace
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """The clock goes a hundred times as fast, and waits are noted."""
+    """Waits are noted, and take no time."""
     waits = []
-    monkeypatch.setattr("nein.editors.function.backoff", lambda attempt: waits.append(2**attempt) or 0.01)
+    monkeypatch.setattr(Pace, "wait", lambda self, seconds: waits.append(2 * seconds))
     return waits
 
 
@@ -114,25 +114,6 @@ def test_what_a_service_raises_for_a_while_is_tried_again(error, again, quick):
     if again:
         failures[:] = [error]
         assert all(result.image is not None for result in as_editor(edit, retries=1).edit(requests_of(2)))
-
-
-def test_all_calls_wait_for_as_long_as_an_error_says(monkeypatch):
-    now, calls = [0.0], []
-    monkeypatch.setattr(service, "clock", lambda: now[0])
-    monkeypatch.setattr(
-        threading.Event, "wait", lambda self, timeout=None: now.__setitem__(0, now[0] + timeout)
-    )
-
-    def edit(image, instruction):
-        calls.append(now[0])
-        if len(calls) == 1:
-            raise of_status(429, **{"retry-after": "100"})
-        return image
-
-    pace = as_editor(edit)
-    assert pace.edit_one(requests_of(1)[0]).image is not None
-    assert calls[0] == 0
-    assert calls[1] == pytest.approx(100, abs=1)
 
 
 def test_a_refusal_is_told_apart_and_a_function_that_always_fails_ends_the_command():

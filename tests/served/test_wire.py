@@ -2,11 +2,10 @@
 
 import base64
 import concurrent.futures
-import datetime
-import email.utils
 import io
 import json
 import math
+import re
 import threading
 import time
 
@@ -16,7 +15,6 @@ from PIL import Image
 
 from nein import metrics
 from nein.engine.folder import Folder
-from nein.loading import service
 from nein.loading.service import KEYS, NoAnswer
 from nein.metrics import MetricError
 from nein.metrics.base import MemoryStore, fingerprint
@@ -73,35 +71,16 @@ def test_a_slow_server_ends_in_a_sentence_not_in_waiting_for_ever(server):
         ({"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}, "content filter"),
         ({"choices": [{"message": {"content": None, "refusal": "no"}}]}, "refused to answer"),
         ({"hello": 1}, "not a chat-completions endpoint"),
-        ({"error": {"code": "content_filter", "message": "no"}}, "withheld an answer: HTTP 400"),
+        ({"error": {"code": 429, "message": "slow down"}}, "no choices.*slow down"),
+        ({"choices": [{"finish_reason": "error", "message": {"content": ""}}]}, "holds an error"),
+        ({"choices": [{"message": {"content": "No"}}], "error": "slow down"}, "holds an error: slow down"),
         ({"choices": [{"message": {"content": None, "tool_calls": [{"id": "a"}]}}]}, "calls a tool"),
         ("<html>", "not JSON"),
     ],
 )
 def test_what_is_no_answer_is_never_a_verdict(server, reply, reason):
     server.rule = lambda body, count: (200, reply, {})
-    assert reason in ask(server, 1)[0]
-
-
-EMPTY = {"choices": [{"finish_reason": "stop", "message": {"content": None}}]}
-
-
-@pytest.mark.parametrize(
-    ("reply", "status"),
-    [
-        ({**EMPTY, "error": {"code": 429, "message": "slow down"}}, 429),
-        ({"error": {"code": "503", "message": "slow down"}}, 503),
-        ({"error": "slow down"}, 500),
-        ({"choices": [{"finish_reason": "error", "message": {"content": ""}, "error": "slow down"}]}, 500),
-    ],
-)
-def test_an_error_in_a_reply_of_status_200_is_tried_again_and_never_an_answer(server, reply, status):
-    server.rule = lambda body, count: (200, reply if count < 3 else say(YES), {})
-    assert ask(server, 1, retries=2) == [YES]
-    server.rule = lambda body, count: (200, reply, {})
-    [reason] = ask(server, 1, retries=0)
-    assert "slow down" in reason
-    assert reason.endswith(f"HTTP {status}")
+    assert re.search(reason, ask(server, 1)[0])
 
 
 def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_there(server):
@@ -116,18 +95,10 @@ def test_a_redirect_to_another_host_is_refused_with_both_hosts_and_nothing_goes_
     other.close()
 
 
-def test_what_a_server_says_of_waiting_is_a_number_of_seconds_or_nothing():
-    for after, seconds in {"2.5": 2.5, **dict.fromkeys(("nan", "inf", "-inf", "soon", ""), 0)}.items():
-        assert service.retry_after({"retry-after": after}) == seconds
-    soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=30)
-    assert 28 < service.retry_after({"retry-after": email.utils.format_datetime(soon, usegmt=True)}) <= 30
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, None, "-0.1", 3.0, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None, "-0.1", 3.0])
 def test_log_probabilities_that_are_no_numbers_are_none_and_said(server, caplog, bad):
-    likely = [("Yes", -0.3), ("A", bad)] if bad != -math.inf else [("Yes", bad), ("A", bad)]
     choice = {"message": {"content": "A"}, "finish_reason": "stop"}
-    top = [{"token": token, "logprob": value} for token, value in likely]
+    top = [{"token": token, "logprob": value} for token, value in (("Yes", -0.3), ("A", bad))]
     choice["logprobs"] = {"content": [{"token": "A", "top_logprobs": top}]}
     server.rule = lambda body, count: (200, {"choices": [choice]}, {})
     [found] = complete(chat(server), "a?")
@@ -314,44 +285,18 @@ def test_hosted_services_have_keys_of_their_own(server, monkeypatch):
     assert [one["Authorization"] for one in server.headers] == ["Bearer of-openai", "Bearer of-gemini"]
 
 
-def test_the_version_that_answered_is_kept_and_a_change_is_said(server, caplog):
+def test_the_version_that_answered_is_kept(server, caplog):
     def rule(body, count):
         return 200, {**say(YES), "model": f"eye-{min(count, 3)}", "system_fingerprint": "fp_1"}, {}
 
     server.rule, kept = rule, MemoryStore()
     asked = chat(server, concurrency=1)
     complete(CachedChat(asked, kept), "a?", "b?")
-    assert "answered as eye-1 fp_1, and answers as eye-2 fp_1 now" in caplog.text
     assert caplog.text.count("gives no log-probabilities") == 1
-    assert caplog.text.count("answered as") == 1
     again = complete(CachedChat(chat(server), kept), "b?", "a?")
     assert [one.version for one in again] == ["eye-2 fp_1", "eye-1 fp_1"]
     assert asked.usage()["versions"] == {"eye-1 fp_1": 1, "eye-2 fp_1": 1}
     assert len(server.requests) == 2
-
-
-def test_while_one_is_told_to_wait_long_nobody_asks_and_then_all_do(server):
-    times = []
-
-    def rule(body, count):
-        times.append(time.monotonic())
-        return (429, {}, {"Retry-After": "1"}) if count == 1 else (200, say(YES), {})
-
-    server.rule = rule
-    asked = chat(server, concurrency=2)
-
-    def later(question):
-        time.sleep(0.2 if question == "b?" else 0)  # it comes when the first has been told
-        return complete(asked, question)
-
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        assert [one.text for [one] in pool.map(later, ["a?", "b?"])] == [YES, YES]
-    assert len(times) == 3
-    assert min(times[1:]) >= times[0] + 1
-    assert asked.usage()["retries"] == 1
-    server.rule = lambda body, count: (429, {}, {"Retry-After": "3600"})
-    assert "to wait 3600 s, longer than 120" in ask(server, 1)[0]
-    assert len(server.requests) == 4
 
 
 def test_pictures_go_lossless_and_answers_come_back_in_place(server):

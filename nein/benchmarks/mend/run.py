@@ -16,8 +16,8 @@ from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_o
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
-from nein.loading import spending
 from nein.loading.references import is_served
+from nein.loading.service import price as price_of
 from nein.metrics import METRICS
 from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
@@ -104,7 +104,7 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str,
     usage: dict[str, Any] = {}
     for key, record in {k: v for folder in folders for k, v in folder.manifest()["usage"].items()}.items():
         usage = edits.added(usage, record) if key.startswith(("editor-", "model-")) else usage
-    price = spending.price(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
+    price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)
 
