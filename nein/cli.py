@@ -66,11 +66,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "data nano": Command(
         "draw the miniature world into a folder",
-        "nein.datasets.nein.command:DrawConfig", "nein.datasets.nein.command:draw",
+        "nein.datasets.command:DrawConfig", "nein.datasets.command:draw",
     ),
     "data check": Command(
         "validate annotations and images of a NeIn folder",
-        "nein.datasets.nein.command:CheckConfig", "nein.datasets.nein.command:check",
+        "nein.datasets.command:CheckConfig", "nein.datasets.command:check",
     ),
     "status": Command(
         "show progress of runs: done, running, rate, ETA",
@@ -90,11 +90,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "generate": Command(
         "make a NeIn data set from captioned images",
-        "nein.generate.nein.config:BuildConfig", "nein.generate.nein.files:build", shared=True,
+        "nein.generate.config:BuildConfig", "nein.generate.nein.files:build", shared=True,
     ),
     "stats": Command(
         "count negative sentences in a caption set",
-        "nein.generate.nein.config:StatsConfig", "nein.generate.nein.stats:run",
+        "nein.generate.config:StatsConfig", "nein.generate.nein.stats:run",
     ),
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
@@ -115,7 +115,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench generate": Command(
         "make NegBench data: captions, questions, hard pairs",
-        "nein.generate.negbench.config:BuildConfig", "nein.generate.negbench.files:build", shared=True,
+        "nein.generate.config:NegbenchConfig", "nein.generate.negbench.files:build", shared=True,
     ),
     "negbench convert": Command(
         "convert an open_clip checkpoint to safetensors",
@@ -132,11 +132,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",
-        "nein.generate.negvqa.config:ConversionConfig", "nein.generate.negvqa.files:build",
+        "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build",
     ),
     "negvqa check": Command(
         "estimate a conversion's accuracy from review sheets",
-        "nein.generate.negvqa.config:CheckConfig", "nein.generate.negvqa.check:run",
+        "nein.generate.config:CheckConfig", "nein.generate.negvqa:check",
     ),
 }
 # fmt: on

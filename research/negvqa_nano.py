@@ -23,7 +23,7 @@ from nein.benchmarks.runner import FIGURES
 from nein.cli import launch
 from nein.config.commands import Command
 from nein.config.options import Names, Options, option
-from nein.datasets.negvqa.questions import AVERAGE
+from nein.datasets.negvqa import AVERAGE
 from nein.engine.errors import exit_with
 from nein.engine.folder import Folder
 from nein.engine.run import Executor

@@ -27,8 +27,8 @@ from nein.benchmarks.nein.runs import EditRow, RunDir
 from nein.cli import launch
 from nein.config.commands import Command
 from nein.config.options import Names, Options, option
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets import nein as loading
+from nein.datasets.nein import Dataset, Sample
 from nein.editors.base import Editor
 from nein.engine import images
 from nein.engine.errors import exit_with

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from nein.benchmarks.nein.runs import EditRow, RunDir
-from nein.datasets.negbench.media import Files, ImageError
-from nein.datasets.negvqa import questions
-from nein.datasets.nein.samples import load_folder
+from nein.datasets import negvqa as questions
+from nein.datasets.negbench.records import Files, ImageError
+from nein.datasets.nein import load_folder
 from nein.engine.errors import UserError
 from nein.models import references
 from tests.helpers.commands import outcome

@@ -34,7 +34,7 @@ SHARED = {
 #: the preset of `nein reproduce` is that of another command.
 OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
-    ("nein.generate.nein.config:BuildConfig", "formats"),
+    ("nein.generate.config:BuildConfig", "formats"),
     ("nein.benchmarks.mend.config:MendConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }

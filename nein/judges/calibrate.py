@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from nein.benchmarks import controls
 from nein.benchmarks.nein.runs import RunDir
-from nein.datasets.nein import loading
+from nein.datasets import nein as loading
 from nein.engine import atomic, machine
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError

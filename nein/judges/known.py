@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from nein.datasets import coco
-from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets.nein import Dataset, Sample
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics.presence import caption_objects

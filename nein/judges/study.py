@@ -22,8 +22,8 @@ import pandas as pd
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.reporting import people, sections
 from nein.benchmarks.nein.runs import RunDir
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Sample
+from nein.datasets import nein as loading
+from nein.datasets.nein import Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
 from nein.judges.config import StudyConfig, read_config

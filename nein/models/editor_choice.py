@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nein import editors
-from nein.datasets.nein.samples import IMAGE_SUFFIXES, TRACKS, Sample, images_in
+from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.editors.zone import find_missing

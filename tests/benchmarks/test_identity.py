@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from nein.datasets import negvqa as questions
 from nein.datasets.negbench import official
-from nein.datasets.negvqa import questions
 from nein.engine import images
 from nein.nano import zoo
 from nein.reporting import figures as frames

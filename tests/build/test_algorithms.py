@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nein.engine.blocks import sample_seed
-from nein.generate.nein import algorithms
-from nein.generate.nein.config import BuildConfig
+from nein.generate.config import BuildConfig
+from nein.generate.nein import stages as algorithms
 from nein.generate.nein.sources import Source
 from nein.wording import nouns
 from tests.build.conftest import OBJECTS

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from PIL import Image
 
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import validate_images
+from nein.datasets import nein as loading
+from nein.datasets.nein import validate_images
 from nein.engine import atomic
 from nein.engine.images import decode
-from nein.generate.nein import config as configuration
+from nein.generate import config as configuration
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
 

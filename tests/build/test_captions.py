@@ -4,8 +4,8 @@ import pytest
 
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
+from nein.generate.config import BuildConfig
 from nein.generate.nein import sources, stats
-from nein.generate.nein.config import BuildConfig
 from tests.helpers import commands
 from tests.metrics import tiny
 

@@ -5,8 +5,8 @@ import pytest
 from pydantic import BaseModel
 
 from nein.engine.answers import AnswerCache
-from nein.generate.negvqa import stages as negvqa
-from nein.generate.negvqa.sources import Choice
+from nein.generate import negvqa as negvqa
+from nein.generate.negvqa import Choice
 from nein.metrics.chat.endpoint import Endpoint
 from nein.models import llm
 from nein.models.cached import CachedChat

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nein.datasets.nein.samples import load_folder
+from nein.datasets.nein import load_folder
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import box, render

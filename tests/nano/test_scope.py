@@ -7,7 +7,7 @@ import pytest
 
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.nein.score import Score
-from nein.datasets.nein import loading
+from nein.datasets import nein as loading
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import decode

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nein.datasets.negbench import drawn, sentences
-from nein.datasets.nein.loading import load
+from nein.datasets.nein import load
 from nein.nano import data
 from nein.nano.draw import CATEGORIES, SKETCH
 from nein.nano.scenes import AXES, HELD_OUT, WORLDS

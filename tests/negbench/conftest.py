@@ -13,7 +13,7 @@ from nein.benchmarks.negbench import config, estimates, report, run, scores, sta
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.stages import Encoded
 from nein.datasets.negbench import official, records
-from nein.datasets.negbench.media import Drawn
+from nein.datasets.negbench.records import Drawn
 from nein.engine.run import Executor
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products

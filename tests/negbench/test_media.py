@@ -3,8 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nein.datasets.negbench import loading, media
-from nein.datasets.negbench.media import Files, crop, region
+from nein.datasets.negbench import loading
+from nein.datasets.negbench import records as media
+from nein.datasets.negbench.records import Files, crop, region
 from nein.engine.errors import UserError
 from nein.engine.images import ImageError, write_png
 from tests.metrics import tiny

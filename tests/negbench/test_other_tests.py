@@ -15,9 +15,8 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from nein.benchmarks.negbench import estimates, scores, sections, stages
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import loading, other_tests, registry
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
-from nein.datasets.negbench.records import ChoiceTask, Option, Question
+from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.images import write_png

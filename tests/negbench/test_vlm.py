@@ -5,8 +5,7 @@ import pytest
 
 from nein.benchmarks.negbench import scores, stages
 from nein.benchmarks.negbench.config import EvalConfig
-from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.records import ChoiceTask
+from nein.datasets.negbench.records import ChoiceTask, Drawn
 from nein.engine.blocks import Blocks
 from nein.engine.folder import Folder
 from nein.engine.images import ImageError

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from nein.datasets.negbench.concepts import IN_CAPTION, Concepts
+from nein.datasets.negbench.sentences import IN_CAPTION, Concepts
 from nein.engine.errors import UserError
+from nein.generate.config import NegbenchConfig
+from nein.generate.maker import BAD_NAME, NO_CAPTION, Listing
 from nein.generate.negbench import files, sources, stages
-from nein.generate.negbench.config import BuildConfig
-from nein.generate.sources import BAD_NAME, NO_CAPTION, Listing
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def maker_of(monkeypatch):
     def maker(out, images, **options):
         monkeypatch.setattr(stages.sources, "load", lambda config: Listing(images, {}))
         given = {"source": "captions", "captions": "x", "form": "training", "shard_size": 4, **options}
-        return stages.NegbenchMaker(BuildConfig(out=str(out), images=".", **given))
+        return stages.NegbenchMaker(NegbenchConfig(out=str(out), images=".", **given))
 
     return maker
 
@@ -74,7 +74,7 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
 
 
 def read(path):
-    return sources.load(BuildConfig(source="captions", captions=str(path))).records
+    return sources.load(NegbenchConfig(source="captions", captions=str(path))).records
 
 
 def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
@@ -87,7 +87,7 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
     path = tmp_path / "list.jsonl"
     path.write_text("\n\n".join(json.dumps(line) for line in [*lines, lines[0]]))
     found = read(path)
-    listing = sources.load(BuildConfig(source="captions", captions=str(path)))
+    listing = sources.load(NegbenchConfig(source="captions", captions=str(path)))
     assert listing.notes["listed twice, left out the second time"] == 1
     assert {c.path: c.captions or c.problem for c in found} == {
         "a/one.png": ("A dog.", "A cat."), "two.jpg": ("A car.",), "three.jpg": ("A boat.",),
@@ -125,7 +125,7 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
     for name, rows in (("captions", captions), ("instances", found)):
         content = {"images": images, "annotations": rows, "categories": kinds}
         Path(given[name]).write_text(json.dumps(content))
-    first, second, third = sources.load(BuildConfig(source="coco", **given)).records
+    first, second, third = sources.load(NegbenchConfig(source="coco", **given)).records
     assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
     assert second.captions == ()
     assert (third.negatives, third.notes) == (("car",), ())
@@ -136,18 +136,18 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path):
         (tmp_path / name).write_bytes(b"")
         (tmp_path / name).with_suffix(".txt").write_text("A dog.")
     for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
-        config = BuildConfig(source="captions", captions=str(tmp_path), thing=thing)
+        config = NegbenchConfig(source="captions", captions=str(tmp_path), thing=thing)
         assert [c.path for c in sources.load(config).records] == names
 
 
 def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said():
     def numbers(**options):
-        config = BuildConfig(**options)
+        config = NegbenchConfig(**options)
         return config.absent, config.asked
 
     assert numbers() == (3, 3)  # the three most frequent
     assert numbers(concepts="llm") == (5, 3)
     assert numbers(concepts="llm", thing="video") == (1, 1)
     assert numbers(negatives=2, questions=4, thing="video") == (2, 4)
-    paper = BuildConfig.parse(["--preset", "paper", "--instances", "x.json"])
+    paper = NegbenchConfig.parse(["--preset", "paper", "--instances", "x.json"])
     assert (paper.protocol, paper.absent, paper.asked) == ("paper", 3, 3)

@@ -3,9 +3,8 @@ import json
 import pytest
 
 from nein.datasets.negbench import official
-from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.polarity import changed
-from nein.datasets.negbench.sentences import Negation
+from nein.datasets.negbench.sentences import Concepts, Negation
 from nein.generate.negbench import language
 from nein.metrics.chat.endpoint import Endpoint
 from nein.models.llm import Client

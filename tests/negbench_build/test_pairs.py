@@ -12,7 +12,7 @@ from transformers import AutoProcessor
 
 from nein import metrics
 from nein.datasets.negbench import official
-from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.sentences import Concepts
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.generate.negbench import pairs

@@ -3,9 +3,9 @@ from collections import Counter
 import pytest
 
 from nein.datasets.negbench import drawn, records, sentences
-from nein.datasets.negbench.concepts import Concepts, with_negatives
 from nein.datasets.negbench.polarity import changed, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
+from nein.datasets.negbench.sentences import Concepts, with_negatives
 from nein.generate.negbench.language import claims
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nein.datasets.negvqa import questions
+from nein.datasets import negvqa as questions
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.nano.sentences import KINDS, iter_questions, question_scene

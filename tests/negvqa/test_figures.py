@@ -8,7 +8,7 @@ import pytest
 from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa import report as own
 from nein.benchmarks.negvqa.stages import Answer
-from nein.datasets.negvqa.questions import AVERAGE
+from nein.datasets.negvqa import AVERAGE
 from nein.reporting import figures as frames
 from nein.reporting import plots
 from nein.statistics import Estimate

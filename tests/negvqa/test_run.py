@@ -11,7 +11,7 @@ import pytest
 from nein.benchmarks.negvqa.scores import AnswersDir
 from nein.benchmarks.negvqa.scores import read as score_of
 from nein.benchmarks.negvqa.stages import Asking
-from nein.datasets.negvqa import questions as data
+from nein.datasets import negvqa as data
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below

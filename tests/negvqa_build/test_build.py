@@ -4,10 +4,10 @@ import random
 import pytest
 
 from nein import cli
-from nein.datasets.negvqa import questions
+from nein.datasets import negvqa as questions
 from nein.engine import atomic, images
 from nein.engine.folder import Folder
-from nein.generate.negvqa import sources
+from nein.generate import negvqa as sources
 from nein.nano.sentences import iter_questions
 from tests.helpers import commands, killing
 from tests.loopback import HANG_UP, say

@@ -1,7 +1,6 @@
 from collections import Counter
 
-from nein.generate.negvqa.files import balanced, wrong_option
-from nein.generate.negvqa.sources import Choice
+from nein.generate.negvqa import Choice, balanced, wrong_option
 
 
 def item(number, subset="GQA"):

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from nein.engine.errors import UserError
-from nein.generate.negvqa import sources
-from nein.generate.negvqa.config import ConversionConfig
-from nein.generate.negvqa.sources import SPLIT
+from nein.generate import negvqa as sources
+from nein.generate.config import ConversionConfig
+from nein.generate.negvqa import SPLIT
 from nein.nano.sentences import iter_questions
 from tests.negvqa_build.conftest import WORDS, rows, write
 

@@ -10,9 +10,8 @@ from nein.benchmarks.nein import evaluate, figures
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.reporting import sample_browser, sections
-from nein.datasets.nein import loading
-from nein.datasets.nein.loading import in_families
-from nein.datasets.nein.samples import Dataset, Sample, records_hash
+from nein.datasets import nein as loading
+from nein.datasets.nein import Dataset, Sample, in_families, records_hash
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way

@@ -13,7 +13,7 @@ from PIL import Image
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT
-from nein.datasets.nein.samples import load_folder
+from nein.datasets.nein import load_folder
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.reporting import contact_sheet

@@ -14,7 +14,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import calibrations, people
 from nein.benchmarks.report import run as report
-from nein.datasets.nein import loading
+from nein.datasets import nein as loading
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError

@@ -12,8 +12,8 @@ import pytest
 from nein.benchmarks.nein import score
 from nein.benchmarks.nein.config import EvalConfig
 from nein.datasets import hub
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import load_folder, validate_images
+from nein.datasets import nein as loading
+from nein.datasets.nein import load_folder, validate_images
 from nein.engine import images, machine
 from nein.engine.errors import UserError
 from nein.models.editor_choice import ExternalEdits

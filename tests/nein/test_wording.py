@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nein.generate.nein import algorithms
-from nein.generate.sources import COCO
+from nein.generate.maker import COCO
+from nein.generate.nein import stages as algorithms
 from nein.nano.draw import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families, nouns
 from nein.wording.families import FAMILIES, STAYS, choices, sentence

@@ -13,8 +13,7 @@ from PIL import Image
 from nein import editors, metrics
 from nein.benchmarks.negvqa.stages import Answer, matched
 from nein.editors.basic import Identity
-from nein.generate.negvqa.sources import Choice
-from nein.generate.negvqa.stages import by_model
+from nein.generate.negvqa import Choice, by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
 from nein.models import llm
 from nein.models.llm import LlmOptions

@@ -18,8 +18,7 @@ import pandas as pd
 import torch
 from PIL import Image
 
-from nein.datasets.negbench.media import Drawn, Files
-from nein.datasets.negbench.records import Media, Question, RetrievalItem
+from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem
 from nein.engine import atomic
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Sample, load_folder, records_hash, validate_images
+from nein.datasets import nein as loading
+from nein.datasets.nein import Sample, load_folder, records_hash, validate_images
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
 from nein.loading.digests import json_digest

@@ -22,8 +22,8 @@ from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.nein.score import Score
 from nein.benchmarks.runner import SCORES
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset, records_hash, validate_images
+from nein.datasets import nein as loading
+from nein.datasets.nein import Dataset, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
 from nein.engine.blocks import Blocks

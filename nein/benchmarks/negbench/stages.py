@@ -28,9 +28,8 @@ from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, 
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.media import Drawn
 from nein.datasets.negbench.other_tests import NO, YES
-from nein.datasets.negbench.records import ChoiceTask, Media, Option, Question, RetrievalTask, Task
+from nein.datasets.negbench.records import ChoiceTask, Drawn, Media, Option, Question, RetrievalTask, Task
 from nein.engine import answers, images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.errors import UserError

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.runner import Printed
-from nein.datasets.negvqa.questions import AVERAGE, HUB, VARIANTS, category_of
+from nein.datasets.negvqa import AVERAGE, HUB, VARIANTS, category_of
 from nein.reporting import figures as frames
 
 #: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose

@@ -12,7 +12,7 @@ from nein.benchmarks.negvqa import paper_numbers, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.stages import ANSWERS, Answer
 from nein.benchmarks.runner import Finished, selected
-from nein.datasets.negvqa.questions import AVERAGE, VARIANTS, Item
+from nein.datasets.negvqa import AVERAGE, VARIANTS, Item
 from nein.engine.errors import UserError
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
@@ -137,7 +137,7 @@ def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
 
 def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item]:
     """The questions that runs were asked, where they can be found."""
-    from nein.datasets.negvqa import questions
+    from nein.datasets import negvqa as questions
 
     origin = run.manifest["data"]
     if "world" in origin:

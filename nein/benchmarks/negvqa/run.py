@@ -27,8 +27,8 @@ from nein.benchmarks.negvqa.stages import (
     Questioning,
 )
 from nein.benchmarks.runner import Benchmark, Run
-from nein.datasets.negvqa import questions
-from nein.datasets.negvqa.questions import VARIANTS, Questions
+from nein.datasets import negvqa as questions
+from nein.datasets.negvqa import VARIANTS, Questions
 from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
 from nein.engine.stages import Model, Stage, shared, usage_of

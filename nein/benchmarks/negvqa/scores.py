@@ -20,7 +20,7 @@ from nein import statistics
 from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
 from nein.benchmarks.negvqa.stages import ANSWERS, BLIND, MATCHES, Answer, Match
 from nein.benchmarks.runner import selected
-from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, OTHER, VARIANTS
+from nein.datasets.negvqa import AVERAGE, CATEGORIES, OTHER, VARIANTS
 from nein.engine.folder import Folder
 from nein.metrics.choices import Reply
 from nein.metrics.letters import by_option, parse, without_missing

@@ -9,7 +9,7 @@ from typing import Any
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa import paper_numbers
 from nein.benchmarks.negvqa.scores import OUTCOMES
-from nein.datasets.negvqa.questions import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
+from nein.datasets.negvqa import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
 from nein.reporting import format, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section

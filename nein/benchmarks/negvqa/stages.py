@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nein.benchmarks.baselines import TEXT_ONLY, grey
-from nein.datasets.negvqa.questions import VARIANTS, Item
+from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine import images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.folder import Folder

@@ -12,7 +12,7 @@ import numpy as np
 
 from nein import editors
 from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, read_image
-from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.stages import Model, Stage

@@ -18,8 +18,8 @@ from nein.benchmarks.nein.reporting import report
 from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
 from nein.benchmarks.nein.score import Score
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Dataset
+from nein.datasets import nein as loading
+from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.blocks import Blocks

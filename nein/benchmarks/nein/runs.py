@@ -21,7 +21,7 @@ import numpy as np
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.runner import SCORES as TABLE
 from nein.benchmarks.runner import selected, selected_blocks
-from nein.datasets.nein.samples import TRACKS
+from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.atomic import Shape
 from nein.engine.blocks import SEGMENT, SELECTION, Blocks

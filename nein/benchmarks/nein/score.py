@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_image, scores_of
-from nein.datasets.nein.samples import Dataset, Sample
+from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, scope_of
 from nein.engine.blocks import Blocks

@@ -13,10 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from nein.datasets.negbench import sentences
-from nein.datasets.negbench.concepts import Concepts, with_negatives
-from nein.datasets.negbench.media import Drawn
-from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalItem, RetrievalTask
-from nein.datasets.negbench.sentences import stream
+from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question, RetrievalItem, RetrievalTask
+from nein.datasets.negbench.sentences import Concepts, stream, with_negatives
 from nein.engine.errors import unknown
 from nein.engine.images import ImageError
 from nein.nano import scenes as nano

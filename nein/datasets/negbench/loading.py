@@ -12,9 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nein.datasets.negbench import official, other_tests, registry
-from nein.datasets.negbench.media import Files
-from nein.datasets.negbench.official import file_name
-from nein.datasets.negbench.records import NEGATED, ORIGINAL, ChoiceTask, Media, RetrievalTask, Task
+from nein.datasets.negbench.records import (
+    NEGATED,
+    ORIGINAL,
+    ChoiceTask,
+    Files,
+    Media,
+    RetrievalTask,
+    Task,
+    file_name,
+)
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.engine.errors import UserError, unknown
 from nein.loading.references import expanded

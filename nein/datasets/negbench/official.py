@@ -22,11 +22,19 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from nein.datasets.negbench import records
-from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    HYBRID,
+    NEGATION,
+    Option,
+    Question,
+    RetrievalItem,
+    path_parts,
+)
 from nein.engine import atomic
 from nein.engine.errors import UserError, near_match
 
@@ -248,25 +256,15 @@ def write_questions(path: Path, questions: Sequence[Question], *, training: bool
 # --- cells -------------------------------------------------------------------------------------
 
 
-def file_name(reference: str) -> str:
-    """The last part of a path of any system."""
-    return (_path_parts(reference) or (reference,))[-1]
-
-
 def short_names(references: Iterable[str]) -> dict[str, str]:
     """Reference -> the shortest end of its path that no other one has: mostly the file name, else
     "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
     ends: dict[str, list[str]] = {}
     for name in dict.fromkeys(references):
-        parts = _path_parts(name) or (name,)
+        parts = path_parts(name) or (name,)
         ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
     times = Counter(itertools.chain(*ends.values()))
     return {name: next((end for end in own if times[end] == 1), own[-1]) for name, own in ends.items()}
-
-
-def _path_parts(reference: str) -> tuple[str, ...]:
-    path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
-    return path.parts[1:] if path.anchor else path.parts
 
 
 def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> str:

@@ -12,10 +12,17 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nein.datasets.negbench import official, records
-from nein.datasets.negbench.media import region
 from nein.datasets.negbench.polarity import denies
-from nein.datasets.negbench.records import AFFIRMATION, NEGATION, Group, Option, Question, RetrievalItem
-from nein.datasets.nein.samples import load_folder
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATION,
+    Group,
+    Option,
+    Question,
+    RetrievalItem,
+    region,
+)
+from nein.datasets.nein import load_folder
 from nein.engine import atomic
 from nein.engine.atomic import Shape
 from nein.engine.errors import UserError
@@ -167,7 +174,7 @@ def neat(path: Path, protocol: str) -> Iterator[Question]:
             raise UserError(f"{where}: there are not as many inversions as captions.")
         for texts in zip(captions, inverted, strict=True):
             seen[image] += 1
-            name = f"{official.file_name(image)}#{seen[image]}"
+            name = f"{records.file_name(image)}#{seen[image]}"
             yield Question(name, image, tuple(map(Option, texts)), 0, source=image)
 
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from nein.datasets.negbench import official
-from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Question, RetrievalItem, check_items, check_questions
+from nein.datasets.negbench.sentences import Concepts
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.run import Executor
+from nein.generate.config import NegbenchConfig
 from nein.generate.maker import losses, make, section
-from nein.generate.negbench import sources, tasks
-from nein.generate.negbench.config import BuildConfig
+from nein.generate.negbench import sources, stages
 from nein.generate.negbench.stages import NegbenchMaker, Reworded
 
 NOTHING = "nothing absent or too few objects"
@@ -37,7 +37,7 @@ UNSAID = (
 NANO = "Scenes of the nano world: figures on them say nothing about the published sets."
 
 
-def build(config: BuildConfig, executor: Executor) -> str | None:
+def build(config: NegbenchConfig, executor: Executor) -> str | None:
     """`nein negbench generate`."""
     return make(NegbenchMaker, config, executor, finish)
 
@@ -84,7 +84,7 @@ class Table:
         data = official.text(self.form.columns, rows, header=self.file is None).encode()
         self.file = self.file or self.files.enter_context(atomic.writing(self.path))
         self.rows += len(rows)
-        self.captions += len(tasks.parts(record))
+        self.captions += len(stages.parts(record))
         self.digest.update(data)
         self.file.write(data)
 
@@ -99,7 +99,7 @@ def write(maker: NegbenchMaker) -> dict[str, Any]:
         tables = {
             f"{stem}{end}": Table(folder / f"{stem}{end}.csv", form, files)
             for end in ("", "_rephrased")
-            for stem, form in tasks.FILES.items()
+            for stem, form in stages.FILES.items()
         }
         unusable = files.enter_context(atomic.writing(maker.folder.path / "unusable.jsonl"))
         for image, row in images(maker):
@@ -107,13 +107,13 @@ def write(maker: NegbenchMaker) -> dict[str, Any]:
             counts["dropped"].update(image.notes)
             if config.source == "nano" and not (path := folder / image.path).exists():
                 write_png(path, maker.media.frames(image.path)[0])
-            found = tasks.of_image(image, config)
-            if problem := image.problem or ("" if found.keys() - {tasks.ORIGINALS} else NOTHING):
+            found = stages.of_image(image, config)
+            if problem := image.problem or ("" if found.keys() - {stages.ORIGINALS} else NOTHING):
                 counts["unusable"][problem.partition(":")[0]] += 1
                 line = {"id": image.id, "image": image.path, "problem": problem}
                 unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                 continue
-            others = tasks.rephrased(found, row.texts) if row else {}
+            others = stages.rephrased(found, row.texts) if row else {}
             refused = row.refused if row else []
             counts["refused_paraphrases"].update(why.partition(":")[0] for why in refused)
             for end, written in (("", found), ("_rephrased", others)):
@@ -122,7 +122,7 @@ def write(maker: NegbenchMaker) -> dict[str, Any]:
                         tables[f"{stem}{end}"].add(record)
             asked = (*found.get("mcq", ()), *found.get("negmcq", ()))
             types.update(str(record.type) for record in asked if isinstance(record, Question))
-        if not any(table.rows for stem, table in tables.items() if stem != tasks.ORIGINALS):
+        if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
             most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
             raise UserError(f"Not one caption or question came out of {number} images: {most}.")
     for table in tables.values():
@@ -160,7 +160,7 @@ def images(maker: NegbenchMaker) -> Iterator[tuple[Concepts, Reworded | None]]:
                 yield image, rows.get(image.id)
 
 
-def card(config: BuildConfig, facts: dict[str, Any]) -> str:
+def card(config: NegbenchConfig, facts: dict[str, Any]) -> str:
     """What the data set is, how it was made, what was lost on the way, as Markdown."""
     about = [UNSAID] * config.medical + [NANO] * (config.source == "nano")
     parts = {

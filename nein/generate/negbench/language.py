@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pydantic import BaseModel, Field
 
 from nein.datasets.negbench import polarity
-from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
-from nein.datasets.negbench.sentences import WORDINGS, Negation, Protocol
+from nein.datasets.negbench.sentences import WORDINGS, Concepts, Negation, Protocol
 from nein.engine.blocks import sample_seed
 from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request

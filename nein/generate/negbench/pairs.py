@@ -13,7 +13,7 @@ import numpy as np
 
 from nein import editors
 from nein.datasets.negbench import sentences
-from nein.datasets.negbench.concepts import Concepts
+from nein.datasets.negbench.sentences import Concepts
 from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
 from nein.engine.images import write_png

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
 from nein.datasets import coco
-from nein.datasets.negbench.concepts import Concepts, with_negatives
-from nein.datasets.negbench.media import PICTURE_SUFFIXES, VIDEO_SUFFIXES
-from nein.datasets.negbench.medical import TABLES
+from nein.datasets.negbench import official
+from nein.datasets.negbench.official import Records, Row
+from nein.datasets.negbench.records import PICTURE_SUFFIXES, VIDEO_SUFFIXES
+from nein.datasets.negbench.sentences import Concepts, with_negatives
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.generate import sources
-from nein.generate.negbench.config import BuildConfig
-from nein.generate.sources import BAD_NAME, NO_CAPTION, Listing
+from nein.generate import maker
+from nein.generate.config import NegbenchConfig
+from nein.generate.maker import BAD_NAME, NO_CAPTION, Listing
 
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
 
 
-def load(config: BuildConfig) -> Listing[Concepts]:
+def load(config: NegbenchConfig) -> Listing[Concepts]:
     """The images of `--source`, each id once. Raises UserError for a source that cannot be read, or without
     an image."""
     found: dict[str, Concepts] = {}
@@ -37,17 +38,17 @@ def load(config: BuildConfig) -> Listing[Concepts]:
     return Listing([*found.values()], {"kind": config.source}, notes)
 
 
-def root(config: BuildConfig) -> Path | None:
+def root(config: NegbenchConfig) -> Path | None:
     """The folder that the images' paths are relative to; None for images that are drawn or made."""
     if config.source in ("nano", "pairs") and config.captions is None:
         return None
     if config.source == "voc":
-        return sources.image_folder(config.images, Path(str(config.instances)) / "JPEGImages")
+        return maker.image_folder(config.images, Path(str(config.instances)) / "JPEGImages")
     given = Path(str(config.captions or config.instances))
-    return sources.image_folder(config.images, given if given.is_dir() else given.parent)
+    return maker.image_folder(config.images, given if given.is_dir() else given.parent)
 
 
-def _read(config: BuildConfig) -> Iterator[Concepts]:
+def _read(config: NegbenchConfig) -> Iterator[Concepts]:
     instances, captions = config.instances, config.captions
     if config.source in TABLES:
         return TABLES[config.source](Path(str(instances)), config.absent)
@@ -65,13 +66,13 @@ def _read(config: BuildConfig) -> Iterator[Concepts]:
     return _captioned(config, Path(str(captions)))
 
 
-def _coco(config: BuildConfig) -> Iterator[Concepts]:
+def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
     """COCO's JSON files; an image without a caption yields questions only."""
     captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
     images = []
     for picture in coco.read(captions=captions, instances=instances).pictures:
-        texts = sources.clean(picture.captions)
-        objects = sources.clean(instance.category for instance in picture.objects)
+        texts = maker.clean(picture.captions)
+        objects = maker.clean(instance.category for instance in picture.objects)
         path, problem = _name(picture.file_name)
         if config.concepts == "annotations" and not objects:
             problem = problem or NO_OBJECT
@@ -83,7 +84,7 @@ def _coco(config: BuildConfig) -> Iterator[Concepts]:
     return with_negatives(images, config.absent, screened=config.protocol == "fixed")
 
 
-def _voc(config: BuildConfig, folder: Path) -> Iterator[Concepts]:
+def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
     """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
     annotations = folder / "Annotations"
     if not annotations.is_dir():
@@ -111,11 +112,11 @@ def _voc_image(path: Path) -> Concepts:
     return Concepts(path.stem, file or f"{path.stem}.jpg", (), sure, unsure=unsure, problem=problem)
 
 
-def _captioned(config: BuildConfig, path: Path) -> Iterator[Concepts]:
+def _captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
-    for picture in sources.captioned(path, PICTURE_SUFFIXES | videos):
-        captions, (name, problem) = sources.clean(picture.captions), _name(picture.file_name)
+    for picture in maker.captioned(path, PICTURE_SUFFIXES | videos):
+        captions, (name, problem) = maker.clean(picture.captions), _name(picture.file_name)
         problem = problem or ("" if captions else NO_CAPTION)
         yield Concepts(str(Path(name).with_suffix("")), name, captions, problem=problem)
 
@@ -124,3 +125,61 @@ def _name(name: str) -> tuple[str, str]:
     """(the name of a file as it can be written, what is wrong with it)."""
     written = name.encode("utf-8", "backslashreplace").decode()
     return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
+
+
+#: CheXpert's columns of findings but "No Finding", which is none.
+_FINDINGS = """Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, \
+Pneumonia, Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices"""
+FINDINGS = tuple(_FINDINGS.split(", "))
+#: What the paper asks about in questions with two options: the commonest finding, and another one.
+CONDITIONS = ("Lung Opacity", "Atelectasis")
+PRESENT, ABSENT, UNCERTAIN = 1.0, 0.0, -1.0
+#: HAM10000's codes -> the diagnosis in words.
+_CODES = """akiec: actinic keratosis, bcc: basal cell carcinoma, bkl: benign keratosis, df: dermatofibroma, \
+mel: melanoma, nv: melanocytic nevus, vasc: vascular lesion"""
+DIAGNOSES = dict(pair.split(": ") for pair in _CODES.split(", "))
+NO_FINDING = "no finding that is there"
+
+
+def chexpert(path: Path, count: int) -> Iterator[Concepts]:
+    """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
+    images = []
+    for row in Records(path, ("Path", *FINDINGS), None):
+        name = PurePosixPath(official.cell(row.cells, "Path", path, row.line))
+        labels = {finding.lower(): _label(row, finding, path) for finding in FINDINGS}
+        found = tuple(finding for finding, label in labels.items() if label == PRESENT)
+        unsure = tuple(finding for finding, label in labels.items() if label in (UNCERTAIN, None))
+        patient = next((part for part in name.parts if part.startswith("patient")), "")
+        problem = "" if found else NO_FINDING
+        images.append(Concepts(str(name.with_suffix("")), str(name), (), found, (), unsure, problem, patient))
+    yield from with_negatives(images, count)
+
+
+def _label(row: Row, finding: str, path: Path) -> float | None:
+    text = row.cells[finding].strip()
+    if not text:
+        return None
+    for value in (PRESENT, ABSENT, UNCERTAIN):
+        if text in (f"{value:g}", str(value)):
+            return value
+    where = f"'{path}', line {row.line}, {finding}"
+    raise UserError(f"{where}: '{text}' is not a label; allowed: 1, 0, -1 or empty.")
+
+
+def ham10000(path: Path, count: int) -> Iterator[Concepts]:
+    """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
+    for row in Records(path, ("lesion_id", "image_id", "dx"), None):
+        code, name, lesion = (
+            official.cell(row.cells, column, path, row.line) for column in ("dx", "image_id", "lesion_id")
+        )
+        if code not in DIAGNOSES:
+            allowed = ", ".join(DIAGNOSES)
+            raise UserError(
+                f"'{path}', line {row.line}, dx: '{code}' is not a diagnosis; allowed: {allowed}."
+            )
+        others = tuple(words for other, words in DIAGNOSES.items() if other != code)
+        yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
+
+
+#: Name of a source -> what reads its table.
+TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chexpert, "ham10000": ham10000}

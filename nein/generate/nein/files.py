@@ -16,10 +16,9 @@ import numpy as np
 
 from nein.engine import atomic, images
 from nein.engine.run import Executor
+from nein.generate.config import BuildConfig
 from nein.generate.maker import counted, losses, make, section
-from nein.generate.nein.algorithms import ACCEPTED
-from nein.generate.nein.config import BuildConfig
-from nein.generate.nein.stages import NeinMaker
+from nein.generate.nein.stages import ACCEPTED, NeinMaker
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 from nein.wording.families import FAMILIES
 

@@ -15,9 +15,9 @@ from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError, shortlist
 from nein.engine.images import write_png
-from nein.generate import sources
-from nein.generate.nein.config import BuildConfig
-from nein.generate.sources import BAD_NAME, COCO, NO_CAPTION, Listing
+from nein.generate import maker
+from nein.generate.config import BuildConfig
+from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, Listing
 from nein.loading.references import expanded
 from nein.wording import nouns
 
@@ -47,8 +47,8 @@ def load(config: BuildConfig) -> Listing[Source]:
     path = expanded(config.source or "")
     if not path.exists():
         raise UserError(f"--source '{path}' is neither nano, a .json or .jsonl file, nor a folder.")
-    folder = sources.image_folder(config.images, path if path.is_dir() else path.parent)
-    found = _listing(sources.captioned(path), folder, {"kind": "list", "list": path.name})
+    folder = maker.image_folder(config.images, path if path.is_dir() else path.parent)
+    found = _listing(maker.captioned(path), folder, {"kind": "list", "list": path.name})
     if not any(source.path.is_file() for source in found.records if not source.problem):
         first = found.records[0].path if found.records else folder
         raise UserError(
@@ -67,7 +67,7 @@ def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str
     for name, texts in captions.items():
         # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
         stem = re.sub(r"^(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})$", r"COCO_\1", Path(name).stem)
-        said, key = sources.clean(texts), stem.removeprefix("COCO_")
+        said, key = maker.clean(texts), stem.removeprefix("COCO_")
         problem = "" if said else NO_CAPTION
         outside = Path(name).is_absolute() or ".." in Path(name).parts
         if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):

@@ -17,7 +17,7 @@ from nein import statistics
 from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.generate.nein.config import StatsConfig
+from nein.generate.config import StatsConfig
 from nein.reporting import format
 from nein.reporting.tables import pipes
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from nein.datasets.negbench import drawn, official, sentences
-from nein.datasets.negbench.concepts import Concepts
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
+from nein.datasets.negbench.sentences import Concepts
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.machine import Processes

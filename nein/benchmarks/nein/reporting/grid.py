@@ -13,8 +13,8 @@ import pandas as pd
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import TRACKS, Dataset, Sample
+from nein.datasets import nein as loading
+from nein.datasets.nein import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
 from nein.engine.folder import runs_at

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES, RunDir
-from nein.datasets.nein import loading
-from nein.datasets.nein.samples import Sample
+from nein.datasets import nein as loading
+from nein.datasets.nein import Sample
 from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics import METRICS

@@ -39,8 +39,8 @@ def draw(options: DrawConfig) -> str:
 
 def check(options: CheckConfig) -> str:
     """Reads annotations and decodes every image of a folder; says how many. Raises UserError."""
-    from nein.datasets.nein import loading
-    from nein.datasets.nein.samples import validate_images
+    from nein.datasets import nein as loading
+    from nein.datasets.nein import validate_images
 
     dataset = loading.load(options.folder, split=options.split)
     validate_images(dataset.samples, f"'{options.folder}'", full=True)

@@ -1,1 +1,0 @@
-"""NegVQA: questions with their negations, from the hub, files or the drawn world."""

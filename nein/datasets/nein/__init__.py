@@ -1,1 +1,0 @@
-"""NeIn: samples with their pictures, from the drawn world, a folder or the hub."""

@@ -1,0 +1,519 @@
+"""Multiple-choice questions with images: a file in VMCBench's layout, by other names with a column map.
+
+A record holds a question, options A, B, ... (two or more), the right letter, a subset, and an image: the name
+of a file, its bytes in base64, or (hub) an image cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nein.config.groups import start
+from nein.datasets import hub
+from nein.datasets import negvqa as data
+from nein.datasets.negvqa import VARIANTS
+from nein.engine import atomic, images
+from nein.engine.blocks import sample_seed
+from nein.engine.errors import UserError, unknown
+from nein.engine.folder import COMPLETE, INCOMPLETE
+from nein.generate import maker
+from nein.generate.config import CheckConfig, ConversionConfig
+from nein.generate.maker import Listing, ShardStage, llm_identity, make
+from nein.loading.digests import json_digest
+from nein.loading.references import expanded
+from nein.metrics.letters import LETTERS
+from nein.models import llm
+from nein.nano import data as nano
+from nein.nano.draw import CATEGORIES, PALETTE
+from nein.nano.scenes import Scene, render, rng_for
+from nein.nano.sentences import Question, iter_questions
+from nein.reporting import cards, labels
+from nein.reporting import figures as frames
+from nein.reporting.figures import Figure, figure
+from nein.reporting.report import headline
+from nein.reporting.tables import Column, Row, Table, count, value
+from nein.statistics import bounded_mean
+
+#: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
+FIELDS = {name: name for name in ("index", "image", "question", "answer", "category")}
+HUB = "suyc21/VMCBench"
+SPLIT = "build"  # scenes of their own: no model was trained or judged on them
+FILE = "choices.jsonl"
+DRAWN = "negated_question"  # of drawn questions alone
+NUMBERS = ("1", "2", "3", "4", "5", "6")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One multiple-choice question.
+
+    options  Texts behind A, B, ...; `right` is the place of the right one.
+    problem  Why it cannot be used; empty if nothing is known.
+    negated  The negated question, where it was drawn with the question.
+    """
+
+    id: str
+    subset: str
+    picture: Path | None
+    question: str
+    options: tuple[str, ...]
+    right: int
+    problem: str = ""
+    negated: str = ""
+
+    @property
+    def answer(self) -> str:
+        return self.options[self.right]
+
+    @property
+    def wrong(self) -> list[str]:
+        """The options that differ from the right one, each once, case and white space aside."""
+        first: dict[str, str] = {}
+        for text in self.options:
+            first.setdefault(_plain(text), text)
+        return [text for plain, text in first.items() if plain != _plain(self.answer)]
+
+
+def load(config: ConversionConfig) -> Listing[Choice]:
+    """The questions of `--source`: nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .json, .csv or .tsv file.
+    Raises UserError for one that cannot be read, and when no record can be used."""
+    for key in config.columns:
+        if key not in FIELDS and key not in LETTERS:
+            raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
+    rows: Iterable[Mapping[str, Any]]
+    folder, file = None, expanded(config.source)
+    if config.source == "nano":
+        folder, origin = _drawn(config.questions), {"kind": "nano", "questions": config.questions}
+        rows = atomic.checked_lines(folder / FILE)
+    elif reference := hub.reference(config.source):
+        rows = hub.read(reference, config.split)
+        origin = {"kind": "hub", **reference._asdict(), "split": config.split}
+    elif file.is_file():
+        folder, rows, origin = file.parent, maker.read_table(file), {"kind": "file", "file": file.name}
+    else:
+        raise UserError(
+            f"--source '{file}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
+        )
+    if config.images is not None:
+        folder = maker.image_folder(config.images, Path())
+    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **config.columns}
+    records = [*_records(rows, names, folder)]
+    if all(record.problem for record in records):
+        why = f" ({records[0].problem} in the first record)" if records else ""
+        raise UserError(
+            f"'{config.source}' has no usable question{why}; map its columns, for example "
+            "--columns.question prompt --columns.A option_a."
+        )
+    return Listing(records, origin)
+
+
+def _records(
+    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None
+) -> Iterator[Choice]:
+    taken: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
+        texts = [cells[letter] for letter in LETTERS]
+        options = tuple(texts[: texts.index("")] if "" in texts else texts)
+        answer, name, picture = cells["answer"].upper(), cells["index"] or str(number), None
+        right = LETTERS.find(answer) if len(answer) == 1 else -1
+        try:
+            picture, problem = data.read_picture(row.get(names["image"]), folder), ""
+            if not picture.is_file():
+                problem = "the picture is not there"
+        except ValueError as error:
+            problem = str(error).removeprefix("whose ")
+        if not cells["question"]:
+            problem = f"no {names['question']}"
+        elif len(options) < 2:
+            problem = "fewer than two options"
+        elif not 0 <= right < len(options):
+            problem = f"no letter of an option in {names['answer']}"
+        elif name in taken:
+            problem = f"an {names['index']} that occurs twice"
+        taken.add(name)
+        choice = Choice(name, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
+        if not problem and not choice.wrong:
+            problem = "no wrong option differs from the right one"
+        yield replace(choice, problem=problem, negated=_text(row.get(DRAWN)))
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None or cell != cell else str(cell).strip()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
+
+
+def _drawn(count: int) -> Path:
+    """A folder of the cache with `count` drawn questions in VMCBench's layout, of two to four options."""
+
+    def draw(draft: Path) -> None:
+        rows = []
+        for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count)):
+            name = f"{index:05d}.png"
+            if not (draft / name).exists():  # up to four questions are about one scene
+                images.write_png(draft / name, render(scene))
+            rng = rng_for(SPLIT, number, "choices")
+            options = [question.right, question.wrong]
+            spare = sorted(_wrong(scene, question) - set(options))
+            options += rng.sample(spare, min(2, len(spare)))
+            rng.shuffle(options)
+            facts = {"index": str(number), "image": name, "category": question.kind}
+            facts |= {"question": question.question, DRAWN: question.negated}
+            facts["answer"] = "ABCD"[options.index(question.right)]
+            rows.append({**facts, **dict(zip("ABCD", options, strict=False))})
+        atomic.write_lines(draft / FILE, rows)
+
+    return nano.drawn(f"choices-{count}", draw, proof=FILE)
+
+
+def _wrong(scene: Scene, question: Question) -> set[str]:
+    """Further answers that are wrong whatever the question is exactly."""
+    if question.right in PALETTE:
+        return set(PALETTE)
+    if question.right in NUMBERS:
+        return set(NUMBERS)
+    if question.right in CATEGORIES:
+        return set(CATEGORIES) - set(scene.categories)
+    return set()  # left or right, top or bottom
+
+
+NEGATED = "negated"
+NOT_NEGATABLE = "not negatable"  # says the model
+FAILED = "failed"  # the model did not say, for a reason that is counted
+UNUSABLE = "unusable"  # the record was of no use to begin with
+UNCHANGED = "unchanged question"
+TOGETHER = 128  # questions that a local model is given at once
+
+#: As NegVQA's notebook and paper print it (arXiv:2505.22946, appendix); the question follows.
+PROMPT = (Path(__file__).parent / "negvqa_prompt.txt").read_text(encoding="utf-8")
+
+
+class PrintedVerdict(BaseModel):
+    """What a language model has to answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    negatable: bool = Field(alias="is_negatable", description="whether a negated question exists")
+    negated_question: str = Field(description="the negated question; empty if not negatable")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PrintedVerdict:
+        if self.negatable != bool(self.negated_question.strip()):
+            raise ValueError("a question is negatable exactly if a negated question is given")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """`state` is one of the words above; `question` the negation (NEGATED only); `reason` says why not;
+    `kind`, of FAILED, which kind of failure, for counting."""
+
+    id: str
+    state: str
+    question: str = ""
+    reason: str = ""
+    kind: str = ""
+
+    @property
+    def again(self) -> bool:
+        """Whether the same command asks once more."""
+        return self.kind in llm.SILENT
+
+
+def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
+    requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in items]
+    negations = []
+    for item, outcome in zip(items, client.complete(requests, PrintedVerdict), strict=True):
+        question = outcome.value.negated_question.strip() if outcome.value else ""
+        if outcome.value is None:
+            facts = (FAILED, "", outcome.reason, outcome.failure)
+        elif not outcome.value.negatable:
+            facts = (NOT_NEGATABLE, "", "the language model finds no negation", "")
+        elif question.casefold().split() == item.question.casefold().split():
+            facts = (FAILED, "", "the language model returned the question unchanged", UNCHANGED)
+        else:
+            facts = (NEGATED, question, "", "")
+        negations.append(Negation(item.id, *facts))
+    return negations
+
+
+class Negate(ShardStage):
+    """Question -> the negated question, or why there is none. Drawn questions come with theirs."""
+
+    name, kind = "negate", "negator"
+    maker: NegvqaMaker
+
+    def works_at(self) -> str:
+        return str(self.config.place)
+
+    def load(self) -> llm.Client:
+        return self.maker.client(self.config.llm, self.device)
+
+    def read(self, number: int) -> list[Choice]:
+        return self.maker.members(number)
+
+    def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
+        usable = [item for item in inputs if not item.problem]
+        if model is None:
+            negations = [Negation(item.id, NEGATED, item.negated) for item in usable]
+        else:
+            negations = by_model(usable, model)
+        found = iter(negations)
+        return [
+            Negation(item.id, UNUSABLE, reason=item.problem) if item.problem else next(found)
+            for item in inputs
+        ]
+
+    def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
+        """A question that got no answer is asked again."""
+        return not any(row.again for row in rows)
+
+
+class NegvqaFolder(maker.BuildFolder):
+    row_types: ClassVar[Any] = {"work/negate": Negation}
+
+
+class NegvqaMaker(maker.Maker):
+    """A build of NegVQA."""
+
+    config: ConversionConfig
+    stages, folder_type, decides = (Negate,), NegvqaFolder, "letters seed"
+
+    def __init__(self, config: ConversionConfig) -> None:
+        # Of a model behind an address a shard is a question: a limit costs no more than it says.
+        size = 1 if config.place == "remote" else TOGETHER
+        super().__init__(config, wanted=("negate", "finish"), shard_size=size)
+        self.listing = load(config)
+
+    def identity(self, device: str) -> dict[str, Any]:
+        if self.config.llm.model is None:
+            return {**super().identity(device), "negator": "drawn"}
+        prompt = json_digest({"prompt": PROMPT})[:16]
+        return {**super().identity(device), "prompt": prompt, **llm_identity(self.config.llm)}
+
+    def negations(self) -> list[tuple[Choice, Negation]]:
+        """Every wanted question, and what became of it."""
+        rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
+        return [
+            (self.listing.records[index], row) for index, row in zip(self.blocks.wanted, rows, strict=False)
+        ]
+
+
+SHOWN = 12  # reasons in the summary
+#: First bytes of an image -> the ending of its name.
+ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+
+
+def build(config: ConversionConfig) -> str | None:
+    """`nein negvqa generate`. Only a local model needs the device."""
+    if config.llm.model:
+        llm.check(config.llm.model)
+    on = config if config.place == "device" else replace(config, device="cpu")
+    return make(NegvqaMaker, config, start(on), finish)
+
+
+def finish(maker: NegvqaMaker) -> tuple[str, dict[str, Any]]:
+    """Writes files and sheet: a summary in words, and what the manifest says. Raises UserError where nothing
+    could be negated."""
+    out, found = maker.folder.path, maker.negations()
+    rows = write(maker, found)
+    reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
+    letters = [row["original_answer"] for row in rows]
+    lines = [f"{len(rows)} of {len(found)} questions negated, {letters.count('A')} with A right."]
+    lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons[:SHOWN]]
+    if not rows:
+        what = " ".join(lines[1:3]).strip()
+        raise UserError(f"Not one of {len(found)} questions could be negated. {what}")
+    if len(reasons) > SHOWN:
+        lines.append(f"         and {len(reasons) - SHOWN} further reasons, in records.jsonl")
+    if again := sum(negation.again for _, negation in found):
+        lines.append(f"{again} got no answer; retry them with the same command.")
+    picked = chosen(rows, maker.config.sheet, maker.config.seed)
+    negator = str(maker.identity("cpu").get("model", "as drawn"))
+    write_sheet(out / "check.html", picked, population=len(rows), negator=negator)
+    lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
+    return "\n".join(lines) + "\n", {
+        "status": INCOMPLETE if again else COMPLETE,
+        "counts": dict(Counter(negation.state for _, negation in found)),
+        "questions": len(rows),
+        "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
+    }
+
+
+def write(maker: NegvqaMaker, found: Sequence[tuple[Choice, Negation]]) -> list[dict[str, Any]]:
+    """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
+    questions with the letters that are right."""
+    seed, out = maker.config.seed, maker.folder.path
+    kept = [item for item, negation in found if negation.state == NEGATED]
+    wrong = {item.id: wrong_option(item, seed) for item, _ in found if not item.problem}
+    if maker.config.letters == "notebook":
+        drawn, right = notebook(kept, seed)
+        wrong |= drawn
+    else:
+        right = balanced(kept, seed)
+    letters = dict(zip((item.id for item in kept), right, strict=True))
+    questions, records, names = [], [], dict[str, str]()
+    for item, negation in found:
+        facts: dict[str, Any] = {"index": item.id, "category": item.subset, "question": item.question}
+        facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
+        facts |= {"wrong": wrong.get(item.id), "state": negation.state}
+        facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
+        records.append({**facts, "kind": negation.kind or None})
+        if letter := letters.get(item.id):
+            options = [item.answer, wrong[item.id]]
+            facts = {"index": item.id, "image": _keep(out, item, names), "category": item.subset}
+            facts |= {"original_question": item.question, "negated_question": negation.question}
+            facts |= dict(zip("AB", options if letter == "A" else options[::-1], strict=True))
+            questions.append({**facts, "original_answer": letter, "negated_answer": "AB"[letter == "A"]})
+    atomic.write_lines(out / "questions.jsonl", questions)
+    for variant in VARIANTS:
+        one = {"question": f"{variant}_question", "answer": f"{variant}_answer"}
+        one = {**{key: key for key in ("index", "image", "category", "A", "B")}, **one}
+        rows = ({key: row[name] for key, name in one.items()} for row in questions)
+        atomic.write_lines(out / f"questions-{variant}.jsonl", rows)
+    atomic.write_lines(out / "records.jsonl", records)
+    return questions
+
+
+def _keep(out: Path, item: Choice, names: dict[str, str]) -> str:
+    """Name below `out` of an item's image, copied unless it is there; equal images are one file.
+
+    names  Hash -> name of the images kept so far. Raises UserError for a file that cannot be read.
+    """
+    assert item.picture is not None, "an item without an image is not usable"
+    try:
+        data = item.picture.read_bytes()
+    except OSError as error:
+        raise UserError(f"'{item.picture}' cannot be read: {error.strerror or error}.") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if digest not in names:
+        stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
+        ending = next((ending for start, ending in ENDINGS.items() if data.startswith(start)), ".img")
+        names[digest] = f"images/{stem}{ending}"
+        path = out / names[digest]
+        if not path.is_file() or path.stat().st_size != len(data):
+            atomic.write_bytes(path, data)
+    return names[digest]
+
+
+def wrong_option(item: Choice, seed: int) -> str:
+    """One of the wrong options that differ from the right one, drawn with the item's own seed."""
+    rng = np.random.default_rng(sample_seed(seed, f"wrong/{item.id}"))
+    return item.wrong[int(rng.integers(len(item.wrong)))]
+
+
+def balanced(items: Sequence[Choice], seed: int) -> list[str]:
+    """The letter, A or B, that is right for each original question (the other is right for the negated one):
+    in every subset as many A as B, or one more of either, whatever the order of the items."""
+    subsets: dict[str, list[str]] = defaultdict(list)
+    for item in items:
+        subsets[item.subset].append(item.id)
+    drawn: dict[str, str] = {}
+    for subset, names in subsets.items():
+        first = sample_seed(seed, f"letters/{subset}") >> 62
+        names.sort(key=lambda name: sample_seed(seed, f"letter/{name}"))
+        drawn |= {name: "AB"[(rank + first) % 2] for rank, name in enumerate(names)}
+    return [drawn[item.id] for item in items]
+
+
+def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
+    """(id -> wrong option, letters) of negated questions in file order, by the one random sequence of the
+    authors' notebook. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
+    rng = random.Random(seed)
+    wrong, drawn = {}, []
+    for item in items:
+        others = [text for number, text in enumerate(item.options) if number != item.right]
+        [wrong[item.id]] = rng.sample(others, 1)
+        order = [0, 1]
+        rng.shuffle(order)
+        drawn.append("AB"[order.index(0)])
+    return wrong, drawn
+
+
+def chosen(rows: Sequence[dict[str, Any]], count: int, seed: int) -> list[dict[str, Any]]:
+    """`count` of the questions at random for the check sheet (all, if fewer), whatever their order.
+
+    In random order, so that whoever stops early has checked a random sample too.
+    """
+    return sorted(rows, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))[:count]
+
+
+HOW = (
+    "A conversion is right when the negated question is good English, asks for the opposite of the original "
+    "with little changed, and the option marked for each question is right for the picture."
+)
+SIDE = 320  # pixels of a picture's longer side, so that writing on it can be read
+RIGHT = "right"
+#: What can be wrong with a conversion: the paper names the first two (NegVQA, section 3).
+ERRORS = {
+    "unnatural": "the negated question is unnatural or ungrammatical",
+    "twice": "a condition or a negation is negated as well",
+    "answer": "the letter of the negated question is not right",
+    "original": "the original question or its letter is wrong already",
+    "other": "something else (see the note)",
+}
+ANSWERS = {RIGHT: RIGHT} | {kind: f"wrong: {text}" for kind, text in ERRORS.items()}
+QUESTION = labels.Question("verdict", "Is the conversion right?", ANSWERS)
+COLUMNS = [
+    Column("right %", {"statistic": RIGHT}),
+    Column("of", {"statistic": RIGHT}, count()),
+    Column("without a label", {"statistic": RIGHT}, count("unscored")),
+    *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS),
+]
+CHECK = Table("check", "Accuracy of the conversion", (Row("rater"),), tuple(COLUMNS), {"task": "check"})
+
+
+def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
+    """Of every rater the share of right conversions with its exact 95 % interval, and the wrong ones by kind
+    (task "check"); and how far raters agree on right or wrong, whatever the kind."""
+    for rater in dict.fromkeys(row["rater"] for row in rows):
+        verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
+        hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
+        what: dict[str, Any] = {"task": "check", "metric": "right", "rater": rater}
+        share = bounded_mean(hits, range(len(hits)))
+        yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **what)
+        for kind in ERRORS:
+            yield frames.number(verdicts[kind], unit="count", statistic=kind, **what)
+    verdict = replace(QUESTION, answers=dict.fromkeys((RIGHT, "wrong"), ""))
+    plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
+    yield from labels.agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
+
+
+def check(options: CheckConfig) -> str:
+    """The accuracy of a conversion with its interval, as tables. Raises UserError."""
+    frame = frames.frame(figures(labels.read(options.files, [QUESTION])))
+    if options.out is not None:
+        frames.write(options.out, frame)
+    kinds = [f"{kind}: {text}" for kind, text in ERRORS.items()]
+    return headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
+
+
+def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:
+    """Writes the sheet of `rows`, of questions.jsonl, whose images lie beside `path`.
+
+    population  How many conversions the rows were drawn from.
+    """
+    how = f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}"
+    items = []
+    for row in rows:
+        asked = []
+        for variant in VARIANTS:
+            options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
+            asked.append([variant, row[f"{variant}_question"], *options])
+        image = cards.of_file(path.parent / row["image"], SIDE)
+        heads = ("", "question", "A", "B")
+        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, asked))
+    labels.write_page(path, "Are these negated questions right?", how, [QUESTION], items)

@@ -1,1 +1,0 @@
-"""Making NegVQA's questions out of any multiple-choice VQA file."""
