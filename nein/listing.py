@@ -26,8 +26,8 @@ REWARDS = (
 )
 #: Further commands whose presets name models -> their options.
 GENERATE = {
-    "nein generate": "nein.generate.nein.config:BuildConfig",
-    "nein negbench generate": "nein.generate.negbench.config:BuildConfig",
+    "nein generate": "nein.generate.config:BuildConfig",
+    "nein negbench generate": "nein.generate.config:NegbenchConfig",
 }
 SHIPPED, OURS = "ships with nein", "Apache-2.0"
 
