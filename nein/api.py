@@ -25,9 +25,9 @@ from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
-from nein.engine.errors import UserError, sentence
+from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
-from nein.engine.machine import Processes
+from nein.engine.machine import Processes, sentence
 from nein.loading.digests import json_digest, source_digest
 from nein.metrics.choices import FunctionChoices
 from nein.metrics.dual import objects as two_towers

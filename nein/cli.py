@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 
 from nein.benchmarks import registry
 from nein.config.commands import Command
-from nein.engine.errors import USER_MISTAKE, UserError, exit_with, near_match, printable
+from nein.engine.errors import UserError, near_match
+from nein.engine.machine import USER_MISTAKE, exit_with, printable
 
 #: The commands that stand first in `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")

@@ -31,7 +31,7 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset, Sample
 from nein.editors.base import Editor
 from nein.engine import images
-from nein.engine.errors import exit_with
+from nein.engine.machine import exit_with
 from nein.engine.run import Executor
 from nein.models import editor_choice
 from nein.nano.scenes import AXES

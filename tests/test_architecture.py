@@ -180,9 +180,9 @@ def test_the_rules_see_every_form_of_import():
 
 def test_circles_are_seen():
     files = {
-        "nein.engine.blocks": "def f():\n    from nein.datasets import nein\n    import nein.engine.crew\n",
+        "nein.engine.folder": "def f():\n    from nein.datasets import nein\n    import nein.engine.crew\n",
         "nein.datasets.nein": 'WORK = "nein.models.convert:run"\n',
-        "nein.models.convert": "from nein.engine import blocks\nrun = 1\n",
+        "nein.models.convert": "from nein.engine import folder\nrun = 1\n",
     }
     graph = imports(files)
     assert set(circle(graph)) == set(files)

@@ -22,7 +22,7 @@ import torch
 from tqdm import tqdm
 
 from nein.engine import atomic
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes, one_thread, read_ahead
 

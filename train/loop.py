@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from nein.engine import atomic
-from nein.engine.errors import Terminated, UserError
-from nein.engine.machine import read_ahead
+from nein.engine.errors import UserError
+from nein.engine.machine import Terminated, read_ahead
 from nein.train.record import Record
 
 #: () float32, without its graph, and further numbers for the log.

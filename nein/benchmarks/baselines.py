@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nein.engine.blocks import Blocks
+from nein.engine.folder import Blocks
 
 BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.

@@ -23,7 +23,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.engine.answers import costs, spent
+    from nein.engine.folder import costs, spent
     from nein.loading.service import AT_ONCE, price
     from nein.models.references import named
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from nein.datasets import hub
 from nein.engine import atomic
-from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.errors import Problems, UserError, near_match, unknown
+from nein.engine.folder import Blocks, sample_seed
 from nein.loading.digests import json_digest
 from nein.nano.data import FIELDS as FIELDS
 from nein.nano.scenes import SPLITS, is_nano, world

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import spent_in
 
 if TYPE_CHECKING:  # the help of a command loads no NumPy
     import numpy as np
@@ -77,7 +78,7 @@ class AnswerCache:
         """Model -> requests, tokens, seconds in all; `dollars` in all and of the `dearest` request, as texts
         of decimals, None without a price."""
         with self._mutex, self._sentences():
-            return _spent(self._db)
+            return spent_in(self._db)
 
     def close(self) -> None:
         with self._mutex:  # sqlite crashes where a thread is still at work
@@ -145,34 +146,6 @@ class BlockStore:
             lambda space: self._cache.put(space, self._scope, self._spaces[space]), sorted(self._changed)
         )
         self._changed.clear()
-
-
-def spent(folder: Path, above: int = 3) -> dict[str, dict[str, Any]]:
-    """`AnswerCache.spent` of the OUT that a folder is, or lies in up to `above` folders deep; {} where
-    nothing was asked."""
-    places = (folder, *folder.absolute().parents[:above])
-    for path in (out / name for out in places for name in ("answers.sqlite", "cache/answers.sqlite")):
-        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie where nothing can be written
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
-            if found := _spent(db):
-                return found
-    return {}
-
-
-def _spent(db: sqlite3.Connection) -> dict[str, dict[str, Any]]:
-    rows = db.execute("SELECT model, value FROM spent ORDER BY rowid")
-    return {model: json.loads(value) for model, value in rows}
-
-
-def costs(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of every model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
-    lines = []
-    for name, totals in models.items():
-        dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
-        count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
-        detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"
-        lines.append(f"{name}: {dollars} for {count} ({detail})")
-    return lines
 
 
 def _address(space: str, key: str) -> bytes:

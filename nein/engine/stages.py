@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.blocks import SEGMENT, Blocks
-from nein.engine.folder import Folder, Row, head, id_of
+from nein.engine.folder import SEGMENT, Blocks, Folder, Row, head, id_of
 from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings

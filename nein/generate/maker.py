@@ -24,9 +24,8 @@ from nein.benchmarks.runner import invocation
 from nein.datasets import coco
 from nein.datasets.negbench.records import PICTURE_SUFFIXES
 from nein.engine import atomic, images
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Folder
+from nein.engine.folder import COMPLETE, Blocks, Folder
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.loading.references import expanded, is_served

@@ -23,9 +23,8 @@ from nein.datasets import hub
 from nein.datasets import negvqa as data
 from nein.datasets.negvqa import VARIANTS
 from nein.engine import atomic, images
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, unknown
-from nein.engine.folder import COMPLETE, INCOMPLETE
+from nein.engine.folder import COMPLETE, INCOMPLETE, sample_seed
 from nein.generate import maker
 from nein.generate.config import CheckConfig, ConversionConfig
 from nein.generate.maker import Listing, ShardStage, llm_identity, make

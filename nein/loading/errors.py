@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 
@@ -63,6 +64,32 @@ def near_match(name: str, allowed: Iterable[str]) -> str | None:
     names = list(allowed)
     close = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1)
     return next((n for n in names if n.lower() == close[0]), None) if close else None
+
+
+def shortlist(items: Iterable[str], limit: int = 10) -> str:
+    """The first `limit` items joined by commas, with a count of the rest."""
+    all_items = list(items)
+    listed = ", ".join(all_items[:limit])
+    rest = len(all_items) - limit
+    return f"{listed} and {rest} more" if rest > 0 else listed
+
+
+@dataclass
+class Problems:
+    """Collects what is wrong with a data set, so that it is said at once: kind of problem -> where it is."""
+
+    _by_kind: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, what: str) -> None:
+        self._by_kind.setdefault(kind, []).append(what)
+
+    def raise_if_any(self, where: str) -> None:
+        if not self._by_kind:
+            return
+        lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
+        total = sum(len(items) for items in self._by_kind.values())
+        head = f"{where} has {total} problem{'s' * (total > 1)}:"
+        raise UserError("\n".join([head, *lines]))
 
 
 log = logging.getLogger(__name__)

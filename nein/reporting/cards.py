@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from nein.engine import images, machine
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 from nein.reporting import page
 from nein.reporting.page import TEMPLATES, Part
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nein.config.groups import Runs
-from nein.engine.answers import costs, spent
-from nein.engine.blocks import Blocks
-from nein.engine.folder import MANIFEST, Folder, runs_at
+from nein.engine.folder import MANIFEST, Blocks, Folder, costs, runs_at, spent
 
 WINDOW = 600.0  # seconds over which the rate is measured
 

@@ -28,8 +28,8 @@ from nein.cli import launch
 from nein.config.commands import Command
 from nein.config.groups import OnDevice, Seed
 from nein.config.options import Names, argument, option
-from nein.engine.errors import exit_with, unknown
-from nein.engine.machine import Processes
+from nein.engine.errors import unknown
+from nein.engine.machine import Processes, exit_with
 from nein.nano.zoo import ZOO
 
 SEED = 20250519

@@ -15,7 +15,7 @@ import numpy as np
 
 from nein import editors, metrics
 from nein.engine import atomic
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import iter_samples

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
-from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder
+from nein.engine.folder import Blocks, Folder
 from nein.engine.stages import Model, Stage
 from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 from nein.generate.config import BuildConfig
 from nein.generate.nein import stages as algorithms
 from nein.generate.nein.sources import Source

@@ -2,8 +2,7 @@
 
 import time
 
-from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder
+from nein.engine.folder import Blocks, Folder
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Stage, Step
 from tests.helpers import killing

@@ -12,10 +12,9 @@ import torch
 
 from nein.benchmarks.runner import selected
 from nein.engine import run
-from nein.engine.blocks import Blocks
-from nein.engine.errors import UserError, exit_with
-from nein.engine.folder import Folder
-from nein.engine.machine import read_ahead
+from nein.engine.errors import UserError
+from nein.engine.folder import Blocks, Folder
+from nein.engine.machine import exit_with, read_ahead
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step, open_tasks
 from nein.loading.weights import ALIGNMENT, aligned

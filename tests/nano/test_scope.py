@@ -8,8 +8,8 @@ import pytest
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.nein.score import Score
 from nein.datasets import nein as loading
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
+from nein.engine.folder import Blocks
 from nein.engine.images import decode
 from nein.nano import scope
 from nein.wording.scope import CONSTRUCTIONS

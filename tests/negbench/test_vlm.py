@@ -6,8 +6,7 @@ import pytest
 from nein.benchmarks.negbench import scores, stages
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench.records import ChoiceTask, Drawn
-from nein.engine.blocks import Blocks
-from nein.engine.folder import Folder
+from nein.engine.folder import Blocks, Folder
 from nein.engine.images import ImageError
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step

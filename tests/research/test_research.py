@@ -13,7 +13,8 @@ from torch import nn
 
 from nein import editors, metrics
 from nein.editors.zone.models import Segmenter
-from nein.engine.errors import Terminated, UserError
+from nein.engine.errors import UserError
+from nein.engine.machine import Terminated
 from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import NEGATIVES, source_scene

@@ -8,8 +8,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
-from nein.engine.answers import AnswerCache, spent
-from nein.engine.folder import Folder, runs_below
+from nein.engine.answers import AnswerCache
+from nein.engine.folder import Folder, runs_below, spent
 from nein.engine.images import encode_png
 from nein.loading.service import BudgetError, price, tokens
 from nein.models import cached

@@ -20,8 +20,8 @@ from PIL import Image
 
 from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem
 from nein.engine import atomic
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes
 from nein.loading.digests import json_digest

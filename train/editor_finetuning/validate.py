@@ -26,8 +26,7 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset, records_hash, validate_images
 from nein.editors.checkpoint import LoadedPipeline, content_hash, quiet
 from nein.editors.instruct_pix2pix import InstructPix2Pix
-from nein.engine.blocks import Blocks
-from nein.engine.folder import COMPLETE
+from nein.engine.folder import COMPLETE, Blocks
 from nein.engine.machine import Processes
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step

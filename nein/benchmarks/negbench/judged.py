@@ -19,8 +19,7 @@ from nein.benchmarks.negbench.data import MODEL, PICTURE, VERDICTS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.stages import UNUSABLE, Encoded, ModelTasks, Picture, picture
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, RetrievalTask
-from nein.engine.blocks import sample_seed
-from nein.engine.folder import Row
+from nein.engine.folder import Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word

@@ -31,9 +31,8 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Media, Option, Question, RetrievalTask, Task
 from nein.engine import answers, images
-from nein.engine.blocks import Blocks, sample_seed
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Blocks, Folder, Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no

@@ -29,8 +29,8 @@ from nein.benchmarks.negvqa.stages import (
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets import negvqa as questions
 from nein.datasets.negvqa import VARIANTS, Questions
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
+from nein.engine.folder import Blocks
 from nein.engine.stages import Model, Stage, shared, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.references import expanded, is_served, parse_reference

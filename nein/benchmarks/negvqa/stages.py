@@ -18,8 +18,7 @@ import numpy as np
 from nein.benchmarks.baselines import TEXT_ONLY, grey
 from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine import images
-from nein.engine.blocks import Blocks, sample_seed
-from nein.engine.folder import Folder
+from nein.engine.folder import Blocks, Folder, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.references import is_served
 from nein.metrics import choices

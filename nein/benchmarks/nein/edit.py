@@ -14,7 +14,7 @@ from nein import editors
 from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, read_image
 from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.blocks import Blocks, sample_seed
+from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models.editor_choice import ExternalEdits
 

@@ -22,9 +22,8 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError, shortlist
-from nein.engine.folder import runs_at
+from nein.engine.folder import Blocks, runs_at
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import is_served
 from nein.metrics import METRICS

@@ -24,9 +24,8 @@ from nein.benchmarks.runner import selected, selected_blocks
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.atomic import Shape
-from nein.engine.blocks import SEGMENT, SELECTION, Blocks
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, Row, runs_at
+from nein.engine.folder import SEGMENT, SELECTION, Blocks, Folder, Row, runs_at
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug

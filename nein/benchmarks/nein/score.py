@@ -21,8 +21,8 @@ from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_imag
 from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, scope_of
-from nein.engine.blocks import Blocks
 from nein.engine.errors import UserError
+from nein.engine.folder import Blocks
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
 from nein.loading.references import is_served, parse_reference

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from nein.datasets.negbench import records
 from nein.datasets.negbench.polarity import mentions
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 
 Protocol = Literal["paper", "fixed"]
 #: Forms of a wording; the last two are of the sentence beside a caption, "There is no {x} in the {thing}".

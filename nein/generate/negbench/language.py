@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from nein.datasets.negbench import polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Concepts, Negation, Protocol
-from nein.engine.blocks import sample_seed
+from nein.engine.folder import sample_seed
 from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request
 

@@ -14,8 +14,8 @@ import numpy as np
 from nein import editors
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.sentences import Concepts
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
+from nein.engine.folder import sample_seed
 from nein.engine.images import write_png
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import isolated_answers

@@ -13,9 +13,8 @@ import numpy as np
 
 from nein import editors
 from nein.engine import atomic, images
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError
-from nein.engine.folder import Row
+from nein.engine.folder import Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import Looked, ShardStage

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from nein import editors
-from nein.engine.blocks import sample_seed
 from nein.engine.errors import UserError, chosen
+from nein.engine.folder import sample_seed
 from nein.loading.digests import json_digest
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank

@@ -14,7 +14,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from nein import editors
-from nein.engine.errors import Terminated, UserError
+from nein.engine.errors import UserError
+from nein.engine.machine import Terminated
 from nein.nano.sentences import names, plural
 from nein.train import loop
 from nein.train.editor_finetuning import data as loading
