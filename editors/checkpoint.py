@@ -31,7 +31,7 @@ from diffusers.loaders.single_file_utils import (
     convert_ldm_vae_checkpoint,
 )
 from diffusers.utils import logging as diffusers_logging
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedModel
@@ -42,7 +42,7 @@ from nein.editors.base import EditorError, check_channels
 from nein.editors.presets import DEFAULT_CONFIG
 from nein.editors.sampling import euler_ancestral
 from nein.loading.errors import MODEL_ERRORS, UserError, message
-from nein.loading.references import expanded, is_local, parse_reference
+from nein.loading.references import check_hub, expanded, is_local, parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.loading.weights import check_loaded, read_checkpoint
 
@@ -107,6 +107,8 @@ def load_pipeline(
             f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
             f"leave out ema and config"
         )
+    if path.suffix == ".py":
+        raise EditorError(f"{checkpoint!r} is a file of Python; name a function in it: {checkpoint}:FUNCTION")
     if single and path.suffix not in SUFFIXES:
         raise EditorError(
             f"{checkpoint!r} is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}, and a "
@@ -161,7 +163,7 @@ def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any
 
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
-    """(folder, None) or (hub id, revision or None). Raises EditorError."""
+    """(folder, None) or (hub id, revision or None). Raises EditorError or UserError."""
     if is_local(reference):
         return str(expanded(reference)), None
     given = parse_reference(reference)
@@ -169,6 +171,7 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
         raise EditorError(
             f"{reference!r} is neither an existing folder nor a hub id of the form owner/name; check the path"
         )
+    check_hub(given.name, revision or given.revision)
     return given.name, revision or given.revision
 
 
@@ -251,12 +254,11 @@ def _unusable(checkpoint: str, error: Exception) -> EditorError:
             )
         link = link.__cause__ or link.__context__
     reason = text if len(text) <= 300 else text[:300] + " ..."
-    if constants.HF_HUB_OFFLINE and not Path(checkpoint).exists():
-        return EditorError(
-            f"cannot load {checkpoint!r}: not all of its files are in {constants.HF_HUB_CACHE}, and "
-            f"HF_HUB_OFFLINE is set; fetch it beforehand (nein fetch) ({type(error).__name__}: {reason})"
-        )
-    hint = "check its files" if Path(checkpoint).is_dir() else "check the id and the revision"
+    hint = (
+        "check its files"
+        if Path(checkpoint).is_dir()
+        else "check the id and the revision, or fetch it anew (nein fetch)"
+    )
     return EditorError(f"cannot load {checkpoint!r} ({type(error).__name__}: {reason}); {hint}")
 
 

@@ -163,10 +163,8 @@ def as_editor(
         given |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
         dtypes = sorted({str(part.dtype) for part in thing.components.values() if hasattr(part, "dtype")})
         if len(dtypes) > 1:
-            mixed = " and ".join(dtypes)
-            log.warning(
-                "'%s' mixes %s, which is slow: pipeline.to(%s) makes it one.", label, mixed, dtypes[0]
-            )
+            mixed, best = " and ".join(dtypes), "torch.float32" if device == "cpu" else dtypes[0]
+            log.warning("'%s' mixes %s, which is slow: pipeline.to(%s) makes it one.", label, mixed, best)
         if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import in_memory
             from nein.editors.instruct_pix2pix import InstructPix2Pix

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
-from nein.loading.errors import choose, plain, spelled, unknown
-from nein.loading.references import expanded, is_address, parse_reference, without_credentials
+from nein.loading.errors import UserError, choose, plain, spelled, unknown
+from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,10 @@ def _index_on_hub(name: str) -> Path | None:
     from huggingface_hub.errors import EntryNotFoundError, HFValidationError
 
     given = parse_reference(name)
+    try:
+        check_hub(given.name, given.revision)
+    except UserError:
+        return None
     for index in INDICES:  # the loader says more about what is wrong
         with contextlib.suppress(OSError, EntryNotFoundError, HFValidationError):
             return Path(hf_hub_download(given.name, index, revision=given.revision))

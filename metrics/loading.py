@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line
-from nein.loading.references import parse_reference
+from nein.loading.references import check_hub, parse_reference
 from nein.loading.tokenizers import check_tokenizer
 from nein.loading.weights import aligned, check_loaded, read_checkpoint
 from nein.metrics.base import MetricError
@@ -89,6 +89,8 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
     from huggingface_hub.errors import StrictDataclassError
 
     options = {"revision": revision or "main", "trust_remote_code": False}
+    if not Path(path_or_id).is_dir():
+        check_hub(path_or_id, revision)
     try:
         return cls.from_pretrained(path_or_id, **options, **kwargs)
     except Exception as error:
@@ -97,19 +99,8 @@ def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, *
         if type(error) is not Exception and not isinstance(error, (*known, StrictDataclassError)):
             raise
         raise MetricError(
-            f"Cannot load {getattr(cls, '__name__', cls)} from '{path_or_id}': {_why(error, path_or_id)}"
+            f"Cannot load {getattr(cls, '__name__', cls)} from '{path_or_id}': {first_line(error)}"
         ) from error
-
-
-def _why(error: BaseException, path_or_id: str) -> str:
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE and not Path(path_or_id).exists():
-        return (
-            f"{first_line(error)} HF_HUB_OFFLINE is set: what is not in {constants.HF_HUB_CACHE} has to be "
-            "fetched beforehand (nein fetch)."
-        )
-    return first_line(error)
 
 
 def type_of(reference: str) -> str | None:
@@ -117,12 +108,12 @@ def type_of(reference: str) -> str | None:
     from transformers import PretrainedConfig
 
     path_or_id, revision = check_folder(reference)
+    if not Path(path_or_id).is_dir():
+        check_hub(path_or_id, revision)
     try:
         config, _ = PretrainedConfig.get_config_dict(path_or_id, revision=revision or "main")
     except (OSError, ValueError) as error:
-        raise MetricError(
-            f"Cannot read the configuration of '{path_or_id}': {_why(error, path_or_id)}"
-        ) from error
+        raise MetricError(f"Cannot read the configuration of '{path_or_id}': {first_line(error)}") from error
     return config.get("model_type")
 
 

@@ -146,6 +146,8 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """`nein ARGV`: runs a command and ends the process."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if "" not in sys.path:  # my_module:my_edit of this folder, as `python -m nein` finds it
+        sys.path.append("")
     exit_with(lambda: _run(words))
 
 
@@ -206,6 +208,7 @@ def launch(
     machine.tune_process()
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
     if command.shared:
         with contextlib.closing(start(config)) as executor:
             answer = work(config, executor)

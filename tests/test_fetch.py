@@ -109,6 +109,14 @@ def offline(hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
+def test_a_hub_that_does_not_answer_is_said_once(hub, monkeypatch, capsys):
+    hub.close()
+    for words in (["eval", "--editor", "own/none", "--limit", "1"], ["negvqa", "--model", "own/none"]):
+        code, _, said = outcome(capsys, *words)
+        assert (code, "'own/none' is not in " in said, "does not answer" in said) == (2, True, True)
+        assert "Retrying" not in said
+
+
 def test_what_was_fetched_loads_without_the_hub(hub, monkeypatch):
     for name in ("clip", "dino", "llava", "owlv2", "blip", "ip2p"):
         hub.add(f"own/{name}", zoo.path(name))
@@ -125,7 +133,7 @@ def test_what_was_fetched_loads_without_the_hub(hub, monkeypatch):
     loaded += [metrics.load_judge(kind, name) for kind, name in judges.items()]
     commits = [hub.models[name].commit("main") for name in (*encoders.values(), *judges.values())]
     assert [model.source.revision for model in loaded] == commits
-    with pytest.raises(metrics.MetricError, match=r"'own/blip': .*has to be fetched beforehand"):
+    with pytest.raises(UserError, match=r"'own/blip' is not in .* offline mode is enabled"):
         metrics.load_judge("itm", "own/blip")
 
 

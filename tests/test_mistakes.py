@@ -19,6 +19,7 @@ SCRIPTS = {"finetune_ip2p": finetune_ip2p.main, "finetune_clip": finetune_clip.m
 FILES = {
     "zone.yaml": "debug_zone: true",
     "file": "in the way",
+    "script.py": "",
     "clip/config.json": '{"model_type": "clip"}',
     "key.yaml": "batch_sise: 3",
     "inner.yaml": "models:\n  clipp: x",
@@ -55,6 +56,8 @@ eval --editor ip2p,identity --editor-options.stepz 7 => Unknown option 'stepz'
 eval --editor magicbrsh => did you mean 'magicbrush'
 eval --editor identity --editor-options.steps 3 => Unknown option 'steps'
 eval --editor ./nowhere => nowhere
+eval --editor script.py => is a file of Python; name a function in it: script.py:FUNCTION
+eval --editor mein/modell=identity => 'mein/modell' of 'mein/modell=identity' cannot be a label
 eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
 eval --editor identity --stages score --limit 1 => run the stage edit to make them
 eval --editor identity --config zone.yaml => no editor here has any; add --editor zone

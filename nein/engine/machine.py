@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import io
 import json
 import os
 import platform
@@ -290,6 +291,7 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
     handlers = {signal.SIGTERM: _terminate, signal.SIGINT: _interrupt}
     if threading.current_thread() is not threading.main_thread():  # only there signals can be caught
         handlers = {}
+    _open_streams()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = command() or 0
@@ -311,6 +313,15 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
             if signal.getsignal(number) is handlers[number]:  # a second Ctrl-C ends at once
                 signal.signal(number, handler)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Output that was closed (`>&-`) goes nowhere; what an encoding lacks is a "?"."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def sentence(error: BaseException) -> str | None:

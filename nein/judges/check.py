@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nein.editors import EditRequest, EditResult
+from nein.editors import EditorError, EditRequest, EditResult
 from nein.engine import images
 from nein.judges.config import CheckConfig
 from nein.loading.errors import MODEL_ERRORS
@@ -62,7 +62,10 @@ def run(options: CheckConfig) -> int:
     services = Services.of(options, None)
     if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
-        subject = choice.load(batch_size=4, services=lambda: services, **how)
+        try:
+            subject = choice.load(batch_size=4, services=lambda: services, **how)
+        except EditorError as error:
+            raise EditorError(f"{error}; if it is a judge, say --kind vqa or --kind ovd") from error
     else:
         subject = judges.load(options.kind, options.subject, services=services, **how)
     failed = 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from nein.loading.errors import UserError
+from nein.loading.errors import UserError, first_line
 
 #: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
 #: that `path(NAME)` returns.
@@ -84,10 +84,32 @@ def cached_commit(repository: str, revision: str | None, kind: str = "model") ->
     from huggingface_hub import snapshot_download
 
     try:
-        folder = snapshot_download(repository, repo_type=kind, revision=revision, local_files_only=True)
+        folder = snapshot_download(
+            repository, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
+        )
     except (OSError, ValueError):  # not in the cache, or no name of a repository
         return ""
     return Path(folder).name
+
+
+def check_hub(repository: str, revision: str | None = None) -> None:
+    """Raises UserError for a model that is not in the hub's cache while nobody answers: loaders of libraries
+    ask for each of its files six times."""
+    from huggingface_hub import HfApi, constants, errors
+    from huggingface_hub.utils import httpx
+
+    if cached_commit(repository, revision):
+        return
+    try:
+        HfApi().model_info(repository, revision=revision, timeout=10)
+    except (errors.HfHubHTTPError, ValueError):
+        pass  # there is an answer, or no such name: the loader says what is wrong
+    except (OSError, httpx.HTTPError) as error:
+        raise UserError(
+            f"'{repository}' is not in {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} does not answer "
+            f"({first_line(error).rstrip('.')}); connect, set HF_ENDPOINT to a mirror, or fetch it "
+            "beforehand (nein fetch)."
+        ) from None
 
 
 def is_served(reference: str) -> bool:

@@ -183,7 +183,7 @@ def resolve_editors(
             choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.judges.REMOVAL))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
-            raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; evaluate one of them.")
+            raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; name one: NAME=EDITOR.")
     return choices
 
 

@@ -7,7 +7,6 @@ known models has the NAME, it stands for that row with other weights: `magicbrus
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from nein.loading.references import cached_commit, expanded, is_local, is_served
 from nein.metrics.judges import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label: free text, as far as a folder can be called so
 
 
 class Offered(str):
@@ -45,23 +44,25 @@ def offered(reference: str) -> Any | None:
 
 
 def named(asked: str) -> tuple[str | None, str]:
-    """("mine", "FOLDER") of "mine=FOLDER"; (None, asked) where no name is given."""
-    name, equals, reference = asked.partition("=")
-    if equals and reference and _NAME.fullmatch(name) and not is_local(asked):
-        return name, reference
-    return None, asked
+    """("mine", "FOLDER") of "mine=FOLDER"; (None, asked) where no name is given. Raises UserError for a name
+    that no folder can have."""
+    name, _, reference = asked.partition("=")
+    if not (name and reference) or is_local(asked) or ":" in name or name.startswith((".", "~", "/")):
+        return None, asked
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"'{name}' of '{asked}' cannot be a label; it begins with a letter or digit, and holds letters, "
+            "digits, blanks and . _ - ( )."
+        )
+    return name, reference
 
 
 def slug(reference: str) -> str:
-    """A folder name for a model: the given or a plain name; else the reference's end and a hash."""
+    """A folder name for a model: the given name, or the last two parts of its path or id: "ft1-model" of
+    "./runs/ft1/model"."""
     given, name = named(reference)
-    if given is not None:
-        return given
-    if _NAME.fullmatch(name) and not is_local(name):
-        return name
-    whole = str(expanded(name).resolve()) if is_local(name) else name
-    tail = re.sub(r"[^A-Za-z0-9._-]+", "-", whole.rstrip("/").rpartition("/")[2]).strip("-.") or "editor"
-    return f"{tail[-100:]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    parts = [part for part in re.split(r"[/\\]", name) if part.strip(".~")]
+    return given or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
 
 
 def resolve(reference: str) -> str:

@@ -41,7 +41,9 @@ def test_an_attribute_of_a_file_is_loaded_and_may_have_a_name_of_the_users(tmp_p
     file = tmp_path / "mine.py"
     file.write_text("def edit(image, instruction):\n    return image\n")
     assert load_attribute(f"{file}:edit")(1, "No cat.") == 1
-    assert editor_choice.choose_editor(f"my-edit={file}:edit", "paper", {}).slug == "my-edit"
+    for label in ("my-edit", "mein größter Editor (2)"):
+        assert editor_choice.choose_editor(f"{label}={file}:edit", "paper", {}).slug == label
+    assert references.slug("./runs/ft1/model") == references.slug("ft1/model") == "ft1-model"
     for name, why in (("edti", "did you mean 'edit'"), ("nothing", "has no 'nothing'")):
         with pytest.raises(UserError, match=why):
             load_attribute(f"{file}:{name}")

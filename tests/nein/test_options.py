@@ -57,7 +57,7 @@ def test_a_row_takes_another_checkpoint(tmp_path):
     [found] = choose(f"instructdiffusion={tmp_path}/mine", *PAPER, "--editor-options.steps", "9")
     assert (found.checkpoint, found.row) == (f"{tmp_path}/mine", "instructdiffusion")
     assert (found.options["guidance"], found.options["steps"]) == ("instructdiffusion", 9)
-    assert found.slug.startswith("instructdiffusion-mine-")
+    assert found.slug == f"instructdiffusion-{tmp_path.name}-mine"
     [hub] = choose("magicbrush=owner/name@rev")
     assert (hub.checkpoint, hub.row) == ("owner/name@rev", "magicbrush-nano")
     with pytest.raises(UserError, match="'identity' has no model"):
@@ -98,13 +98,12 @@ def test_an_editor_of_the_users_has_the_users_name_or_one_of_its_own(tmp_path):
     for place in (folder, tmp_path / "b" / "model"):
         place.mkdir(parents=True)
     one, other = choose(f"{folder},{tmp_path}/b/model")
-    assert one.slug.startswith("model-")
-    assert (one.slug != other.slug, one.checkpoint) == (True, str(folder))
+    assert (one.slug, other.slug, one.checkpoint) == (f"{tmp_path.name}-model", "b-model", str(folder))
     plain, mine, row, both, twin = choose(
         f"{folder},mine={folder},magicbrush={folder},other=magicbrush={folder},another=ip2p"
     )
     assert [choice.slug for choice in (mine, both, twin)] == ["mine", "other", "another"]
-    assert row.slug.startswith("magicbrush-model-")
+    assert row.slug == f"magicbrush-{one.slug}"
     assert (mine.checkpoint, mine.row, mine.identity()) == (plain.checkpoint, plain.row, plain.identity())
     assert both.identity() == row.identity()
     [exchanged] = choose("magicbrush=ip2p")  # an editor is no checkpoint of another
@@ -127,7 +126,7 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
     for plain in ("owner/name", "./a=b/c", "openai:http://a/v1?k=v#m", "=x", "x=", str(tmp_path / "a=b")):
         assert references.named(plain) == (None, plain)
     assert references.slug(f"mine={tmp_path}") == "mine"
-    assert references.slug("owner/name@rev").startswith("name-rev-")
+    assert references.slug("owner/name@rev") == "owner-name-rev"
     assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
     one, other = (identity("removal_vqa", models={"vqa": name}) for name in ("j=a/b", "a/b"))
     assert one == other
@@ -233,6 +232,11 @@ def test_ends_of_a_command_are_no_tracebacks(capsys):
     with pytest.raises(SystemExit) as caught:
         machine.exit_with(lambda: (_ for _ in ()).throw(full))
     assert (caught.value.code, "The disk is full (/a/b.png)" in capsys.readouterr().err) == (2, True)
+    shown = "from nein.engine import machine; machine.exit_with(lambda: print('L1 ↓'))"
+    for given, told in (("PYTHONIOENCODING=latin-1", b"L1 ?"), ("exec >&-;", b"")):
+        line = f'{given} {sys.executable} -c "{shown}"'
+        done = subprocess.run(line, shell=True, capture_output=True, check=False)
+        assert (done.returncode, done.stdout.strip(), done.stderr) == (0, told, b"")
     with pytest.raises(SystemExit) as ended:
         cli.main_eval(["--limit", "3", "--dry-run"])  # the name in the cards
     assert not ended.value.code
