@@ -132,7 +132,7 @@ def negvqa(
             )
         return FunctionChoices(thing, name=name, fingerprint=source_digest(thing)[:20])
 
-    from nein.benchmarks.negvqa.run import NEGVQA
+    from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy
 
     names = _run(NEGVQA, config, objects, make)

@@ -124,7 +124,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
-        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.run:NEGVQA", shared=True,
+        "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
         announces="nein.benchmarks.estimate:lines",
     ),
     "negvqa report": Command(

@@ -18,7 +18,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 
 from nein.benchmarks.negvqa.config import NegvqaConfig
-from nein.benchmarks.negvqa.run import NEGVQA, run_name
+from nein.benchmarks.negvqa.runs import NEGVQA, run_name
 from nein.benchmarks.runner import FIGURES
 from nein.cli import launch
 from nein.config.commands import Command

@@ -117,7 +117,6 @@ calibrate run --instances key.yaml => is not
 calibrate run --instances none.json => There is no file
 check identify => did you mean
 check identity --number 2 => at least 3
-check identity --number 1001 => at most 1000
 check solid --editor-options.color red => expected '#rrggbb'
 check --kind vqa nowhere => no model folder 'nowhere'
 check --kind vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called with kind, device

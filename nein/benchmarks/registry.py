@@ -20,7 +20,7 @@ GROUP = "nein.benchmarks"
 OURS = {
     "nein": "nein.benchmarks.nein.evaluate:NEIN",
     "negbench": "nein.benchmarks.negbench.run:NEGBENCH",
-    "negvqa": "nein.benchmarks.negvqa.run:NEGVQA",
+    "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
 }
 
 

@@ -1,5 +1,9 @@
 """The command `nein calibrate`: what the judges of a run say about images whose truth is known.
 
+sources    the source images of NeIn: the object of every sample is absent, the caption's objects are there
+instances  images with COCO instance annotations: annotated categories are there, others are not
+pasted     source images with an annotated object of another image pasted in; the image itself before that
+
 OUT/calibration/<kind>-<fingerprint>.json    the judge, how it was asked, its error rates
 OUT/calibration/<kind>-<fingerprint>.jsonl   one line per question: truth, answer, verdicts, soft score
 OUT/calibration/answers.sqlite               finished cases
@@ -10,41 +14,245 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import random
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from nein.benchmarks import controls
+from nein.benchmarks import controls as of_controls
+from nein.benchmarks.nein import score
 from nein.benchmarks.nein.runs import RunDir
+from nein.datasets import coco
 from nein.datasets import nein as loading
-from nein.engine import atomic, machine
+from nein.datasets.nein import Dataset
+from nein.engine import atomic, images, machine
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
-from nein.engine.folder import ANSWERS
-from nein.engine.images import ImageError
+from nein.engine.folder import ANSWERS, Row
 from nein.engine.machine import Processes
 from nein.judges.config import SETS, CalibrateConfig, read_config
+from nein.metrics.presence import caption_objects
 from nein.models import judges
 from nein.models.cached import Services
-from nein.models.judges import JudgeOptions
+from nein.models.judges import CAPTION, OBJECT, JudgeOptions, Word
 from nein.reporting import figures as frames
 from nein.reporting import format
 from nein.statistics import calibration
 
-if TYPE_CHECKING:
-    from nein.judges.known import Case
-
 log = logging.getLogger(__name__)
+#: Share of its image that an object must cover to be cut out: visible, yet not everything.
+PASTED_AREA = (0.01, 0.3)
+DONORS_TRIED = 40  # objects looked at for an image before it goes without
+CONTROLLED = 64  # images that every control is about
+
+
+# --- images of known truth -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One image with the words to ask about.
+
+    id       Unique within its set.        cluster  Source image, or source images that share one.
+    picture  Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
+    control  A key of `nein.benchmarks.controls.TITLES`; "": none.
+    """
+
+    set: str
+    id: str
+    cluster: str
+    picture: Callable[[], np.ndarray]
+    words: tuple[Word, ...]
+    control: str = ""
+
+    @property
+    def present(self) -> tuple[Word, ...]:
+        return tuple(word for word in self.words if word.present)
+
+
+def sources(dataset: Dataset) -> list[Case]:
+    """Every source image with the objects of its samples (absent) and the nouns of its captions (present).
+
+    Captions are taken at their word: a noun that is not visible counts against the judge.
+    """
+    absent: dict[str, dict[str, Path]] = {}
+    found: dict[str, dict[str, None]] = {}
+    nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
+    for sample, named in zip(dataset.samples, nouns, strict=True):
+        absent.setdefault(sample.source_id, {})[sample.object] = sample.source_path
+        found.setdefault(sample.source_id, {}).update(dict.fromkeys(named))
+    cases = []
+    for name, gone in absent.items():
+        words = [Word(noun, False, OBJECT) for noun in gone]
+        words += [Word(noun, True, CAPTION) for noun in found[name] if noun not in gone]
+        picture = partial(images.decode, next(iter(gone.values())))
+        cases.append(Case("sources", name, name, picture, tuple(words)))
+    return cases
+
+
+def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
+    """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
+    cases = []
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/instances/{picture.stem}")
+        present = sorted(picture.categories)
+        others = [name for name in sorted(annotations.categories) if name not in picture.categories]
+        absent = rng.sample(others, min(len(others), max(1, len(present))))
+        words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
+        decode = partial(images.decode, picture.path)
+        cases.append(Case("instances", picture.stem, cluster_of(picture.stem), decode, words))
+    return cases
+
+
+def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
+    """Every image once with an object of another one pasted in (present), and once as it is (absent). The
+    object is worth cutting out, and of no category that the image has."""
+    every = [(donor, thing) for donor in annotations.pictures for thing in donor.objects if not thing.crowd]
+    cases = []
+    for picture in annotations.pictures:
+        rng = random.Random(f"{seed}/pasted/{picture.stem}")
+        for index in rng.sample(range(len(every)), min(len(every), DONORS_TRIED)):
+            donor, thing = every[index]
+            if thing.box is None or thing.category in picture.categories or donor.stem == picture.stem:
+                continue
+            width, height = images.probe(donor.path)
+            area = thing.box[2] * thing.box[3] / (width * height)
+            if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
+                continue
+            place = (rng.random(), rng.random())
+            before = partial(images.decode, picture.path)
+            after = partial(paste, before, partial(images.decode, donor.path), thing, place)
+            for sign, image in (("+", after), ("-", before)):
+                name, word = (
+                    f"{picture.stem}{sign}{thing.category}",
+                    Word(thing.category, sign == "+", OBJECT),
+                )
+                cases.append(Case("pasted", name, cluster_of(picture.stem), image, (word,)))
+            break
+    return cases
+
+
+def paste(
+    read: Callable[[], np.ndarray],
+    read_donor: Callable[[], np.ndarray],
+    thing: coco.Instance,
+    place: tuple[float, float],
+) -> np.ndarray:
+    """An image, (H, W, 3) uint8, with the part of the donor inside the thing's box (and inside its polygons)
+    pasted in. The part keeps its size in pixels unless that is more than half of the image. place: of its
+    left and upper end, as shares of the free room."""
+    canvas, donor = Image.fromarray(read()), Image.fromarray(read_donor())
+    x, y, width, height = thing.box or (0, 0, *donor.size)
+    corners = max(0, int(x)), max(0, int(y)), int(np.ceil(x + width)), int(np.ceil(y + height))
+    corners = (*corners[:2], min(donor.width, corners[2]), min(donor.height, corners[3]))
+    part, mask = donor.crop(corners), Image.new("L", donor.size, 0 if thing.polygons else 255)
+    for polygon in thing.polygons:
+        ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
+    factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)
+    size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
+    left, top = (
+        round(share * (whole - own)) for share, whole, own in zip(place, canvas.size, size, strict=True)
+    )
+    canvas.paste(part.resize(size), (left, top), mask.crop(corners).resize(size))
+    return np.array(canvas)
+
+
+def cluster_of(name: str) -> str:
+    """NeIn samples of one source image share its number; other images stand for themselves."""
+    return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
+
+
+def thinned(cases: Sequence[Case], limit: int | None) -> list[Case]:
+    """At most `limit` cases, evenly spread, so that a small part still covers the whole set."""
+    if limit is None or limit >= len(cases):
+        return list(cases)
+    return [cases[index * len(cases) // limit] for index in range(limit)]
+
+
+def controls(cases: Sequence[Case], kind: str) -> list[Case]:
+    """Does a judge look and read? Changed images with the same questions, and changed questions about the
+    same images: of images of the set "instances", of which all is known, or of any with objects."""
+    usable = [case for case in cases if case.present]
+    chosen = thinned([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
+    found = []
+    for index, case in enumerate(chosen):
+        black, mirrored = (partial(_changed, case.picture, change) for change in (np.zeros_like, np.fliplr))
+        gone = tuple(replace(word, present=False) for word in case.present)
+        found.append(replace(case, control="black", picture=black, words=gone))
+        found.append(replace(case, control="mirrored", picture=mirrored))
+        names = {word.word for word in case.present}
+        for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
+            if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
+                theirs = tuple(replace(word, present=False) for word in other.present)
+                found.append(replace(case, control="picture", picture=other.picture, words=gone))
+                found.append(replace(case, control="question", words=theirs))
+                break
+        if kind == "vqa":  # a detector is not asked in a sentence
+            for wording, questions in (("negated", case.present), ("reversed", case.words)):
+                words = tuple(replace(word, wording=wording) for word in questions)
+                found.append(replace(case, control=wording, words=words))
+    return found
+
+
+def _changed(picture: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    return np.ascontiguousarray(change(picture()))
+
+
+# --- asking ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A judge, how it is asked, and where its answers are kept."""
+
+    kind: str
+    judge: Any
+    how: JudgeOptions
+    folder: Path
+    batch_size: int = 16
+
+    def rows(self, cases: Sequence[Case]) -> list[Row]:
+        """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
+        reply. A case that was answered before is not asked again. Raises ImageError."""
+        space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
+        keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
+        with AnswerCache(self.folder / ANSWERS) as cache:
+            found: dict[str, Any] = {key: cache.get(space, key) for key in keys}
+            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
+            with tqdm(total=len(missing), desc=f"ask {self.kind}", unit="image", disable=None) as bar:
+                for start in range(0, len(missing), self.batch_size):
+                    batch = missing[start : start + self.batch_size]
+                    answered = self._ask([case for _, case in batch])
+                    fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
+                    cache.put_all({(space, key): answer for key, answer in fresh.items()})
+                    found |= fresh
+                    bar.update(len(batch))
+        return [row for key in keys for row in found[key]["rows"]]
+
+    def _ask(self, cases: Sequence[Case]) -> list[list[Row]]:
+        pictures = [case.picture() for case in cases]
+        answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
+        rows = []
+        for case, row in zip(cases, answers, strict=True):
+            what = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
+            words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
+            rows.append([{**what, **word, **answer} for word, answer in zip(words, row, strict=True)])
+        return rows
+
+
+# --- the command -----------------------------------------------------------------------------------
 
 
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
-    from nein.benchmarks.nein import score
-
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
     out = options.out or directory.out / "calibration"
     atomic.make_folder(out)
@@ -57,8 +265,7 @@ def run(options: CalibrateConfig) -> None:
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
-        asking = Asking(kind, judge, how, out, options.batch_size)
-        file, rates, flags = calibrate(asking, cases)
+        file, rates, flags = calibrate(Asking(kind, judge, how, out, options.batch_size), cases)
         shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
         figures = {name: frames.figure(share, unit="%") for name, share in shares.items()}
         parts = [f"{name} {format.text(one)} % of {one['n']}" for name, one in figures.items()]
@@ -70,18 +277,16 @@ def run(options: CalibrateConfig) -> None:
 def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
     """The cases of `--sets`, or of all that there are: of NeIn's samples, and of the annotated images beside
     them. Raises UserError where a set needs such and there are none."""
-    from nein.judges import known
-
     origin = run.manifest().get("data", {})
-    wanted, file = options.sets or SETS, options.instances
+    file = options.instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
-    found = {"sources": known.sources(loading.reload(origin, options.data))}
+    found = {"sources": sources(loading.reload(origin, options.data))}
     if file is not None:
-        annotations = known.read_instances(file, options.images or file.parent)
-        found["instances"] = known.instances(annotations, options.seed)
-        found["pasted"] = known.pasted(annotations, options.seed)
+        annotations = coco.read(instances=file, folder=options.images or file.parent)
+        found["instances"] = instances(annotations, options.seed)
+        found["pasted"] = pasted(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
         raise UserError(
             "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
@@ -91,7 +296,8 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
         log.warning(
             "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
         )
-    return [case for name in wanted if name in found for case in known.thinned(found[name], options.limit)]
+    wanted = [name for name in options.sets or SETS if name in found]
+    return [case for name in wanted for case in thinned(found[name], options.limit)]
 
 
 def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
@@ -100,59 +306,14 @@ def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
     return {name: (words[name, True], words[name, False]) for name, _ in words}
 
 
-@dataclasses.dataclass(frozen=True)
-class Asking:
-    """A judge, how it is asked, and where its answers are kept."""
-
-    kind: str
-    judge: Any
-    how: JudgeOptions
-    folder: Path
-    batch_size: int = 16
-
-    def rows(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
-        """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
-        reply. A case that was answered before is not asked again. Raises UserError for an image that cannot
-        be read."""
-        space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
-        keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
-        with AnswerCache(self.folder / ANSWERS) as cache:
-            found = {key: cache.get(space, key) for key in keys}
-            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
-            with tqdm(total=len(missing), desc=f"ask {self.kind}", unit="image", disable=None) as bar:
-                for start in range(0, len(missing), self.batch_size):
-                    batch = missing[start : start + self.batch_size]
-                    answered = self._ask([case for _, case in batch])
-                    fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
-                    cache.put_all({(space, key): answer for key, answer in fresh.items()})
-                    found |= fresh
-                    bar.update(len(batch))
-        return [row for key in keys for row in (found[key] or {})["rows"]]
-
-    def _ask(self, cases: Sequence[Case]) -> list[list[dict[str, Any]]]:
-        try:
-            pictures = [case.picture() for case in cases]
-        except ImageError as error:
-            raise UserError(f"A picture cannot be read: {error}") from None
-        answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
-        rows = []
-        for case, row in zip(cases, answers, strict=True):
-            what = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
-            words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
-            rows.append([{**what, **word, **answer} for word, answer in zip(words, row, strict=True)])
-        return rows
-
-
 def calibrate(asking: Asking, cases: Sequence[Case]) -> tuple[Path, calibration.Rates, list[str]]:
     """Asks a judge about the cases and writes what came of it: the .json file, the error rates, and what the
     controls say."""
-    from nein.judges import known
-
     kind, judge = asking.kind, asking.judge
-    rows, controlled = asking.rows(cases), asking.rows(known.controls(cases, kind))
+    rows, controlled = asking.rows(cases), asking.rows(controls(cases, kind))
     target = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
-    flags = controls.flags(frames.frame(controls.figures(rows, controlled, kind)), [kind])
+    flags = of_controls.flags(frames.frame(of_controls.figures(rows, controlled, kind)), [kind])
     rates = {
         protocol: calibration.rates(
             *([row[name] for row in rows] for name in ("present", f"verdict_{protocol}", "cluster", "score"))

@@ -98,8 +98,6 @@ class CheckConfig(DtypeOptions, OnDevice, Sending):
     def check(self) -> None:
         if self.number < 3:
             raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")
-        if self.number > 1000:
-            raise UserError(f"--number is {self.number}; the checks draw at most 1000 samples.")
 
 
 @dataclass(kw_only=True)
@@ -121,9 +119,8 @@ class StudyConfig(Elsewhere, Seed):
 
     run: Path = argument("RUN", "result folder of nein eval")
     labels: Paths = option([], "files that raters saved: print what they say", "Main")
-    pairs: bool = option(False, "show two edits side by side instead of one", "Main")
     raters: PositiveInt = option(2, "pages to make, one per rater", "Main")
-    items: PositiveInt = option(120, "edits or pairs to label, the same number of every run", "Main")
+    items: PositiveInt = option(120, "edits to label, the same number of every run", "Main")
     shared: NonNegativeInt = option(30, "how many of them every rater labels, for agreement", "Main")
     gold: NonNegativeInt = option(6, "extra items of known truth on every page", "Main")
     out: Path | None = option(None, "folder of the study (default: RUN/study)", "Output")

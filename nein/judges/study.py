@@ -12,18 +12,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.reporting import people, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import nein as loading
-from nein.datasets.nein import Sample
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
 from nein.judges.config import StudyConfig, read_config
@@ -31,7 +29,6 @@ from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels, report
 from nein.reporting import figures as frames
-from nein.reporting.labels import Item, Labelled
 from nein.reporting.page import Page, Section
 
 SIDE, QUALITY = 640, 90  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
@@ -44,27 +41,18 @@ HOW = (
 
 @dataclass
 class Shown:
-    """An item: its sample, (editor, track) of each side, and the right answer where it is known."""
+    """An item: the edit of a sample, or without an editor one of which the right answer, `gold`, is known."""
 
     id: str
-    runs: list[tuple[str, str]]
+    editor: str
+    track: str
     gold: str
-
-    @property
-    def labelled(self) -> Labelled:
-        """For a row of labels."""
-        sides = ("",) if len(self.runs) == 1 else ("left_", "right_")
-        where = {"id": self.id}
-        for side, (editor, track) in zip(sides, self.runs, strict=True):
-            where |= {f"{side}editor": editor, f"{side}track": track}
-        return where
 
 
 @dataclass
 class StudyPlan:
     """`PLAN`. drawn: the options that decided the items; sheets: names of the pages; items: by their name."""
 
-    pairs: bool
     drawn: list[int]
     sheets: list[str]
     items: dict[str, Shown]
@@ -76,43 +64,36 @@ def run(options: StudyConfig) -> str:
     if not loaded:
         raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
     out = options.out or options.run / "study"
-    if options.labels:
-        return _analyse(loaded, out, options.labels)
-    try:
-        return _write(loaded, out, options)
-    except images.ImageError as error:
-        raise UserError(f"A picture cannot be read: {error}") from None
+    return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
 
 
 def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
-    questions = [people.BETTER] if options.pairs else people.QUESTIONS
     dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
-    _, config = read_config(options.run)
+    resolution = read_config(options.run)[1].align_resolution
     truth = {sample.id: sample for sample in dataset.samples if not sample.stays}
-    names = [name for name in truth if any(name in run.edits for run in loaded)]
-    random.Random(f"{options.seed}/gold").shuffle(names)
-    answers = ("left", "right") if options.pairs else ("gone", "there")
-    known = [(name, list[RunDir](), answers[n % 2]) for n, name in enumerate(names[: options.gold])]
-    drawn = [(name, sides, "") for name, sides in _drawn(loaded, [*truth], options)]
-    if not drawn:
+    entries: dict[str, labels.Item] = {}
+    plan = StudyPlan([options.seed, options.items, options.shared, options.gold, options.raters], [], {})
+    for shown, run in (*_drawn(loaded, [*truth], options), *_known(loaded, [*truth], options)):
+        sample, label = truth[shown.id], [run.label] if run else []
+        before = images.decode(sample.sample_path)
+        if run:
+            after = images.decode(run.image_path(run.edits[shown.id]))
+        else:  # the target, without the object, or the unedited image
+            after = images.decode(sample.source_path) if shown.gold == "gone" else before
+            if after.shape != before.shape:  # it is cropped as NeIn's samples were
+                after = stretch(r64(after, resolution), (before.shape[1], before.shape[0]))
+        facts = "/".join(map(str, [options.seed, shown.id, shown.gold, *label]))
+        key = hashlib.sha256(facts.encode()).hexdigest()[:10]
+        plan.items[key] = shown
+        views = [
+            (name, cards.of_picture(view, SIDE, QUALITY))
+            for name, view in (("before", before), ("after", after))
+        ]
+        entries[key] = labels.Item(key, f"To be removed: {sample.object}", views)
+    gold = [key for key, shown in plan.items.items() if shown.gold]
+    edits = [key for key in entries if key not in gold]
+    if not edits:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
-    numbers = [options.seed, options.items, options.shared, options.gold, options.raters]
-    plan = StudyPlan(options.pairs, numbers, [], {})
-    entries: dict[str, Item] = {}
-    for name, sides, right in (*drawn, *known):
-        facts = [options.seed, name, right, *(one.label for one in sides)]
-        key = hashlib.sha256("/".join(map(str, facts)).encode()).hexdigest()[:10]
-        plan.items[key] = Shown(name, [(one.editor, one.track) for one in sides], right)
-        if right:
-            views = _known(truth[name], right, config.align_resolution)
-        else:
-            views = [images.decode(side.image_path(side.edits[name])) for side in sides]
-        views = [images.decode(truth[name].sample_path), *views]
-        titles = ("before", "left", "right") if options.pairs else ("before", "after")
-        pictures = [cards.of_picture(view, SIDE, QUALITY) for view in views]
-        title = f"To be removed: {truth[name].object}"
-        entries[key] = Item(key, title, list(zip(titles, pictures, strict=True)))
-    edits, gold = [*entries][: len(drawn)], [*entries][len(drawn) :]
     atomic.make_folder(out)
     if (out / PLAN).exists():
         old = atomic.read_json(out / PLAN, StudyPlan)
@@ -124,7 +105,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
-        sheet = labels.write_page(page, "Which objects are gone?", HOW, questions, items)
+        sheet = labels.write_page(page, "Which objects are gone?", HOW, people.QUESTIONS, items)
         plan.sheets = [*dict.fromkeys([*plan.sheets, sheet])]
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
@@ -135,60 +116,49 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     )
 
 
-def _known(sample: Sample, answer: str, resolution: int) -> list[np.ndarray]:
-    """What stands beside the sample where `answer` is right: the target, without the object, or the unedited
-    image, or both. A target of another size is cropped as NeIn's samples were, at `resolution`."""
-    wrong, right = images.decode(sample.sample_path), images.decode(sample.source_path)
-    if right.shape != wrong.shape:
-        right = stretch(r64(right, resolution), (wrong.shape[1], wrong.shape[0]))
-    return {"gone": [right], "there": [wrong], "left": [right, wrong], "right": [wrong, right]}[answer]
-
-
 def _drawn(
     loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig
-) -> list[tuple[str, list[RunDir]]]:
-    """(sample, its run or two runs in the order of their sides), at random, as many of every run or pair."""
-    groups = [[run] for run in loaded]
-    if options.pairs:
-        groups = [list(pair) for pair in itertools.combinations(loaded, 2)]
-        if not groups:
-            raise UserError("--pairs needs two runs, and one is there.")
+) -> Iterator[tuple[Shown, RunDir]]:
+    """Edits at random, as many of every run."""
     columns = []
-    for group in groups:
-        rng = random.Random(f"{options.seed}/{' '.join(run.label for run in group)}")
-        common = [name for name in samples if all(_is_asked(run, name) for run in group)]
-        columns.append([(name, rng.sample(group, len(group))) for name in rng.sample(common, len(common))])
+    for run in loaded:
+        names = [name for name in samples if (edit := run.edits.get(name)) and edit.image]
+        names = [name for name in names if not runs.of_edit(run.edits[name], run.track)["stays"]]
+        rng = random.Random(f"{options.seed}/{run.label}")
+        columns.append(
+            [(Shown(name, run.editor, run.track, ""), run) for name in rng.sample(names, len(names))]
+        )
     flat = (cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None)
-    return [*itertools.islice(flat, options.items)]
+    return itertools.islice(flat, options.items)
 
 
-def _is_asked(run: RunDir, sample: str) -> bool:
-    edit = run.edits.get(sample)
-    return bool(edit and edit.image and not runs.of_edit(edit, run.track)["stays"])
+def _known(
+    loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig
+) -> list[tuple[Shown, None]]:
+    """Items of known truth: the object is gone in every other one."""
+    names = [name for name in samples if any(name in run.edits for run in loaded)]
+    random.Random(f"{options.seed}/gold").shuffle(names)
+    return [
+        (Shown(name, "", "", ("gone", "there")[n % 2]), None) for n, name in enumerate(names[: options.gold])
+    ]
 
 
 def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
         raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
-    questions = [people.BETTER] if plan.pairs else people.QUESTIONS
-    rows = labels.read(files, questions, plan.sheets)
+    rows = labels.read(files, people.QUESTIONS, plan.sheets)
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
     gold = {item: shown.gold for item, shown in plan.items.items() if shown.gold}
-    counted = [row for row in rows if row["item"] not in gold]
-    resolved = [row | plan.items[row["item"]].labelled for row in counted]
-    figures = [*labels.raters(rows, questions, gold)]
-    if plan.pairs:
-        figures += people.preferred(loaded, resolved)
-        figures += labels.agreement(resolved, questions, {row["item"]: row["id"] for row in resolved})
-    else:
-        figures += people.labelled(loaded, resolved)
+    counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
+    resolved = [row | {"id": one.id, "editor": one.editor, "track": one.track} for row, one in counted]
+    figures = [*labels.raters(rows, people.QUESTIONS, gold), *people.labelled(loaded, resolved)]
     frame = frames.frame(figures, benchmark="nein")
-    tables = [people.PREFERRED, labels.AGREEMENT] if plan.pairs else sections.PEOPLE
-    page = Page("What people say", sections=[Section("people", "People", [*tables, labels.RATERS])])
+    tables = [*sections.PEOPLE, labels.RATERS]
+    page = Page("What people say", sections=[Section("people", "People", tables)])
     report.write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return report.headline(frame, [labels.RATERS, *tables], last=[last])
+    return report.headline(frame, [labels.RATERS, *sections.PEOPLE], last=[last])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from nein.benchmarks.negvqa.scores import AnswersDir
+from nein.benchmarks.negvqa.data import AnswersDir
 from nein.benchmarks.negvqa.scores import read as score_of
 from nein.benchmarks.negvqa.stages import Asking
 from nein.datasets import negvqa as data
@@ -82,13 +82,13 @@ def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_pa
         out = tmp_path / whose
         if whose == "published":
             published = dict(Counter(row["category"] for row in records()))
-            same = "nein.benchmarks.negvqa.paper_numbers.is_negvqa"
+            same = "nein.benchmarks.negvqa.report.is_negvqa"
             monkeypatch.setattr(same, lambda data, known=published: data["subsets"] == known)
         assert run("--data", questions, "--out", out, "--device", "cpu", "--formats", "csv,md", *more) == 0
         with (out / "figures.csv").open(newline="") as file:
             table = [row for row in csv.DictReader(file) if row["task"] == "table1"]
         assert len({(row["model"], row["variant"]) for row in table}) == count
-        assert ("Differences from Table 1" in (out / "table.md").read_text()) == (whose == "published")
+        assert ("measured here" in (out / "table.md").read_text()) == (whose == "published")
 
 
 def test_a_missing_and_a_broken_picture_are_unscored_and_counted(vlms, questions, tmp_path):

@@ -4,7 +4,7 @@ import csv
 import json
 from string import ascii_lowercase
 
-from nein.benchmarks.negvqa.scores import AnswersDir
+from nein.benchmarks.negvqa.data import AnswersDir
 from nein.benchmarks.runner import selected
 from nein.engine import images
 from nein.reporting import figures as frames

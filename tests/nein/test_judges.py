@@ -14,12 +14,13 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
 from nein.benchmarks.nein.reporting import calibrations, people
 from nein.benchmarks.report import run as report
+from nein.datasets import coco
 from nein.datasets import nein as loading
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
-from nein.judges import known
+from nein.judges import calibrate as known
 from nein.judges.calibrate import Asking, counts
 from nein.models import judges
 from nein.nano import data as nano_data
@@ -38,7 +39,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def annotations(world):
-    return known.read_instances(world / "instances.json", world)
+    return coco.read(instances=world / "instances.json", folder=world)
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +94,12 @@ def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
         changed = (with_object.picture() != without.picture()).any(-1).mean()
         assert 0.005 < changed <= 0.31
     canvas, donor = np.zeros((20, 30, 3), np.uint8), np.full((40, 40, 3), 200, np.uint8)
-    pasted = known.paste(canvas, donor, (4, 4, 10, 8), [], (0.0, 1.0))
+    thing = coco.Instance("cup", (4, 4, 10, 8))
+    pasted = known.paste(lambda: canvas, lambda: donor, thing, (0.0, 1.0))
     assert (pasted[12:, :10] == 200).all()
     assert pasted.sum() == 200 * 3 * 80
-    triangle = known.paste(canvas, donor, (0, 0, 10, 10), [[0, 0, 10, 0, 0, 10]], (0.0, 0.0))
+    thing = coco.Instance("cup", (0, 0, 10, 10), polygons=[[0, 0, 10, 0, 0, 10]])
+    triangle = known.paste(lambda: canvas, lambda: donor, thing, (0.0, 0.0))
     assert 0 < (triangle == 200).all(-1).sum() < 80
 
 
@@ -105,7 +108,7 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     for note in content["annotations"]:
         note["iscrowd"] = 1
     (tmp_path / "instances.json").write_text(json.dumps(content))
-    after = known.read_instances(tmp_path / "instances.json", world)
+    after = coco.read(instances=tmp_path / "instances.json", folder=world)
     assert [p.categories for p in after.pictures] == [p.categories for p in annotations.pictures]
     assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
     assert known.pasted(annotations, seed=0)

@@ -70,7 +70,7 @@ def test_pages_say_nothing_of_the_editor_and_share_a_part(out, tmp_path, capsys)
         for word in ("ip2p", "magicbrush", "negative", "NeIn_", "http:", "https:"):
             assert word not in page.read_text()
     drawn = [item for item in plan["items"].values() if not item["gold"]]
-    assert sorted(item["runs"][0][0] for item in drawn) == ["ip2p"] * 12 + ["magicbrush"] * 12
+    assert sorted(item["editor"] for item in drawn) == ["ip2p"] * 12 + ["magicbrush"] * 12
     assert all(index(item) != 3 for item in drawn)  # there is no picture of this one
     gold = [item["gold"] for item in plan["items"].values() if item["gold"]]
     assert sorted(gold) == ["gone", "gone", "there", "there"]
@@ -116,32 +116,6 @@ def test_labels_find_the_judge_out_correct_removal_and_reach_the_report(out, tmp
     report(ReportConfig.parse([*map(str, words)]))
     again = frames.pick(frames.read(page.with_suffix(".csv")), **of_ip2p)
     assert [again[k] for k in ("value", "low", "high")] == [found[k] for k in ("value", "low", "high")]
-
-
-def test_of_two_edits_the_preferred_one_and_the_judge_that_agrees(out, tmp_path):
-    study = tmp_path / "study"
-    commands.exit_code("study", out, "--out", study, "--pairs", "--items", "30", "--raters", "1")
-    plan = json.loads((study / "study.json").read_text())
-    sides = [item["runs"][0][0] for item in plan["items"].values() if not item["gold"]]
-    assert 5 < sides.count("ip2p") < 25  # sides are drawn
-
-    def answer(item):
-        if item["gold"]:
-            return {"better": item["gold"]}
-        best = "left" if item["runs"][0][0] == "magicbrush" else "right"
-        return {"better": "tie" if index(item) % 4 == 0 else best}
-
-    file = label(study, 1, "Ada", answer)
-    assert commands.exit_code("study", out, "--out", study, "--labels", file) == 0
-    figures = frames.read(study / "figures.csv")
-    shown = [index(item) for item in plan["items"].values() if not item["gold"]]
-    ties = sum(number % 4 == 0 for number in shown) / 30
-    assert frames.pick(figures, statistic="tie")["value"] == pytest.approx(ties)
-    preferred = frames.pick(figures, statistic="first")
-    assert (preferred["first"], preferred["second"]) == ("ip2p/negative", "magicbrush/negative")
-    assert preferred["value"] == pytest.approx(ties / 2)
-    judge = frames.pick(figures, statistic="removal_vqa")  # of odd cats it finds magicbrush's gone alone
-    assert (judge["value"], judge["n"]) == (1, sum(number % 10 == 5 for number in shown))
 
 
 def test_labels_of_another_study_or_run_are_refused_and_nothing_is_lost(out, tmp_path, capsys):

@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from nein import editors, metrics
-from nein.benchmarks.negvqa.stages import Answer, matched
+from nein.benchmarks.negvqa.data import Answer
+from nein.benchmarks.negvqa.stages import matched
 from nein.editors.basic import Identity
 from nein.generate.negvqa import Choice, by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt

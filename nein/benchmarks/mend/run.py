@@ -71,7 +71,7 @@ def able(config: MendConfig) -> list[str]:
         return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
-    from nein.benchmarks.negvqa.run import answerer
+    from nein.benchmarks.negvqa.runs import answerer
 
     by_probability = "logprob" in answerer(name, command(config, [])).scorings
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]

@@ -1,37 +1,40 @@
-"""What a report of finished runs says besides its tables and plots."""
+"""What a report of finished runs says besides its tables and plots, and what stands beside Table 1."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from nein.benchmarks.negvqa import paper_numbers, scores, sections
+from nein.benchmarks.negvqa import data, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.stages import ANSWERS, Answer
-from nein.benchmarks.runner import Finished, selected
-from nein.datasets.negvqa import AVERAGE, VARIANTS, Item
+from nein.benchmarks.negvqa.data import ANSWERS, Answer, is_negvqa, printed_as
+from nein.benchmarks.negvqa.estimates import OUTCOMES
+from nein.benchmarks.runner import Finished, Printed, selected
+from nein.datasets import negvqa as questions
+from nein.datasets.negvqa import AVERAGE, HUB, VARIANTS, Item
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
 from nein.reporting.format import widest
-from nein.reporting.page import Page, Part
+from nein.reporting.page import Page
 
 SIDE = 256
-OUTCOMES: dict[tuple[float | None, ...], str] = {
-    values: sections.OUTCOME_TITLES[name] for name, values in scores.OUTCOMES.items()
+_OUTCOMES: dict[tuple[float | None, ...], str] = {
+    values: sections.OUTCOME_TITLES[name] for name, values in OUTCOMES.items()
 }
 MARKS = {1.0: "right", 0.0: "wrong", None: "none"}
 MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VARIANTS)
 COLUMNS = ("question", "answer", "read as", "log p")
 
 
-def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
-    """What a report says besides tables and plots. Raises UserError when runs asked different questions."""
+def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
+    """Raises UserError when runs asked different questions."""
     first, *others = finished
     for other in others:
         if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
@@ -39,41 +42,20 @@ def describe(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
                 f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
             )
     finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
-    manifests = {run.name: run.manifest for run in finished}
     comparable = {
         run.name: (run.figures, run.manifest["reference"])
         for run in finished
-        if paper_numbers.is_negvqa(run.manifest["data"])
+        if is_negvqa(run.manifest["data"])
     }
-    figures = [paper_numbers.beside(own, name, reference) for name, (own, reference) in comparable.items()]
-    if comparable:
-        figures.append(paper_numbers.by_size())
-    figures.append(paper_numbers.table_1(comparable))
-    figures.append(paper_numbers.over_models({run.name: run.figures for run in finished}))
-    as_published = {manifest["protocol"] for manifest in manifests.values()} == {"paper"}
-    return Page(
-        "NegVQA",
-        _subtitle(manifests),
-        _notes(manifests),
-        [finding] if finding else [],
-        [_browser(finished, options)] if options.shown else [],
-        figures=figures,
-        sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
-        headline=[*([sections.accuracy("paper", "clustered")] if as_published else []), sections.OVER_ALL],
-    )
-
-
-def _browser(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Part:
-    """The answers, question by question."""
-    figures = frames.concat(run.figures for run in finished)
-    chief = frames.select(figures, headline="yes").drop_duplicates("model")
+    figures = [part for name, given in comparable.items() for part in _own_by_size(name, *given)]
+    figures += [by_size()] if comparable else []
+    figures += [table_1(comparable), over_models({run.name: run.figures for run in finished})]
+    as_published = {run.manifest["protocol"] for run in finished} == {"paper"}
+    chief = frames.select(frames.concat(run.figures for run in finished), headline="yes")
+    chief = chief.drop_duplicates("model")
     headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
-    answers = {
-        run.name: (functools.partial(selected, run.folder, ANSWERS), run.manifest["scoring"])
-        for run in finished
-    }
     samples = cards.Samples(
-        [cards.Member(model) for model in answers],
+        [cards.Member(run.name) for run in finished],
         MEASURES,
         chosen=VARIANTS[1],
         rivals=(*VARIANTS, "Negation decides"),
@@ -81,13 +63,22 @@ def _browser(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig)
         heads=VARIANTS,
         columns=COLUMNS,
     )
-    read = functools.partial(questions, answers, _items(finished[0], options), options.shown, headlines)
-    return cards.browser(samples, read, title="Answers")
+    read = functools.partial(asked, finished, _items(first, options), options.shown, headlines)
+    return Page(
+        "NegVQA",
+        _subtitle(finished),
+        _notes(finished),
+        [finding] if finding else [],
+        [cards.browser(samples, read, title="Answers")] if options.shown else [],
+        figures=figures,
+        sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
+        headline=[*([sections.accuracy("paper", "clustered")] if as_published else []), sections.OVER_ALL],
+    )
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """As of `Benchmark.gaps`: over all categories, by the scoring that counts for a model."""
-    rows: list[Mapping[str, Any]] = []
+    rows: list[Row] = []
     where = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
     for run in finished:
         by = {row["metric"]: row for row in frames.records(run.figures, **where)}
@@ -97,48 +88,47 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     return frames.frame(rows)
 
 
-def _subtitle(manifests: dict[str, dict[str, Any]]) -> str:
+def _subtitle(finished: Sequence[Finished]) -> str:
     """Data, number of questions and date of all runs: they have the first two in common, but for a limit."""
-    data = next(iter(manifests.values()))["data"]
-    source = data.get("file", "drawn questions of the miniature world")
-    if "name" in data:
-        source = f"hub:{data['name']}{'@' + data['revision'] if data.get('revision') else ''}"
-    counts = sorted({manifest["limit"] or data["questions"] for manifest in manifests.values()})
-    days = sorted({call["started"][:10] for m in manifests.values() for call in m["invocations"][-1:]})
+    manifests = [run.manifest for run in finished]
+    origin = manifests[0]["data"]
+    source = origin.get("file", "drawn questions of the miniature world")
+    if "name" in origin:
+        source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
+    counts = sorted({manifest["limit"] or origin["questions"] for manifest in manifests})
+    days = sorted({call["started"][:10] for m in manifests for call in m["invocations"][-1:]})
     number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
-    whole = "" if counts == [data["questions"]] else f" of {data['questions']:,}"
+    whole = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
     date = f" Date: {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
     return f"Data: {source}. n = {number}{whole} questions, each as it is and negated.{date}"
 
 
-def _notes(manifests: dict[str, dict[str, Any]]) -> list[str]:
-    presets = {manifest["preset"] for manifest in manifests.values()}
+def _notes(finished: Sequence[Finished]) -> list[str]:
+    manifests = [run.manifest for run in finished]
+    presets = {manifest["preset"] for manifest in manifests}
     nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
-    prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests.values()}))
-    matchers = ", ".join(sorted({manifest["matcher"] for manifest in manifests.values()}))
+    prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests}))
+    matchers = ", ".join(sorted({manifest["matcher"] for manifest in manifests}))
     notes = [
         f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
         f"Letters under protocol 'paper': VLMEvalKit's rule, matcher {matchers}."
     ]
-    if not all(paper_numbers.is_negvqa(manifest["data"]) for manifest in manifests.values()):
+    if not all(is_negvqa(manifest["data"]) for manifest in manifests):
         notes.append("These are not NegVQA's own questions, so nothing here is comparable with its Table 1.")
-    for name, manifest in manifests.items():
-        if manifest["identity"].get("asking") == "options":
+    for run in finished:
+        if run.manifest["identity"].get("asking") == "options":
             notes.append(
-                f"{name}: asked about one option at a time in its yes/no question about a caption; "
+                f"{run.name}: asked about one option at a time in its yes/no question about a caption; "
                 "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
             )
-        printed = paper_numbers.printed_as(manifest["reference"])
-        for (model, variant, category), why in paper_numbers.MISPRINTS.items():
-            if printed == model:
-                notes.append(f"{name}: the printed figure for {category}, {variant}, is odd: {why}.")
     return notes
+
+
+# --- single questions ------------------------------------------------------------------------------
 
 
 def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item]:
     """The questions that runs were asked, where they can be found."""
-    from nein.datasets import negvqa as questions
-
     origin = run.manifest["data"]
     if "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
@@ -156,39 +146,31 @@ def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item
     return found.items
 
 
-def questions(
-    answers: Mapping[str, tuple[Callable[[], Iterable[Answer]], Sequence[str]]],
-    items: Sequence[Item],
-    limit: int,
-    headlines: Mapping[str, str],
+def asked(
+    finished: Sequence[Finished], items: Sequence[Item], limit: int, headlines: Mapping[str, str]
 ) -> Iterator[cards.Card]:
-    """The first model's questions in data order, `limit` random ones if there are more. Raises UserError for
-    one without its other half.
-
-    answers    Model -> (reads the rows of its answers, how they are scored).
-    items      The questions with their images, where they can be found.
-    headlines  Model -> the scoring that makes an answer right or wrong, where it has that.
-    """
-    first, (read, _) = next(iter(answers.items()))
+    """The first model's questions in data order, `limit` random ones if there are more. items: with their
+    images, where they can be found. headlines: model -> the scoring that makes an answer right or wrong."""
     rows: dict[str, dict[str, Answer]] = {}
-    for row in read():
+    for row in selected(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row
-    if half := next((name for name, both in rows.items() if [*both] != [*VARIANTS]), None):
-        raise UserError(f"The answers of '{first}' lack a half of question '{half}'; give its command again.")
-    rows = {name: rows[name] for name in cards.drawn([*rows], limit)}
+    whole = [name for name, both in rows.items() if [*both] == [*VARIANTS]]
+    rows = {name: rows[name] for name in cards.drawn(whole, limit)}
     replies: dict[tuple[str, str, str], Reply] = {}
-    for model, (read, scorings) in answers.items():
-        order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(model), scoring))
-        for row in read():
+    for run in finished:
+        order = sorted(
+            run.manifest["scoring"], key=lambda scoring: (scoring != headlines.get(run.name), scoring)
+        )
+        for row in selected(run.folder, ANSWERS):
             if row.id in rows:
-                replies[model, row.id, row.variant] = _reply(row, order)
+                replies[run.name, row.id, row.variant] = _reply(row, order)
     pictures = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
     for name, both in rows.items():
-        said = [[replies.get((model, name, variant), Reply()) for variant in VARIANTS] for model in answers]
+        said = [[replies.get((run.name, name, variant), Reply()) for variant in VARIANTS] for run in finished]
         values = [[half.value for half in pair] for pair in said]
         one = both[VARIANTS[0]]
         options = (f"{letter}: {text}" for letter, text in zip(LETTERS, one.options, strict=False))
-        outcomes = {OUTCOMES.get(tuple(pair), "unscored") for pair in values}
+        outcomes = {_OUTCOMES.get(tuple(pair), "unscored") for pair in values}
         yield cards.Card(
             name,
             one.question,
@@ -219,3 +201,89 @@ def _reply(row: Answer, scorings: Sequence[str]) -> Reply:
     text, value = row.error or row.text or "", verdicts[0]["value"]
     logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row.logprobs or ())
     return Reply(value, Cell(text, read, MARKS[value]), (row.question, text, read, logs))
+
+
+# --- what is printed -------------------------------------------------------------------------------
+
+
+def gaps() -> Iterator[Row]:
+    """The averages of Table 1 as a leaderboard has them."""
+    for model, part in frames.select(data.cells(), category=AVERAGE).groupby("model", sort=False):
+        shares = dict(zip(part["variant"], part["value"], strict=True))
+        ends = {"affirmed": shares["original"], "negated": shares["negated"]}
+        yield {"model": model, "data": HUB, "measure": "accuracy (generated)", **ends}
+
+
+def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+    """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
+    folder is known by the name that it was given: the end of its hub id."""
+    wanted = {"model": printed_as(run["reference"]) or printed_as(run["name"])} if run else {}
+    facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
+    for cell in frames.records(data.cells(), **wanted):
+        of = {**facts, "variant": cell["variant"], "category": cell["category"]}
+        yield Printed(cell["model"], of, cell["value"], "%", cell["n"])
+
+
+def _as_printed(figures: pd.DataFrame, name: str, **where: str) -> pd.DataFrame:
+    """A model's accuracies as Table 1 has them (`source` "here"), of what it wrote where it was asked to."""
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
+    shares = shares[shares["value"].notna()]
+    return shares[shares["scoring"] == shares["scoring"].min()].assign(model=name, source="here")
+
+
+def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
+    """Table 1 (task "table1", `source` "printed"), and below each of its models those measured here ("here",
+    protocol "paper"); others stand at the end. runs: name -> (figures, reference)."""
+    here = [(printed_as(reference), _as_printed(own, name)) for name, (own, reference) in runs.items()]
+    parts = []
+    for model, part in data.cells().groupby("model", sort=False):
+        parts += [part.assign(source="printed"), *(own for printed, own in here if printed == model)]
+    return frames.concat([*parts, *(own for printed, own in here if printed is None)], task="table1")
+
+
+def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The best model of either kind of questions, and the mean drop over models (task "overall"): of Table 1
+    ("printed") and, where there are several, of the figures of runs ("here"), protocol "paper"."""
+    rows: list[Row] = []
+    here = frames.concat(_as_printed(figures, name) for name, figures in runs.items())
+    for source, part in (("printed", data.cells()), ("here", here)):
+        if not len(part := frames.select(part, category=AVERAGE)):
+            continue
+        wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
+        if len(wide) > 1:
+            what: Row = {"task": "overall", "source": source, "n": len(wide)}
+            drop = float((wide["original"] - wide["negated"]).mean())
+            rows.append(frames.number(drop, unit="points", metric="mean drop", **what))
+            for variant, column in wide.items():
+                best = frames.number(column.max(), unit="%", metric="best", variant=variant, **what)
+                rows.append({**best, "model": column.idxmax()})
+    return frames.frame(rows)
+
+
+def by_size() -> pd.DataFrame:
+    """The printed figures of the models that the paper draws, by family and size (task "scaling"), and those
+    of the notebook by subset (task "subset scaling")."""
+    parts = []
+    for task, table in (("scaling", data.cells()), ("subset scaling", data.subset_cells())):
+        table = table.assign(source="printed", low=None, high=None)
+        for model, part in table.groupby("model", sort=False):
+            if model in data.HUB_IDS and model != "Molmo-7B-D":  # as in the paper's plots
+                parts.append(_sized(part, task, str(model)))
+    return frames.concat(parts)
+
+
+def _own_by_size(model: str, figures: pd.DataFrame, reference: str) -> list[pd.DataFrame]:
+    """The same of a model measured here."""
+    name = printed_as(reference) or reference
+    subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
+    subsets = subsets[subsets["value"].notna()].assign(model=model, source="here")
+    whole = _as_printed(figures, model, headline="yes")
+    return [_sized(whole, "scaling", name), _sized(subsets, "subset scaling", name)]
+
+
+def _sized(figures: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
+    """The figures of a model with its family and size; none where its name does not say them."""
+    if (size := data.family(name)) is None:
+        return figures.head(0)
+    line = {"line": f"{size[0]}, " + figures["variant"]} if task == "subset scaling" else {}
+    return figures.assign(task=task, family=size[0], size=f"{size[1]:g}", **line)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from nein.benchmarks.baselines import TEXT_ONLY, grey
+from nein.benchmarks.negvqa.data import ANSWERS, MATCHES, Answer, Match
 from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine import images
 from nein.engine.folder import Blocks, Folder, sample_seed
@@ -26,42 +27,10 @@ from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import llm
 
-ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
 NO_IMAGE = "no picture: "
 ATTEMPTS = 3  # of the matcher
 READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was asked and answered: a line of answers/ or blind/."""
-
-    id: str
-    variant: str
-    subset: str
-    category: str
-    source: str  # names the image: intervals cluster by it
-    question: str
-    options: tuple[str, ...]
-    answer: str  # the right letter
-    text: str | None = None  # what was written; None: not asked to write
-    logprobs: tuple[float | None, ...] | None = None  # of the letters
-    each: tuple[str, ...] | None = None  # what a judge said to each option
-    error: str = ""  # why there is no answer
-    baseline: str = ""  # of blind/: see `nein.benchmarks.baselines`
-
-
-@dataclass(frozen=True)
-class Match:
-    """What the matcher made of an answer: a line of matches/."""
-
-    id: str
-    variant: str
-    said: str | None = None
-    letter: str | None = None
-    reason: str = ""  # how the letter was found, or why there is none
-    error: str = ""  # why the matcher gave no reply: it is asked again
 
 
 @dataclass(frozen=True)
@@ -169,15 +138,14 @@ def _image(item: Item) -> np.ndarray | str:
         return f"{NO_IMAGE}{str(error).rpartition(': ')[2]}"
 
 
+@dataclass(kw_only=True)
 class FileAnswers(Stage):
     """The answers of a file (`--answers-from`): id -> variant -> text."""
 
+    blocks: Blocks
+    items: Sequence[Item]
+    answers: Mapping[str, Mapping[str, str]]
     name, outputs, invalidates = ANSWERS, (ANSWERS,), (MATCHES,)
-
-    def __init__(
-        self, blocks: Blocks, items: Sequence[Item], answers: Mapping[str, Mapping[str, str]]
-    ) -> None:
-        self.blocks, self.items, self.answers = blocks, items, answers
 
     def read(self, number: int) -> list[Item]:
         return [self.items[index] for index in self.blocks.members(number)]
@@ -202,13 +170,14 @@ class LetterReply(llm.Plain):
         return cls(text=text)
 
 
+@dataclass(kw_only=True)
 class Matching(Stage):
     """A row for every answer without a letter. The model is a `nein.models.llm.Client`."""
 
+    folder: Folder
+    blocks: Blocks
+    model: Model
     name, outputs = MATCHES, (MATCHES,)
-
-    def __init__(self, folder: Folder, blocks: Blocks, model: Model) -> None:
-        self.folder, self.blocks, self.model = folder, blocks, model
 
     def read(self, number: int) -> list[Answer]:
         return self.folder.read(ANSWERS, number)

@@ -17,7 +17,6 @@ from nein.engine.errors import UserError
 from nein.reporting import labels
 from nein.reporting.figures import Figure, figure
 from nein.reporting.labels import UNSURE, Labelled, Question
-from nein.reporting.tables import Column, Row, Table, count
 from nein.statistics import bounded_mean, calibration
 
 _GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
@@ -31,23 +30,6 @@ QUESTIONS = (
 #: What counts as removed: an object of which a part is left is not. None: no label.
 REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
 REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
-_SIDES = {"left": 1.0, "right": 0.0, "tie": 0.5, "both bad": 0.5}
-BETTER = Question(
-    "better", "Which edit is better: is it gone, is the rest kept?", {name: name for name in _SIDES}
-)
-PREFERRED = Table(
-    "preferred",
-    "Which edit people prefer",
-    (Row("first", "A"), Row("second", "B")),
-    (
-        Column("A is better %", {"statistic": "first"}),
-        Column("labels", {"statistic": "first"}, count()),
-        *(Column(f"{name} %", {"statistic": name}) for name in ("tie", "both bad")),
-        *(Column(f"{by} chooses as people %", {"statistic": name}) for name, by in REMOVALS.items()),
-    ),
-    note="Ties and two bad edits count as half. A judge chooses where it finds the object gone in one of the "
-    "two.",
-)
 KEY = ("editor", "track", "id")
 
 
@@ -130,31 +112,3 @@ def against(
                 )
                 for statistic in ("sensitivity", "specificity"):
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)
-
-
-def preferred(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
-    """Which of two runs people prefer, and how often a judge of Removal chooses as they do (task
-    "preferred")."""
-    by_run = {(run.editor, run.track): run for run in loaded}
-    verdicts = {(run.label, metric): run.values(metric) for run in loaded for metric in REMOVALS}
-    hits: list[tuple[Any, ...]] = []
-    for row in (row for row in rows if row["better"]):
-        name, value = row["id"], _SIDES[row["better"]]
-        sides = [by_run.get((row[f"{side}_editor"], row[f"{side}_track"])) for side in ("left", "right")]
-        sources = {run.label: run.sources[name] for run in sides if run is not None and name in run.edits}
-        if len(sources) < 2:
-            raise UserError(f"The labels are of sample '{name}' of runs that are not here.")
-        first, second = sorted(sources)
-        if first != next(iter(sources)):
-            value = 1 - value
-        outcome = {"first": value, **{other: float(row["better"] == other) for other in ("tie", "both bad")}}
-        for metric in REMOVALS:
-            a, b = (verdicts[label, metric].get(name) for label in (first, second))
-            if value != 0.5 and a is not None and b is not None and a != b:
-                outcome[metric] = float((a > b) == (value > 0.5))
-        hits += [(first, second, statistic, hit, sources[first]) for statistic, hit in outcome.items()]
-    table = pd.DataFrame(hits, columns=["first", "second", "statistic", "value", "source"])
-    for (first, second, statistic), part in table.groupby(["first", "second", "statistic"], sort=False):
-        estimate = bounded_mean(part["value"], part["source"].tolist())
-        what = {"first": first, "second": second, "statistic": statistic}
-        yield figure(estimate, unit="%", task="preferred", metric="better", **what)

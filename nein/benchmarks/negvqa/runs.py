@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,19 +13,10 @@ import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, spread
-from nein.benchmarks.negvqa import paper_numbers, report, scores, sections
+from nein.benchmarks.negvqa import estimates, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.scores import AnswersDir
-from nein.benchmarks.negvqa.stages import (
-    ANSWERS,
-    BLIND,
-    MATCHES,
-    Answerer,
-    Asking,
-    FileAnswers,
-    Matching,
-    Questioning,
-)
+from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
+from nein.benchmarks.negvqa.stages import Answerer, Asking, FileAnswers, Matching, Questioning
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets import negvqa as questions
 from nein.datasets.negvqa import VARIANTS, Questions
@@ -55,36 +46,26 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     given, reference = references.named(model)
     if given is not None:
         return given
+    if model in config.answers_from:
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", expanded(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
-def file_name(given: str) -> str:
-    own, file = references.named(given)
-    return own or re.sub(r"[^A-Za-z0-9._-]+", "-", expanded(file).stem).lstrip("-.") or "answers"
-
-
 def answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Raises UserError or MetricError for a model that cannot be asked."""
     where = source = config.judge if reference == JUDGE else reference
-    model: Any = references.offered(reference)
-    possible: Sequence[str] = SCORINGS
-    if model is None:
+    if (model := references.offered(reference)) is not None:
+        possible: Sequence[str] = model.scorings
+    else:
         where = references.resolve(source)
         models.check_reference(where)
         check_options(where, config.model_options)
         possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
-    else:
-        possible = model.scorings
-    scorings, words = sorted(set(config.scoring) & {*possible}), " or ".join(possible)
-    if not scorings and model is not None:
-        raise UserError(f"'{reference}' can be read by {words} only; add it to scoring.")
-    if not scorings:
-        raise UserError(
-            f"A judge asked for letters gives no probabilities; add {words} to --scoring, or "
-            "--judge-asking options."
-        )
+    if not (scorings := sorted(set(config.scoring) & {*possible})):
+        words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
+        raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
     toolkit = choices.prompt_format(source)
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
     form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
@@ -130,14 +111,27 @@ class _Maker:
     data: Questions
     device: str
 
-    def of_model(self, name: str, asked: Answerer, load: Callable[[], Any], remedy: str) -> Run:
-        """remedy: the arm of `--mend`; "" for the model as it is."""
-        config, items, prompt = self.config, self.data.items, asked.format.prompt
+    def of_model(self, name: str, reference: str) -> Iterator[Run]:
+        """The model as it is, then with each remedy of `--mend`."""
+        asked = answerer(reference, self.config)
+        load = shared(functools.partial(load_model, asked, self.config, self.device))
+        yield self._of_arm(name, asked, load, "")
+        for remedy in self.config.mend:
+            if remedy == "consistent" and "logprob" not in asked.scorings:
+                raise UserError(
+                    f"'{reference}' gives no probabilities of letters, by which --mend {remedy} chooses; "
+                    "leave it out."
+                )
+            mended = functools.partial(load_mended, load, remedy, asked.format.prompt)
+            yield self._of_arm(f"{name}+{remedy}", asked, mended, remedy)
+
+    def _of_arm(self, name: str, asked: Answerer, load: Callable[[], Any], remedy: str) -> Run:
+        config, items = self.config, self.data.items
         hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
         identity: dict[str, Any] = {
             "model": references.identity(asked.source),
             "role": JUDGE if asked.reference == JUDGE else "model",
-            "prompt": prompt,
+            "prompt": asked.format.prompt,
             "scoring": asked.scorings,
             "max_new_tokens": asked.format.max_new_tokens,
             **references.contents({"model": asked.source}),
@@ -148,10 +142,9 @@ class _Maker:
             identity["options"] = config.model_options
         if asked.reference == JUDGE:
             identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
-        called = asked.reference
         if remedy:
-            name, called, identity["mend"] = f"{name}+{remedy}", f"{called}+{remedy}", remedy
-            load = functools.partial(load_mended, load, remedy, prompt)
+            identity["mend"] = remedy
+        called = f"{asked.reference}+{remedy}" if remedy else asked.reference
         model = Model.one(called, load, references.place(asked.source))
         ask = functools.partial(Questioning, model=model, items=items, asked=asked, hides=hides)
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
@@ -172,11 +165,13 @@ class _Maker:
         blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)
         identity: dict[str, Any] = {"model": f"answers {json_digest(answers)}", "role": "answers"}
         identity |= {"prompt": "not asked here", "scoring": ["generated"]}
-        return self._run(name, path.name, identity, [FileAnswers(blocks, items, answers)])
+        return self._run(
+            name, path.name, identity, [FileAnswers(blocks=blocks, items=items, answers=answers)]
+        )
 
     def _run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
         config, data, outputs = self.config, self.data, {}
-        folder = AnswersDir(config.out_dir / name)
+        folder, blocks = AnswersDir(config.out_dir / name), stages[0].blocks
         texts = identity.get("asking") != "options"  # a judge's answers about one option are none to match
         if config.matching and texts and "generated" in identity["scoring"]:
             model = Model(
@@ -186,7 +181,7 @@ class _Maker:
                 references.place(config.matching),
                 lambda client: usage_of({"matcher": client}),
             )
-            stages.append(Matching(folder, stages[0].blocks, model))
+            stages.append(Matching(folder=folder, blocks=blocks, model=model))
             matcher = references.identity(config.matching)
             outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
         about: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
@@ -197,7 +192,7 @@ class _Maker:
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
             "data": {**data.origin, **about},
-            "limit": len(stages[0].blocks.wanted),
+            "limit": len(blocks.wanted),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
         return Run(folder, name, identity, stages, facts, outputs)
@@ -209,8 +204,8 @@ class NegVqa(Benchmark):
     name, title = "negvqa", "NegVQA"
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
-    page, gaps = staticmethod(report.describe), staticmethod(report.negation_gaps)
-    printed, published = staticmethod(paper_numbers.gaps), staticmethod(paper_numbers.published)
+    page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
+    printed, published = staticmethod(report.gaps), staticmethod(report.published)
     exported: ClassVar = {
         "task": ("accuracy", "blind"),
         "interval": ("clustered", ""),
@@ -236,34 +231,22 @@ class NegVqa(Benchmark):
             llm.check(config.matching)
         names: dict[str, str] = {}
         for given in (*config.model, *config.answers_from):
-            name = file_name(given) if given in config.answers_from else run_name(given, config)
-            if (twin := names.setdefault(name, given)) != given:
-                reference = references.named(given)[1]
+            if (twin := names.setdefault(name := run_name(given, config), given)) != given:
                 raise UserError(
-                    f"'{twin}' and '{given}' have one name; give one of them another: NAME={reference}."
+                    f"'{twin}' and '{given}' have one name, '{name}'; give one another: NAME=REFERENCE."
                 )
-        maker, found = _Maker(config, data, device), []
+        maker, found = _Maker(config, data, device), list[Run]()
         for name, given in names.items():
             reference = references.named(given)[1]
-            if given in config.answers_from:
-                found.append(maker.of_file(name, reference))
-                continue
-            asked = answerer(reference, config)
-            load = shared(functools.partial(load_model, asked, config, device))
-            for remedy in ("", *config.mend):
-                if remedy == "consistent" and "logprob" not in asked.scorings:
-                    raise UserError(
-                        f"'{given}' gives no probabilities of letters, by which --mend {remedy} chooses; "
-                        "leave it out."
-                    )
-                found.append(maker.of_model(name, asked, load, remedy))
+            of_file = given in config.answers_from
+            found += [maker.of_file(name, reference)] if of_file else maker.of_model(name, reference)
         return found
 
     def scores(self, run: Run) -> ScoreTable:
         return scores.of_folder(run.folder)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return scores.figures(table, folder.manifest()["identity"].get("asking"))
+        return estimates.of_table(table, folder.manifest()["identity"].get("asking"))
 
     def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores under `--protocol`, by the scoring named first."""

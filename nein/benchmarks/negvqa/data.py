@@ -1,0 +1,146 @@
+"""The folder of a run of NegVQA and its rows (docs/reference/files.md), and the figures that are printed.
+
+`paper_numbers.csv` is Table 1 as printed, in per cent: 20 models, original and negated questions, four
+categories and the average. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946).
+
+`notebook_numbers.csv` has the right answers of these models, and of two Chameleons, in 14 of 20 subsets,
+which Figure 5 draws without numbers. Source: the output of plot_results.ipynb, github.com/yuhui-zh15/NegVQA
+(0e4218b), whose accuracies are these counts over `SUBSETS`, to all six digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from nein.datasets.negvqa import AVERAGE, HUB, category_of
+from nein.engine.folder import Folder
+from nein.reporting import figures as frames
+
+ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was asked and answered: a line of answers/ or blind/."""
+
+    id: str
+    variant: str
+    subset: str
+    category: str
+    source: str  # names the image: intervals cluster by it
+    question: str
+    options: tuple[str, ...]
+    answer: str  # the right letter
+    text: str | None = None  # what was written; None: not asked to write
+    logprobs: tuple[float | None, ...] | None = None  # of the letters
+    each: tuple[str, ...] | None = None  # what a judge said to each option
+    error: str = ""  # why there is no answer
+    baseline: str = ""  # of blind/: see `nein.benchmarks.baselines`
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the matcher made of an answer: a line of matches/."""
+
+    id: str
+    variant: str
+    said: str | None = None
+    letter: str | None = None
+    reason: str = ""  # how the letter was found, or why there is none
+    error: str = ""  # why the matcher gave no reply: it is asked again
+
+
+class AnswersDir(Folder):
+    """The folder OUT/<model>."""
+
+    benchmark, content_name = "negvqa", ANSWERS
+    row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
+    facts: ClassVar = {
+        **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
+        "identity": {"prompt": str, "asking?": (str, None)},
+        "scoring": [str],
+        "limit": int,
+        "data": {"sha256": str, "questions": int, "columns?": ({}, None), "revision?": (str, None)},
+    }
+
+
+#: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose
+#: output is published with it.
+SUBSETS = {
+    "ScienceQA": 490, "RealWorldQA": 477, "AI2D": 471, "A-OKVQA": 465, "TableVQABench": 455, "VQAv2": 449,
+    "GQA": 448, "InfoVQA": 445, "SEEDBench": 440, "TextVQA": 439, "OKVQA": 439, "ChartQA": 392, "MMStar": 381,
+    "DocVQA": 350, "VizWiz": 312, "MathVision": 252, "MMMU": 240, "OCRVQA": 190, "MMVet": 161,
+    "MathVista": 83,
+}  # fmt: skip
+#: Table 1's name -> how a reference of ours ends, in lower case.
+HUB_IDS = {
+    "InstructBLIP-7B": "instructblip-vicuna-7b",
+    "InstructBLIP-13B": "instructblip-vicuna-13b",
+    "DeepSeek-VL-1.3B": "deepseek-vl-1.3b-chat",
+    "DeepSeek-VL-7B": "deepseek-vl-7b-chat",
+    "LLaVA-1.5-7B": "llava-1.5-7b-hf",
+    "LLaVA-1.5-13B": "llava-1.5-13b-hf",
+    "Qwen2-VL-2B": "qwen2-vl-2b-instruct",
+    "Qwen2-VL-7B": "qwen2-vl-7b-instruct",
+    "Qwen2-VL-72B": "qwen2-vl-72b-instruct",
+    "Molmo-1B": "molmoe-1b-0924",
+    "Molmo-7B-O": "molmo-7b-o-0924",
+    "Molmo-7B-D": "molmo-7b-d-0924",
+    "Molmo-72B": "molmo-72b-0924",
+    "VILA1.5-8B": "llama-3-vila1.5-8b",
+}
+#: These have the same name in Table 1.
+HUB_IDS |= {f"Cambrian-{n}B": f"cambrian-{n}b" for n in (8, 13, 34)}
+HUB_IDS |= {f"VILA1.5-{n}B": f"vila1.5-{n}b" for n in (3, 13, 40)}
+
+
+@cache
+def cells() -> pd.DataFrame:
+    """All 200 figures of Table 1 in its order: shares, not per cent."""
+    names = {"questions": "variant", "accuracy": "value", "low95": "low", "high95": "high"}
+    table = pd.read_csv(Path(__file__).with_name("paper_numbers.csv")).rename(columns=names)
+    shares = {name: table[name] / 100 for name in ("value", "low", "high")}
+    sizes: dict[str, int] = Counter()
+    for subset, count in SUBSETS.items():
+        sizes[category_of(subset)] += count
+        sizes[AVERAGE] += count
+    return frames.label(table, **shares, n=table["category"].map(sizes), metric="accuracy", unit="%")
+
+
+@cache
+def subset_cells() -> pd.DataFrame:
+    """The figures of the notebook by subset."""
+    table = pd.read_csv(Path(__file__).with_name("notebook_numbers.csv"))
+    table = table.rename(columns={"questions": "variant"}).set_index(["model", "variant"])
+    right = table.rename_axis(columns="subset").stack().reset_index(name="value")
+    n = right["subset"].map(SUBSETS)
+    return frames.label(right, value=right["value"] / n, n=n, metric="accuracy", unit="%")
+
+
+def printed_as(reference: str) -> str | None:
+    """Table 1's name of a model that we call `reference` (hub id, folder, openai:URL#MODEL); None for one
+    that is not in the table."""
+    tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
+    return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
+
+
+def family(name: str) -> tuple[str, float] | None:
+    """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
+    ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
+    tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
+    sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
+    return (sized[1], float(sized[2])) if sized else None
+
+
+def is_negvqa(data: Mapping[str, Any]) -> bool:
+    """Whether a run's data, as its manifest has them, are the published ones, of which alone Table 1 speaks:
+    those on the hub, or any others with the same number of questions in every subset."""
+    return data.get("name") == HUB or Counter(data.get("subsets")) == Counter(SUBSETS)
