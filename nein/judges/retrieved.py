@@ -17,9 +17,8 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.engine.machine import Processes
-from nein.judges.calibrate import Asking
+from nein.judges.calibrate import Asking, Case
 from nein.judges.config import RetrievedConfig, read_config
-from nein.judges.known import Case
 from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames
