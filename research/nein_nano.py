@@ -13,6 +13,7 @@ of pictures whose truth is known: the sample as it is, from which nothing was ta
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,22 +24,20 @@ from pydantic import PositiveInt
 
 from nein.benchmarks.nein import figures as run_figures
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import EditRow, RunDir
+from nein.benchmarks.nein.evaluate import NEIN
+from nein.benchmarks.nein.runs import RunDir
 from nein.cli import launch
 from nein.config.commands import Command
 from nein.config.options import Names, Options, option
 from nein.datasets import nein as loading
-from nein.datasets.nein import Dataset, Sample
-from nein.editors.base import Editor
-from nein.engine import images
+from nein.datasets.nein import Sample
+from nein.engine import atomic, images
 from nein.engine.machine import exit_with
 from nein.engine.run import Executor
-from nein.models import editor_choice
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.train.editor_finetuning.options import NANO_RECIPES, TuneConfig
-from nein.train.editor_finetuning.validate import assess, subset, swapped
 from research import generalise
 from research.generalise import BEFORE, Model, check_seeds, command_line
 
@@ -104,40 +103,36 @@ def models(given: GeneraliseConfig) -> list[Model]:
 
 def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> list[pd.DataFrame]:
     """The figures of all editors in a world, and those of the pictures whose truth is known."""
-    references = ",".join(["identity", *(model.reference for model in asked)])
-    config = EvalConfig.parse(["--editor", references, "--device", "cpu"])
-    dataset = subset(loading.load(world), given.samples)
-    choices = editor_choice.resolve_editors(config.editor, "nano", {})
     out = given.out / "evaluation" / world.partition(":")[2]
-    executor = Executor("cpu")
-
-    def figures(model: Model, editor: Editor, data: Dataset, slug: str) -> pd.DataFrame:
-        run = RunDir(out / slug / "negative")
-        assess(editor, run, data, JUDGED, config, executor)
-        return generalise.labelled(figures_of(run, dataset), model, world)
-
-    loaded = [
-        choice.load(device="cpu", dtype=config.dtype, batch_size=config.batch_size) for choice in choices
+    samples = loading.load(world).samples[: given.samples]
+    targets = atomic.make_folder(out / "pictures" / "target")
+    for sample in samples:
+        shutil.copyfile(sample.source_path, targets / f"{sample.id}.png")
+    made = {"sample": Model(UNEDITED, None, "identity"), **{model.name: model for model in asked}}
+    editors = [f"{name}={model.reference}" for name, model in made.items()]
+    for what in ({"editor": editors}, {"edited": str(targets)}):
+        settings = EvalConfig.of(
+            data=world, limit=given.samples, metrics=list(JUDGED), device="cpu",
+            out=str(out), **what,
+        )  # fmt: skip
+        NEIN(settings, Executor("cpu"))
+    made["target"] = Model(TARGET, None, "")
+    return [
+        generalise.labelled(figures_of(RunDir(out / name / "negative"), samples), model, world)
+        for name, model in made.items()
     ]
-    parts = [
-        figures(Model(UNEDITED, None, ""), loaded[0], dataset, "sample"),
-        figures(Model(TARGET, None, ""), loaded[0], swapped(dataset), "target"),
-    ]
-    for model, choice, editor in zip(asked, choices[1:], loaded[1:], strict=True):
-        parts.append(figures(model, editor, dataset, choice.slug))
-    return parts
 
 
-def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
+def figures_of(run: RunDir, samples: Sequence[Sample]) -> pd.DataFrame:
     """The judges' figures of a run, and the share of edits nearer to the target than to the sample."""
-    clusters = {sample.id: sample.source_id for sample in dataset.samples}
+    clusters = {sample.id: sample.source_id for sample in samples}
     columns: dict[str, dict[str, float | None]] = {metric: {} for metric in JUDGED}
     for row in run.score_rows():
         if row.metric in columns:
             columns[row.metric][row.id] = row.value
     columns[NEARER] = {
         sample.id: nearer(images.decode(run.image_path(edit)), sample) if edit.image else None
-        for edit, sample in _edits(run, dataset)
+        for edit, sample in zip(run.edits.values(), samples, strict=True)
     }
     rows = []
     for metric, values in columns.items():
@@ -147,11 +142,6 @@ def figures_of(run: RunDir, dataset: Dataset) -> pd.DataFrame:
         unscored = sum(value is None for value in values.values())
         rows.append(frames.figure(estimate, unit="%", unscored=unscored, metric=metric))
     return frames.frame(rows)
-
-
-def _edits(run: RunDir, dataset: Dataset) -> list[tuple[EditRow, Sample]]:
-    by_id = {sample.id: sample for sample in dataset.samples}
-    return [(edit, by_id[edit.id]) for edit in run.edits.values()]
 
 
 def nearer(edited: np.ndarray, sample: Sample) -> float:

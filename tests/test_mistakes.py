@@ -217,8 +217,7 @@ finetune_ip2p --steps=3 --flip=2 => --flip is 2.0; it must be between 0 and 1
 finetune_ip2p --steps=3 --ema=1 => --ema is 1.0; it must be below 1
 finetune_ip2p --steps=3 --batch-size=6 --micro-batch=4 => 6 is not a multiple of --micro-batch 4
 finetune_ip2p --steps=3 --hold-out-templates=13 => has '13'; templates are numbered 0 to 12
-finetune_ip2p --steps=3 --validation-metrics=clipi => did you mean 'clip_i'?
-finetune_ip2p --steps=3 --push=me => --push is 'me'; it must be a hub id OWNER/NAME
+finetune_ip2p --steps=3 --validate-every=1 --validation-metrics=dinno => did you mean 'dino'?
 finetune_ip2p --recipe=nein-ip2p => The recipe 'nein-ip2p' needs NeIn's data: --data FOLDER
 finetune_clip --out o --alpha 0,2 => --alpha has '2'
 finetune_clip --out o --alpha 0.5,0.50 => twice

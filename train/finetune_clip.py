@@ -1,7 +1,7 @@
 """Fine-tune a CLIP on negated captions and multiple-choice questions, as NegBench does.
 
     python train/finetune_clip.py --out runs/clip                        # nano: minutes on two CPU cores
-    python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep --evaluate nano
+    python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep
     accelerate launch train/finetune_clip.py --preset paper --captions negcap.csv --questions negmcq.csv
 
 L = alpha L_CLIP + (1 - alpha) L_MCQ, one batch of each per step. OUT/model is a model folder.
@@ -42,36 +42,7 @@ def run(config: ContrastConfig) -> list[Path]:
             variant = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
             models.append(train(variant, session))
             session.forget()
-        is_main = session.processes.is_main
-    if config.evaluate and is_main:
-        print(evaluate(config, models), end="", flush=True)
     return models
-
-
-def evaluate(
-    config: ContrastConfig, folders: Sequence[Path], *, scenes: int | None = None
-) -> str | int | None:
-    """Runs nein negbench eval on the base and every model, by alpha, in OUT/evaluation; its tables as text.
-
-    folders  Of the models, in the order of `config.alphas`.
-    """
-    from nein.benchmarks.negbench.config import EvalConfig
-    from nein.benchmarks.negbench.run import NEGBENCH
-    from nein.engine.run import Executor
-
-    by_alpha = sorted(zip(config.alphas, folders, strict=True))
-    settings = EvalConfig(
-        preset="paper" if config.preset == "paper" else "nano",
-        model=[f"base={config.base}", *(f"alpha-{spelled(alpha)}={folder}" for alpha, folder in by_alpha)],
-        data=config.evaluate or "nano",
-        image_root=[config.image_root] if config.image_root else [],
-        scenes=scenes,
-        out=str(config.out_dir / "evaluation"),
-        overwrite=config.overwrite,
-        device="cpu" if config.device == "cpu" else "auto",
-        batch_size=64,
-    )
-    return NEGBENCH(settings, Executor(settings.device))
 
 
 def train(config: ContrastConfig, session: Session) -> Path:
@@ -133,7 +104,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     )
     rate = towers.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
-    state = State(names, parameters, optimizer, rate, scaler=accelerator.scaler)
+    state = State(names, parameters, optimizer, rate)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> tuple[Any, ...]:

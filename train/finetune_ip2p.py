@@ -73,9 +73,8 @@ def train(config: TuneConfig, session: Session) -> None:
     validation = Validation(config, world, device, base)
 
     # ---------------------------------------------------------------------------------------------- features
-    half = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[config.precision]
-    encoder: Encoder | None
-    encoder = Encoder(base.pipeline, device, half)
+    half = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    encoder: Encoder | None = Encoder(base.pipeline, device, half)
     shape = encoder.latent_shape(config.resolution)  # (C, h, w)
     scaling = encoder.scaling_factor
     features = None
@@ -98,12 +97,19 @@ def train(config: TuneConfig, session: Session) -> None:
         unet.enable_gradient_checkpointing()
     unet.to(device).train()
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
-    optimizer = model.make_optimizer(config, parameters, device)
+    optimizer = torch.optim.AdamW(
+        parameters,
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=device.type in ("cuda", "cpu"),
+    )
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     # Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original code.
     average = EMAModel(parameters, decay=config.ema, foreach=True) if config.ema else None
     network, optimizer = accelerator.prepare(unet, optimizer)
-    state = State(names, parameters, optimizer, schedule, average, scaler=accelerator.scaler)
+    state = State(names, parameters, optimizer, schedule, average)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> list[Any]:
@@ -147,8 +153,6 @@ def train(config: TuneConfig, session: Session) -> None:
         learned = accelerator.unwrap_model(network)
         folder = model.export(config, base.pipeline, learned, average, record.facts())
         record.complete()
-        if config.push:
-            model.push(folder, config.push)
         record.say(f"Result: {folder}")
     world.barrier()
 

@@ -77,10 +77,9 @@ def run(
             rate = state.schedule.get_last_lr()[0]
             state.optimizer.step()
             state.optimizer.zero_grad(set_to_none=True)
-            if not accelerator.optimizer_step_was_skipped:
-                state.schedule.step()
-                if after is not None:
-                    after(number)
+            state.schedule.step()
+            if after is not None:
+                after(number)
             tally = torch.stack([loss, norm.to(loss), loss.new_tensor(float(bool(arrivals)))])
             pending.append((number, accelerator.reduce(tally, "mean")))
             done = number + 1
@@ -134,7 +133,6 @@ class State:
     schedule: Any
     average: Any = None  # has `shadow_params` and `optimization_step`, as diffusers' EMAModel
     modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without learning
-    scaler: Any = None  # of fp16
 
 
 class Checkpoints:
@@ -183,7 +181,6 @@ class Checkpoints:
         _save(tensors, folder / "modules.safetensors")
         tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
         _save(tensors, folder / "optimizer.safetensors")
-        facts["scaler"] = state.scaler.state_dict() if state.scaler is not None else None
         facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
         atomic.write_json(folder / "state.json", facts)
 
@@ -219,8 +216,6 @@ class Checkpoints:
         groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in groups]
         _plain(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
         state.schedule.load_state_dict(facts["schedule"])
-        if state.scaler is not None and facts["scaler"] is not None:
-            state.scaler.load_state_dict(facts["scaler"])
         return facts["step"]
 
 

@@ -36,7 +36,7 @@ class RunOptions(TrackerOptions):
     batch_size: PositiveInt
     clip: NonNegativeFloat
 
-    precision: Literal["fp32", "bf16", "fp16"] = option(
+    precision: Literal["fp32", "bf16"] = option(
         "fp32", "autocast; the weights that learn stay in float32", "Machine"
     )
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")

@@ -33,9 +33,7 @@ from nein.train.options import RunOptions
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
 #: Of PyTorch, on any machine there is.
 MOST_THREADS = 4096
-CALMER = (
-    "Try a lower learning rate, a longer warm-up, --clip 1, or --precision bf16 or fp32, in another folder."
-)
+CALMER = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
 
 
 class RunFolder(Folder):
@@ -131,8 +129,7 @@ class Record:
         """Takes a step's (loss, gradient norm, stop wanted), averaged over processes; whether to stop. Raises
         UserError when the loss is not finite."""
         loss, norm, stop = tally.tolist()
-        # Under fp16 a gradient may overflow now and then: that step is skipped and the loss scale lowered.
-        if not math.isfinite(loss) or (not math.isfinite(norm) and self.config.precision != "fp16"):
+        if not (math.isfinite(loss) and math.isfinite(norm)):
             what = "loss" if not math.isfinite(loss) else "gradient"
             last = f"the last good checkpoint is '{checkpoint}'" if checkpoint else "there is no checkpoint"
             raise UserError(
@@ -203,8 +200,6 @@ class Session(contextlib.ExitStack):
             torch.set_num_threads(config.threads)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         tracking.check(config.trackers)
-        if config.precision == "fp16" and (config.device == "cpu" or not torch.cuda.is_available()):
-            raise UserError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU.")
         self.accelerator: Any = Accelerator(
             mixed_precision="no" if config.precision == "fp32" else config.precision,
             cpu=config.device == "cpu",

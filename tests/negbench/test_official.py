@@ -118,7 +118,7 @@ def test_what_is_written_is_read_back(tmp_path):
         (BINARY + "0,\udcff\udcfe,b,c\n", "not UTF-8"),
         ("", "has none"),
         (MCQ.replace("hybrid", "mixed"), "unknown template 'mixed'"),
-        (BINARY + '0,a,b,"c\n', "not valid CSV: unexpected end of data, after byte"),
+        (BINARY + '0,a,b,"c\n', "not valid CSV: unexpected end of data, after line"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, said):

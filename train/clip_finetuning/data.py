@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from PIL import Image
 
-from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem
+from nein.datasets.negbench import official
+from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_items
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
@@ -27,7 +27,6 @@ from nein.engine.machine import Processes
 from nein.loading.digests import json_digest
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
-from nein.train.clip_finetuning import table
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.features import FeatureFiles, Passes, share, stamp
 
@@ -62,27 +61,22 @@ def load(config: ContrastConfig) -> Corpus:
     captions: Sequence[RetrievalItem]
     questions: Sequence[Question]
     scenes, seed, words = config.nano_scenes, config.seed, config.wordings
+    left_out = 0
     if is_nano(config.captions):
         where = world(config.captions)
         captions = drawn.negcap("train", scenes, seed, where, words, config.original_captions)[: config.limit]
     else:
-        captions = table.Captions(
-            Path(config.captions),
-            config.limit,
-            image=config.image_column,
-            captions=config.caption_column,
-            delimiter={"comma": ",", "tab": "\t"}[config.separator],
-        )
+        captions, left_out = read_captions(config)
     if is_nano(config.questions):
         where = world(config.questions)
         questions = drawn.negmcq("train", scenes, seed, where, words, config.caption_questions)
         questions = questions[: config.limit]
     else:
-        questions = listed = table.Questions(Path(config.questions), config.limit)
-        if len(listed.options) > 1:
+        questions = official.read_questions(Path(config.questions))[: config.limit]
+        if len(counts := {len(question.options) for question in questions}) > 1:
             raise UserError(
-                f"'{config.questions}' has questions with {' and '.join(map(str, sorted(listed.options)))} "
-                "options; a batch needs the same number throughout."
+                f"'{config.questions}' has questions with {' and '.join(map(str, sorted(counts)))} options; "
+                "a batch needs the same number throughout."
             )
     for name, count, needed in (
         ("pictures with captions", len(captions), config.batch_size),
@@ -100,26 +94,46 @@ def load(config: ContrastConfig) -> Corpus:
     ]
     media = {place: Drawn(drawn.picture) if place == "nano" else Files(root, Path(place)) for place in places}
     of_captions, of_questions = (media[place] for place in places)
-    sizes = [
-        atomic.sizes(where.files(record.image for record in records[:: -(-len(records) // SIZED)]))
-        for records, where in ((captions, of_captions), (questions, of_questions))
-    ]
+    digest, sizes = hashlib.sha256(), []
+    for records, where in ((captions, of_captions), (questions, of_questions)):
+        for record in records:
+            digest.update(repr(record).encode("utf-8", "surrogatepass"))
+        spread = records[:: -(-len(records) // SIZED)]
+        sizes.append(atomic.sizes(where.files(record.image for record in spread)))
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,
         "rows_of_captions": len(captions),
-        "rows_without_caption": getattr(captions, "left_out", 0),
+        "rows_without_caption": left_out,
         "number_of_questions": len(questions),
-        "records_sha256": json_digest({"records": [_digest(captions), _digest(questions)]}),
+        "records_sha256": digest.hexdigest(),
         "images": json_digest({"sizes": sizes})[:12],
     }
     return Corpus(captions, questions, of_captions, of_questions, facts)
 
 
-def _digest(records: Sequence[Any]) -> str:
-    if isinstance(records, table.Table):
-        return records.sha256
-    return hashlib.sha256("".join(map(repr, records)).encode()).hexdigest()
+def read_captions(config: ContrastConfig) -> tuple[list[RetrievalItem], int]:
+    """Pictures with a caption or a list of them per row, up to `--limit`; and how many rows hold none, which
+    are left out: `*_neg_captions.csv` lost some. Raises UserError, naming file and line."""
+    path, items, left_out = Path(config.captions), list[RetrievalItem](), 0
+    for row in official.Records(path, (config.image_column,), None):
+        where = f"{path}, line {row.line}"
+        column = official.caption_column(list(row.cells), path, config.caption_column)
+        image = official.cell(row.cells, config.image_column, path, row.line)
+        texts = official.caption_texts(row.cells[column], column, f"{where}, {column}")
+        if not texts:
+            left_out += 1
+            continue
+        item = RetrievalItem(id=row.cells.get("id") or f"line {row.line}", image=image, captions=texts)
+        check_items([item], where)
+        items.append(item)
+        if len(items) == config.limit:
+            break
+    if not items:
+        raise UserError(f"'{path}' has {left_out} rows and a caption in none of them.")
+    if left_out:
+        log.warning("%d rows of '%s' hold no caption and are left out", left_out, path)
+    return items, left_out
 
 
 @dataclass(frozen=True)
@@ -134,36 +148,27 @@ class Members:
 
 
 class Features:
-    """One (D,) float32 row per distinct picture of a corpus, addressed by the model and the picture. Memory
-    holds 8 bytes of each row of both files and 8 of each picture."""
+    """One (D,) float32 row per distinct picture of a corpus, addressed by the model and the picture."""
 
     def __init__(self, corpus: Corpus, dual: Any, folder: Path | None) -> None:
-        self._dual, self._parts, self._starts = dual, corpus.parts, [0, len(corpus.captions)]
+        self._dual = dual
         one_media = corpus.caption_media is corpus.question_media
-
-        def key(text: str) -> int:  # of 10^8 texts two agree with a chance of 1 in 3,700
-            return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-
-        keys = (
-            key(record.image if one_media else f"{part}: {record.image}")
-            for part, (records, _) in enumerate(self._parts)
-            for record in records
-        )
-        count = sum(len(records) for records, _ in self._parts)
-        # Row of both files, one behind the other -> number of its picture, in the order of appearance.
-        self._number = pd.factorize(np.fromiter(keys, np.uint64, count))[0]
-        self._row = np.unique(self._number, return_index=True)[1]  # number -> the first row that has it
-        root, count = folder or atomic.cache_root() / "clip-features", len(self._row)
-        self._files = FeatureFiles(root / dual.fingerprint, "pictures", count, self._key, self._read, BLOCK)
-
-    def _find(self, index: int) -> tuple[str, Media]:
-        row = int(self._row[index])
-        part = int(row >= self._starts[1])
-        records, media = self._parts[part]
-        return records[row - self._starts[part]].image, media
+        numbers: dict[tuple[int, str], int] = {}  # by file, where equal names are of different pictures
+        self._pictures: list[tuple[str, Media]] = []
+        self._numbers: list[list[int]] = []  # of each file: row -> number of its picture
+        for part, (records, media) in enumerate(corpus.parts):
+            rows = []
+            for record in records:
+                number = numbers.setdefault((0 if one_media else part, record.image), len(numbers))
+                if number == len(self._pictures):
+                    self._pictures.append((record.image, media))
+                rows.append(number)
+            self._numbers.append(rows)
+        folder = (folder or atomic.cache_root() / "clip-features") / dual.fingerprint
+        self._files = FeatureFiles(folder, "pictures", len(numbers), self._key, self._read, BLOCK)
 
     def _key(self, index: int) -> str:
-        reference, media = self._find(index)
+        reference, media = self._pictures[index]
         if not isinstance(media, Files):
             return f"{world_version()}/{reference}"
         try:
@@ -173,11 +178,10 @@ class Features:
         return f"{file.resolve()} {stamp(file)}"
 
     def _read(self, index: int) -> np.ndarray:
-        reference, media = self._find(index)
+        reference, media = self._pictures[index]
         return media.frames(reference)[0]
 
     def make(self, processes: Processes, ahead: int = 1) -> None:
-
         def encode(pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
             return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}
 
@@ -190,7 +194,7 @@ class Features:
 
     def number(self, part: int, row: int) -> int:
         """The picture of a row of the captions (part 0) or the questions (1); ImageError if unreadable."""
-        number = int(self._number[self._starts[part] + row])
+        number = self._numbers[part][row]
         if number in self._files.unreadable:
             raise ImageError(self._files.unreadable[number])
         return number

@@ -57,7 +57,6 @@ class ContrastConfig(Learning):
         "caption or title",
         "Data",
     )
-    separator: Literal["comma", "tab"] = option("comma", "captions file: what separates the cells", "Data")
     questions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
     )
@@ -89,10 +88,6 @@ class ContrastConfig(Learning):
     weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
     clip: NonNegativeFloat = 0.0
     out: str = "runs/finetune-clip"
-
-    evaluate: str | None = setting(
-        None, "evaluate base and results: nano, or a folder of NegBench CSV files", "Logging"
-    )
 
     def check(self) -> None:
         if self.protocol == "paper" and self.schedule == "linear":

@@ -109,20 +109,6 @@ def trainable(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
 
 
-def make_optimizer(config: TuneConfig, parameters: list[torch.nn.Parameter], device: torch.device) -> Any:
-    options: dict[str, Any] = {"lr": config.learning_rate, "betas": (config.beta1, config.beta2)}
-    options |= {"eps": config.epsilon, "weight_decay": config.weight_decay}
-    if config.optimizer == "adamw8bit":
-        try:
-            from bitsandbytes.optim import AdamW8bit
-        except ImportError:
-            raise UserError(
-                "--optimizer adamw8bit needs the package 'bitsandbytes': pip install 'nein[quantized]'."
-            ) from None
-        return AdamW8bit(parameters, **options)
-    return torch.optim.AdamW(parameters, fused=device.type in ("cuda", "cpu"), **options)
-
-
 def averaged_copy(unet: Any, average: Any) -> Any:
     """A copy of the (unwrapped) UNet with the averaged weights, LoRA merged in; training is not touched."""
     with torch.no_grad():
@@ -235,24 +221,4 @@ def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
         words.append("\n".join(["Validation on a fixed subset:", "", *lines]))
     head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
     head += ["tags: [nein, instruct-pix2pix, negation]"]
-    title = f"{config.push or 'An editor'} fine-tuned on NeIn"
-    return card(facts, head, title, words, TuneConfig().identity(), ALWAYS)
-
-
-def push(folder: Path, name: str) -> None:
-    """Uploads the folder to the hub as OWNER/NAME. Raises UserError; the folder stays."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
-
-    try:
-        api = HfApi()
-        api.create_repo(name, exist_ok=True)
-        api.upload_folder(
-            repo_id=name, folder_path=str(folder), commit_message="Upload the fine-tuned editor"
-        )
-    except (HfHubHTTPError, LocalTokenNotFoundError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"The upload to '{name}' failed ({reason}); log in with `hf auth login` and run the same "
-            f"command again; training is done and '{folder}' is kept."
-        ) from None
+    return card(facts, head, "An editor fine-tuned on NeIn", words, TuneConfig().identity(), ALWAYS)

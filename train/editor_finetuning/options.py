@@ -8,14 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import DrawnCount, Names
-from nein.engine.errors import UserError, unknown
+from nein.engine.errors import UserError
 from nein.loading.references import Need, expanded
 from nein.train.options import Learning, option, setting
+
+if TYPE_CHECKING:
+    from nein.benchmarks.nein.config import EvalConfig
 
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
@@ -87,7 +90,6 @@ class TuneConfig(Learning):
 
     batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
     micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
-    optimizer: Literal["adamw", "adamw8bit"] = option("adamw", "adamw8bit needs bitsandbytes", "Optimisation")
     dropout: NonNegativeFloat = option(
         0.05, "probability of dropping text, image, and both (each)", "Optimisation"
     )
@@ -109,7 +111,6 @@ class TuneConfig(Learning):
     trackers: Names = setting(["tensorboard"], "tensorboard, wandb, trackio, ... or none", "Logging")
 
     out: str = "runs/finetune"
-    push: str | None = setting(None, "hub id OWNER/NAME to upload the result to", "Files")
 
     def check(self) -> None:
         for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
@@ -131,31 +132,30 @@ class TuneConfig(Learning):
         for word in self.hold_out_templates:
             if not re.fullmatch(r"[0-9]|1[0-2]", word):
                 raise UserError(f"--hold-out-templates has '{word}'; templates are numbered 0 to 12.")
-        from nein import metrics
+        if self.validate_every:
+            self.validation()
 
-        for name in self.validation_metrics:
-            if name not in metrics.METRICS or metrics.METRICS[name].kind == "corpus":
-                allowed = [key for key, info in metrics.METRICS.items() if info.kind != "corpus"]
-                raise unknown("validation metric", name, allowed)
-        if self.push is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+", self.push):
-            raise UserError(f"--push is '{self.push}'; it must be a hub id OWNER/NAME.")
+    def validation(self, **more: Any) -> EvalConfig:
+        """The options of `nein eval` that validate. Raises UserError."""
+        from nein.benchmarks.nein.config import EvalConfig
+
+        return EvalConfig.of(
+            preset=self.validation_preset,
+            data=self.validation_data,
+            split=self.validation_split,
+            limit=self.validation_samples,
+            metrics=self.validation_metrics,
+            out=str(self.out_dir / "validation"),
+            **more,
+        )
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
         file = expanded(self.base).is_file()
         base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
-        if not self.validate_every:
-            return [*base, *needs.of_data(self.data)]
-        from nein.benchmarks.nein.config import EvalConfig
-
-        judged = EvalConfig.of(
-            preset=self.validation_preset,
-            data=self.validation_data,
-            metrics=self.validation_metrics,
-            stages=["score"],
-        )
-        return [*base, *needs.of_data(self.data), *judged.needs()]
+        judged = self.validation(stages=["score"]).needs() if self.validate_every else []
+        return [*base, *needs.of_data(self.data), *judged]
 
     @classmethod
     def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:

@@ -12,9 +12,7 @@ own), `positive_objects`, `negative_objects`.
 from __future__ import annotations
 
 import ast
-import codecs
 import csv
-import hashlib
 import io
 import itertools
 import re
@@ -23,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from nein.datasets.negbench import records
 from nein.datasets.negbench.records import (
@@ -62,41 +60,32 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 class Row(NamedTuple):
     line: int  # in which it ends
     cells: dict[str, str]
-    start: int  # its first byte
-    end: int  # the byte behind it
 
 
 class Records:
-    """The records of a CSV file with the columns `needed`, which can be read again alone by their bytes
-    (`parse`). Raises UserError, naming file and line.
-    delimiter: None: a tab where the header has one, else a comma. sha256: of everything read so far."""
+    """The records of a CSV file with the columns `needed`. Raises UserError, naming file and line.
+    delimiter: None: a tab where the header has one, else a comma."""
 
     def __init__(self, path: Path, needed: Sequence[str], delimiter: str | None = ",") -> None:
         self.path, self.needed, self.delimiter = path, needed, delimiter
         self.columns: list[str] = []
-        self._digest = hashlib.sha256()
-        self._place = 0
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
 
     def __iter__(self) -> Iterator[Row]:
         csv.field_size_limit(LIMIT)
         try:
-            with self.path.open("rb") as raw:
-                header = raw.readline(LIMIT)
-            self._place = len(codecs.BOM_UTF8) if header.startswith(codecs.BOM_UTF8) else 0
-            self.delimiter = self.delimiter or ("\t" if b"\t" in header else ",")
             with self.path.open(encoding="utf-8-sig", newline="") as file:
-                yield from self._records(csv.reader(self._lines(file), strict=True, delimiter=self.delimiter))
+                header = file.readline(LIMIT)
+                delimiter = self.delimiter or ("\t" if "\t" in header else ",")
+                reader = csv.reader(itertools.chain([header], file), strict=True, delimiter=delimiter)
+                try:
+                    yield from self._records(reader)
+                except csv.Error as error:
+                    where = f"line {reader.line_num}"
+                    raise UserError(f"'{self.path}' is not valid CSV: {error}, after {where}.") from None
         except FileNotFoundError:
             raise UserError(f"There is no file '{self.path}'.") from None
         except UnicodeDecodeError as error:
-            where = f"{error.reason} after byte {self._place}"
-            raise UserError(f"'{self.path}' is not UTF-8 text ({where}).") from None
-        except csv.Error as error:
-            raise UserError(f"'{self.path}' is not valid CSV: {error}, after byte {self._place}.") from None
+            raise UserError(f"'{self.path}' is not UTF-8 text ({error.reason}).") from None
         except OSError as error:
             raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
 
@@ -109,31 +98,16 @@ class Records:
                 f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
                 f"and has {', '.join(self.columns) or 'none'}."
             )
-        start, count, is_empty = self._place, len(self.columns), True
+        count, is_empty = len(self.columns), True
         for cells in reader:
             if cells and len(cells) != count:  # a blank line is no record
                 how = f"{'fewer' if len(cells) < count else 'more'} cells than the header's {count}"
                 raise UserError(f"'{self.path}', line {reader.line_num}: the row has {how}.")
             if cells:
-                yield Row(reader.line_num, dict(zip(self.columns, cells, strict=True)), start, self._place)
+                yield Row(reader.line_num, dict(zip(self.columns, cells, strict=True)))
                 is_empty = False
-            start = self._place
         if is_empty:
             raise UserError(f"'{self.path}' has a header and no rows.")
-
-    def _lines(self, file: IO[str]) -> Iterator[str]:
-        for line in file:
-            data = line.encode()
-            self._digest.update(data)
-            self._place += len(data)
-            yield line
-
-
-def parse(columns: Sequence[str], data: bytes, delimiter: str = ",") -> dict[str, str]:
-    """The cells of a record read again from its bytes, which may begin with other records."""
-    text = io.StringIO(data.decode(), newline="")
-    *_, cells = (cells for cells in csv.reader(text, strict=True, delimiter=delimiter) if cells)
-    return dict(zip(columns, cells, strict=True))
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -174,7 +148,7 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
     An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = [(row, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)]
     names, seen = short_names(image for _, image in rows), Counter[str]()
-    for (line, cells, *_), image in rows:
+    for (line, cells), image in rows:
         where, name = f"{path}, line {line}", names[image]
         seen[name] += 1
         own = cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
@@ -292,7 +266,7 @@ def caption_column(columns: Sequence[str], path: Path, asked: str | None = None)
         wanted = f"no column '{asked}'" if asked is not None else f"none of the columns {', '.join(CAPTIONS)}"
         raise UserError(
             f"'{path}' has {wanted}; it has {', '.join(columns) or 'none'}. Name the column of the captions "
-            "with --caption-column, and --separator tab where tabs separate the cells."
+            "with --caption-column."
         )
     return column
 

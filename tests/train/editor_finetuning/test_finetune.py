@@ -3,9 +3,7 @@ import json
 import os
 import resource
 import signal
-from pathlib import Path
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -220,18 +218,17 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tm
 
 def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune, world):
     watched = tune(
-        precision="fp32", validate_every=3, validation_data=world, validation_split="train",
+        precision="fp32", validate_every=6, validation_data=world, validation_split="train",
         validation_samples=1, validation_metrics="l1,removal_vqa",
     )  # fmt: skip
     assert same(weights(whole), weights(watched))
     assert logged(whole) == logged(watched)
     rows = [json.loads(row) for row in (watched / "validation.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [0, 3, 6]
-    assert all({"step", "l1", "removal_vqa", "add_vqa"} == row.keys() for row in rows)
-    assert (watched / "validation" / "grid.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["step"] for row in rows] == [0, 6]
+    assert all({"step", "l1", "removal_vqa"} == row.keys() for row in rows)
     scores = scores_in(watched / "validation" / "step-00000006" / "negative")
     l1 = [row["value"] for row in scores if row["metric"] == "l1"]
-    assert np.mean(l1) == pytest.approx(rows[2]["l1"])
+    assert np.mean(l1) == pytest.approx(rows[1]["l1"])
     assert "| 6 |" in (watched / "model" / "README.md").read_text()
 
 
@@ -274,8 +271,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
-        ({"optimizer": "adamw8bit"}, "needs the package 'bitsandbytes'"),
-        ({"precision": "fp16"}, "--precision fp16 needs a GPU"),
         ({"threads": 10**20}, "at most 4096 can be had"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
         ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; the data are"),
@@ -285,8 +280,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
 def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monkeypatch):
     if options.get("trackers") == "wandb" and importlib.util.find_spec("wandb"):
         pytest.skip("wandb is installed")
-    if options.get("optimizer") and importlib.util.find_spec("bitsandbytes"):
-        pytest.skip("bitsandbytes is installed")
     dies_at(monkeypatch, model, "losses", 1, raising(AssertionError("training began")))
     with pytest.raises(ValueError) as caught:
         tune(**options)
@@ -334,29 +327,3 @@ def test_other_images_under_their_names_are_refused(tune, data):
     Image.new("RGB", (64, 64)).save(file)
     with pytest.raises(UserError, match="holds a run made with images"):
         tune(data=data, steps=1)
-
-
-def test_the_result_is_pushed_to_the_hub_on_request(again, tune, monkeypatch):
-    calls = []
-
-    class Api:
-        def create_repo(self, name, exist_ok):
-            calls.append((name, exist_ok))
-
-        def upload_folder(self, repo_id, folder_path, commit_message):
-            calls.append((repo_id, sorted(p.name for p in Path(folder_path).iterdir())))
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    tune(push="me/my-editor")
-    assert calls[0] == ("me/my-editor", True)
-    assert calls[1][0] == "me/my-editor"
-    assert "model_index.json" in calls[1][1]
-    assert "# me/my-editor" in (again / "model" / "README.md").read_text()
-
-    def refuse(self, name, exist_ok):
-        raise OSError("no network")
-
-    Api.create_repo = refuse
-    with pytest.raises(UserError, match=r"The upload to 'me/my-editor' failed \(no network\)"):
-        tune(push="me/my-editor")
-    assert (again / "model" / "model_index.json").exists()

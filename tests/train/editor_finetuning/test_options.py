@@ -42,7 +42,7 @@ def test_the_command_line_changes_a_recipe():
 
 
 def test_only_what_decides_the_weights_belongs_to_the_identity():
-    one, other = (parse(["--steps=3"])[0], parse(["--steps=3", "--workers=1", "--out=x", "--push=a/b"])[0])
+    one, other = (parse(["--steps=3"])[0], parse(["--steps=3", "--workers=1", "--out=x"])[0])
     assert one.identity() == other.identity()
     assert parse(["--steps=3", "--seed=1"])[0].identity() != one.identity()
     assert set(one.identity()) < set(vars(one))

@@ -14,42 +14,14 @@ from nein.datasets.negbench.sentences import Concepts
 from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.machine import Processes
-from nein.train.clip_finetuning import table
-from nein.train.clip_finetuning.data import Features, Reader, load
+from nein.train.clip_finetuning.data import Features, Reader, load, read_captions
 from nein.train.clip_finetuning.options import ContrastConfig
 from tests.train.runs import logged
 
-TEXTS = ["A dog.", "A\n cat, 'odd'", 'say "no"', "ends in \u2028 a line?", "Stra\u00dfe", "a\r\nb"]
 
-
-def write(folder, count, root=""):
-    items = [
-        RetrievalItem(f"{k}", f"{root}{k}.png", (TEXTS[k % len(TEXTS)], f"caption {k}")) for k in range(count)
-    ]
-    asked = [
-        Question(f"{k}", f"{root}{k}.png", tuple(Option(f"{t} {k}") for t in TEXTS[:4]), k % 4)
-        for k in range(count)
-    ]
-    official.write_retrieval(folder / "negcap.csv", items)
-    official.write_questions(folder / "negmcq.csv", asked)
-    return folder / "negcap.csv", folder / "negmcq.csv"
-
-
-def test_a_row_is_what_reading_the_whole_file_gives_whatever_stands_in_it(tmp_path):
-    captions, questions = write(tmp_path, 13)
-    for path in (captions, questions):  # with a mark at the beginning, other ends of lines, a blank line
-        data = path.read_bytes().replace(b"\n", b"\r\n").replace(b"\r\r\n", b"\r\n")
-        path.write_bytes(b"\xef\xbb\xbf" + data.replace(b"\r\n", b"\r\n\r\n", 1))
-    found, whole = table.Captions(captions), official.read_retrieval(captions)
-    assert [(f.id, f.image, f.captions) for f in found] == [(w.id, w.image, w.captions) for w in whole]
-    assert (len(found), found[-1]) == (13, found[12])
-    asked, every = table.Questions(questions), official.read_questions(questions)
-    for one, other in zip(asked[3:9], every[3:9], strict=True):
-        assert (one.id, one.image, one.correct) == (other.id, other.image, other.correct)
-        assert [o.text for o in one.options] == [o.text for o in other.options]
-    assert asked.options == {4}
-    with pytest.raises(IndexError):
-        asked[13]
+def captions_of(path, **options):
+    items, left_out = read_captions(ContrastConfig(captions=str(path), **options))
+    return [(item.image, item.captions) for item in items], left_out
 
 
 def test_what_the_released_scripts_write_is_read_by_column_and_separator(tmp_path, caplog):
@@ -65,27 +37,31 @@ def test_what_the_released_scripts_write_is_read_by_column_and_separator(tmp_pat
         }
     )
     frame.to_csv(tmp_path / "x_llama3.1_neg_captions.csv", index=False)
-    read = table.Captions(tmp_path / "x_llama3.1_neg_captions.csv")
-    assert [(item.image, item.captions) for item in read] == [
-        ("a.jpg", ("A dog, but no car's here.", 'No "boat".')),
-        ("c.jpg", ("No cup.",)),
-    ]
-    assert read.left_out == 1
+    file = tmp_path / "x_llama3.1_neg_captions.csv"
+    lists = [("a.jpg", ("A dog, but no car's here.", 'No "boat".')), ("c.jpg", ("No cup.",))]
+    assert captions_of(file) == (lists, 1)
     assert "1 rows of" in caplog.text
-    plain = table.Captions(tmp_path / "x_llama3.1_neg_captions.csv", captions="caption")
-    assert [item.captions for item in plain] == [("A dog",), ("A cat",), ("A sofa",)]
+    assert captions_of(file, limit=1) == (lists[:1], 0)
+    plain = [("a.jpg", ("A dog",)), ("b.jpg", ("A cat",)), ("c.jpg", ("A sofa",))]
+    assert captions_of(file, caption_column="caption") == (plain, 0)
     # open_clip's own defaults: a tab, and columns by other names
     (tmp_path / "t.csv").write_text("path\ttitle\na.jpg\t[red] dog, no cat\nb.jpg\t['A', 'B']\n")
-    tabbed = table.Captions(tmp_path / "t.csv", image="path", delimiter="\t")
-    assert [item.captions for item in tabbed] == [("[red] dog, no cat",), ("A", "B")]
-    with pytest.raises(UserError, match=r"no column 'text'; it has filepath, caption, .*--caption-column"):
-        table.Captions(tmp_path / "x_llama3.1_neg_captions.csv", captions="text")
-    (tmp_path / "other.csv").write_text("filepath,words\na.jpg,A dog\n")
-    with pytest.raises(UserError, match=r"none of the columns negative_captions, .*--separator tab"):
-        table.Captions(tmp_path / "other.csv")
-    (tmp_path / "none.csv").write_text("filepath,negative_captions\na.jpg,[]\n")
-    with pytest.raises(UserError, match="1 rows and a caption in none"):
-        table.Captions(tmp_path / "none.csv")
+    tabbed = [("a.jpg", ("[red] dog, no cat",)), ("b.jpg", ("A", "B"))]
+    assert captions_of(tmp_path / "t.csv", image_column="path") == (tabbed, 0)
+
+
+@pytest.mark.parametrize(("text", "options", "said"), [
+    ("filepath,caption\na.jpg,A\n", {"caption_column": "text"},
+     r"no column 'text'; it has filepath, caption\. .*--caption-column"),
+    ("filepath,words\na.jpg,A dog\n", {}, "none of the columns negative_captions, "),
+    ("filepath,negative_captions\na.jpg,[]\n", {}, "1 rows and a caption in none"),
+    ("filepath,captions\na.jpg,['A']\na.jpg,no list\n", {}, "line 3, captions: 'no list'"),
+    ("path,captions\na.jpg,['A']\n", {}, "no column 'filepath'"),
+])  # fmt: skip
+def test_captions_that_cannot_be_used_are_a_sentence(text, options, said, tmp_path):
+    (tmp_path / "captions.csv").write_text(text)
+    with pytest.raises(UserError, match=said):
+        captions_of(tmp_path / "captions.csv", **options)
 
 
 def as_csv_dataset_reads(path, column):
@@ -100,7 +76,7 @@ def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path
     assert as_csv_dataset_reads(tmp_path / "negcap.csv", "caption") == texts
     images = pd.read_csv(tmp_path / "negcap.csv", sep=",")["filepath"].tolist()
     assert images == [item.image for item in items for _ in item.captions]
-    assert [item.captions for item in table.Captions(tmp_path / "negcap.csv")] == [(text,) for text in texts]
+    assert [captions for _, captions in captions_of(tmp_path / "negcap.csv")[0]] == [(t,) for t in texts]
     official.write_retrieval(tmp_path / "lists.csv", items)  # a retrieval file would be trained on as lists
     assert all(text.startswith("[") for text in as_csv_dataset_reads(tmp_path / "lists.csv", "captions"))
 
@@ -121,31 +97,6 @@ def test_written_questions_are_what_the_released_training_code_asks(tmp_path):
     assert list(official.read_questions(tmp_path / "negmcq.csv")) == asked
 
 
-def test_a_row_that_cannot_be_used_is_named_and_one_behind_the_limit_is_not_looked_at(tmp_path):
-    captions, questions = write(tmp_path, 5)
-    with captions.open("a") as file:
-        file.write("5.png,no list,5,,,\n")
-    with questions.open("a") as file:
-        file.write("9,a,b,c,d,,5.png,5,,,,,,,\n")
-    with pytest.raises(UserError, match=r"negcap.csv, line \d+, captions: 'no list'"):
-        table.Captions(captions)
-    with pytest.raises(UserError, match=r"line \d+, correct_answer: '9'"):
-        table.Questions(questions)
-    assert (len(table.Captions(captions, 5)), len(table.Questions(questions, 4))) == (5, 4)
-    with pytest.raises(UserError, match="There is no file"):
-        table.Captions(tmp_path / "nowhere.csv")
-    with pytest.raises(UserError, match="no column 'filepath'"):
-        table.Captions(questions)
-
-
-def test_a_file_that_is_cut_while_it_is_read_is_a_sentence(tmp_path):
-    captions, _ = write(tmp_path, 5)
-    found = table.Captions(captions)
-    os.truncate(captions, 100)
-    with pytest.raises(UserError, match="has become shorter"):
-        found[4]
-
-
 class Grey:
     """A model whose one feature is a picture's mean."""
 
@@ -164,7 +115,11 @@ def shades(folder, count, first):
 @pytest.mark.parametrize("several", [False, True])
 def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_names(several, tmp_path):
     here, there = tmp_path / "here", tmp_path / "there" if several else tmp_path / "here"
-    captions, questions = write(here, 7)[0], write(there, 7)[1]
+    items = [RetrievalItem(f"{k}", f"{k}.png", (f"caption {k}",)) for k in range(7)]
+    asked = [Question(f"{k}", f"{k}.png", (Option(f"a {k}"), Option(f"b {k}")), k % 2) for k in range(7)]
+    captions, questions = here / "negcap.csv", there / "negmcq.csv"
+    official.write_retrieval(captions, items)
+    official.write_questions(questions, asked)
     shades(here, 7, 10)
     if several:
         shades(there, 7, 100)
@@ -178,7 +133,6 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     assert kept.rows(drawn.pictures)[:, 0].tolist() == [p.mean() for p in read.pictures]
     assert kept.rows(drawn.question_pictures)[:, 0].tolist() == [p.mean() for p in read.question_pictures]
     assert (drawn.captions, drawn.options) == (read.captions, read.options)
-    assert len(kept._files.unreadable) == 1
     assert max(p.mean() for p in read.question_pictures) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(Processes())
