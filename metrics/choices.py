@@ -224,11 +224,8 @@ class FunctionChoices:
             inspect.signature(function).bind(None, None, None)
         except TypeError:
             raise MetricError(
-                f"{name}{inspect.signature(function)} cannot be called with a picture, a question and its "
-                "options; expected a function answer(image, question, options) -> text"
+                f"{name} cannot be called as answer(image, question, options) -> text"
             ) from None
-        except ValueError:  # written in C: nothing is known of it
-            pass
         self.function, self.name, self.fingerprint = function, name, fingerprint
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 

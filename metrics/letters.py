@@ -136,12 +136,11 @@ _DENIED = (
 )
 _LEAD = r"(?:answer|option|choice|letter|choose|select|pick)"
 _MARK = r"[*_`\"'(\[{<$\s]*"  # what may stand between a lead word and its letter
-# A letter alone: no Latin letter, digit or apostrophe with more touches it. East Asian words leave no blank.
+# A letter alone: no Latin letter, digit or apostrophe with more touches it.
 _LATIN = r"0-9A-Za-z_\u00c0-\u024f"
 _OPEN, _SHUT = rf"(?<![{_LATIN}'])", rf"(?![{_LATIN}]|'[{_LATIN}])"
-_EAST = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.",
-#: and a letter that touches a word of an East Asian language. No two parts in a row take the same blanks.
+#: "the answer is B", "Answer: (B)", "option B", "I choose B", "\boxed{B}", "**B**", "(B)", "it must be B.";
+#: no two parts in a row take the same blanks.
 _STATED = re.compile(
     rf"(?:\b(?P<word>{_LEAD})\b(?:\s+(?:is|would be|should be|must be|are))?(?:\s*[:=])?(?:\s+{_LEAD})?"
     rf"(?:\s*(?:is(?:\s*[:=])?|[:=]))?{_MARK}(?P<lead>[A-Za-z]){_SHUT}"
@@ -149,7 +148,7 @@ _STATED = re.compile(
     r"|\*\*\s*\(?(?P<bold>[A-Z])(?:[).:]?\s*\*\*|[).:]\s)"
     r"|\(\s*(?P<round>[A-Z])\s*\)"
     rf"|{_OPEN}(?P<close>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"
-    rf"|(?<=[{_EAST}:])\s?(?P<east>[A-Z]){_SHUT}(?-i:(?! [a-z]))|{_OPEN}(?P<west>[A-Z])(?=\s?[{_EAST}])"
+    rf"|(?<=:)\s?(?P<colon>[A-Z]){_SHUT}(?-i:(?! [a-z]))"
     rf"|(?<![{_LATIN}'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
     re.IGNORECASE,
 )
@@ -159,7 +158,7 @@ _BEFORE_NAME = re.compile(
     r"(?:^|[^\w\s]|\n|\b(?:is|be|are|was|es|est|ist|these|those|it's|its|that's|so|thus|hence|therefore|then"
     r"|say|choose|pick|select|with|for|to|as|maybe|perhaps|probably|definitely|certainly|clearly|likely|surely|obviously"
     r"|appears|seems|only|just|think|believe|guess|and|or"
-    rf"|{_LEAD})|[{_EAST}])[^\S\n]*$",
+    rf"|{_LEAD}))[^\S\n]*$",
     re.IGNORECASE,
 )
 _NAME_LENGTH = len("definitely") + 1  # of the longest word there, and what stands before it
@@ -171,7 +170,7 @@ _FIRST = re.compile(
 _BARE = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")
 #: A bare capital that does not begin a phrase as an article would ("A cat").
 _UNLIKE_ARTICLE = re.compile(rf"{_BARE.pattern}(?! (?!(?:or|and)\b)[a-z])")
-_SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "。": ".", "、": ",", "，": ","})
+_SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
 #: End of text and turns, as decoders leave them.
 _SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
 #: The answer in a JSON object, in Python's notation of one, or in tags.
@@ -189,11 +188,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if (behind := without_thoughts(_SPECIAL.sub(" ", _normal(answer)))) is None:
         return Letter(None, "the answer was cut off while the model was thinking")
     text = behind.strip()
-    # Tags that nothing closes are hidden: each would be read to the end.
-    closed = max((tag.end() for tag in re.finditer("</answer>", text, re.IGNORECASE)), default=0)
-    hidden = re.sub("<answer>", "." * len("<answer>"), text[closed:], flags=re.IGNORECASE)
-    found = _FIELD.finditer(text[:closed] + hidden)
-    fields = {text[slice(*field.span("value" if field["quote"] else "tagged"))] for field in found}
+    fields = {field["value"] or field["tagged"] or "" for field in _FIELD.finditer(text)}
     if len(fields) == 1:
         text = fields.pop().strip()
     letters = LETTERS[: len(options)]
@@ -288,11 +283,7 @@ def _without_excluded(text: str, letters: str) -> tuple[str, bool]:
         rf"(?:incorrect|wrong|false|excluded|eliminated|ruled out|{wrong})"
         r"(?:\s+(?:option|answer|choice))?)\b"
     )
-    east = (
-        rf"(?:不是|不选|並非|并非|非)\s?[{letters}]{_SHUT}"
-        rf"|{_OPEN}[{letters}]\s?(?:ではな|じゃな|不是|不对|错)"
-    )
-    rest, count = re.subn(f"{before}|{behind}|{east}", " ", text)
+    rest, count = re.subn(f"{before}|{behind}", " ", text)
     return rest.strip(), count > 0
 
 
@@ -301,20 +292,16 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     stands above others; `first`, a marked letter at the beginning, must not disagree."""
     named: list[tuple[str, str]] = []  # letter, and how it is named
     for match in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "east", "west", "end") if match[k])
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "colon", "end") if match[k])
         letter = match[kind]
         if kind == "end" and not _is_named(text, match, "end"):
             continue
         if letter.islower() and kind != "lead":
             continue
-        if (
-            kind == "lead"
-            and letter.islower()
-            and match["word"].lower() not in ("option", "choice", "letter")
-        ):
-            end = match.end("lead")
-            if re.match(r" [a-z]", text[end : end + 2]):  # an article: "the answer is a dog", not "option a"
-                continue
+        # An article: "the answer is a dog", not "option a".
+        article = letter.islower() and re.match(r" [a-z]", text[match.end(kind) : match.end(kind) + 2])
+        if article and match["word"].lower() not in ("option", "choice", "letter"):
+            continue
         named.append((letter.upper(), "answer" if (match["word"] or "").lower() == "answer" else kind))
     inside = [(letter, kind) for letter, kind in named if letter in letters]
     if not inside:
@@ -337,7 +324,7 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
 def _lists(text: str, letters: str) -> bool:
     """Whether letters are joined ("A and B", "A, B"), stand alone side by side, or are keys of an object."""
     letter = rf"\(?([{letters}])\)?"
-    joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,|和|或|与|と|か)\s*{letter}{_SHUT}"
+    joined = rf"{_OPEN}{letter}\s*(?:and|n?or|&|/|,)\s*{letter}{_SHUT}"
     alone = set(text.split()) if re.fullmatch(rf"(?:[{letters}]\s+)+[{letters}]", text) else set()
     keys = {match[2] for match in re.finditer(rf"([\"'])([{letters}])\1\s*:", text)}
     several = any(match[1] != match[2] for match in re.finditer(joined, text))

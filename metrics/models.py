@@ -7,14 +7,22 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from nein.loading.attributes import load_attribute
+from nein.loading.digests import source_digest
 from nein.loading.errors import choose
-from nein.loading.references import Need, is_local, is_served, located, parse_reference
-from nein.metrics import judges
+from nein.loading.references import Need, expanded, is_local, is_served, located, parse_reference
 from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
+
+#: A package offers a judge (`metrics.judges.base`), or a function `load(kind=..., device=..., dtype=...,
+#: **options)` that makes one, by an entry point of this group: `plugin:NAME`.
+GROUP = "nein.judges"
+#: Kind of judge -> the method it must have.
+METHODS = {"vqa": "ask", "ovd": "detect", "itm": "match"}
 
 ENCODERS: dict[str, str] = {
     "clip": "nein.metrics.encoders:load_clip",
@@ -22,10 +30,9 @@ ENCODERS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:load_lpips",
     "fid": "nein.metrics.encoders:load_fid",
 }
-
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.judges.vqa:ChatJudge.load"},
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
     "ovd": {
         "owlv2": "nein.metrics.judges.detectors:load_owlv2",
         # The published checkpoint is that of the model of videos, with this one in it.
@@ -34,26 +41,28 @@ JUDGES: dict[str, dict[str, str]] = {
     },
     "itm": {"": "nein.metrics.judges.blip:load"},
 }
-
 #: Options of a judge's class that another one of the kind does without.
 _OF_ONE = ("quantization", "pad", "backend")
-
-#: Models with an encoder for pictures and one for sentences: prefix of a reference -> loader. Other
-#: references are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
+#: Kind of a judge's reference -> loader; any other is that of a folder or hub id.
+REFERENCES: dict[str, str] = {
+    "plugin": "nein.metrics.models:load_plugin",
+    "attribute": "nein.metrics.models:load_plugin",
+    "served": "nein.metrics.chat.asking:ChatJudge.load",
+}
+#: Models with an encoder for images and one for sentences: prefix of a reference -> loader. Other references
+#: are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
     "random": "nein.metrics.dual.objects:load_control",
     "constant": "nein.metrics.dual.objects:load_control",
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
-
-#: Judges of whole edits: prefix of a reference -> (loader, check); None: a model of multiple choice.
-REWARDS: dict[str, tuple[str, str] | None] = {
-    "editscore": ("nein.metrics.rewards.editscore:load", "nein.metrics.rewards.editscore:check"),
-    "pairwise": None,
-    "matching": ("nein.metrics.judges.blip:load_matching", "nein.metrics.loading:check_folder"),
+#: Judges of whole edits: prefix of a reference -> loader.
+REWARDS: dict[str, str] = {
+    "editscore": "nein.metrics.rewards.editscore:load",
+    "pairwise": "nein.metrics.rewards.pairwise:load",
+    "matching": "nein.metrics.judges.blip:load_matching",
 }
-
 #: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
 ORIGINS: dict[str, str] = {
     "lpips": "nein.metrics.encoders:lpips_origins",
@@ -62,21 +71,10 @@ ORIGINS: dict[str, str] = {
 }
 
 
-#: Kind of a judge's reference -> loader; any other is that of a folder or hub id.
-REFERENCES: dict[str, str] = {
-    "plugin": "nein.metrics.judges:load_plugin",
-    "attribute": "nein.metrics.judges:load_plugin",
-    "served": "nein.metrics.judges.vqa:ChatJudge.load",
-}
-
-
 def check_reference(path_or_id: str) -> None:
     """Checks the reference of a judge, or of a model that answers questions; loads nothing, asks no hub and
     no endpoint, imports what another package offers. Raises MetricError, one sentence."""
-    if parse_reference(path_or_id).is_code:
-        judges.offered(path_or_id)
-    else:
-        endpoint.check(path_or_id)
+    (offered if parse_reference(path_or_id).is_code else endpoint.check)(path_or_id)
 
 
 def load_encoder(
@@ -96,24 +94,23 @@ def load_encoder(
 
 
 def load_judge(
-    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **more: Any
 ) -> Any:
-    """Load a model that answers about a picture. Raises MetricError.
+    """Load a model that answers about an image. Raises MetricError.
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
-    path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template; ovd:
-                OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP.
-                Besides: "openai:URL#MODEL" (vqa); "plugin:NAME" and
-                "module:attribute" or "file.py:attribute" (`metrics.judges`).
-    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
+    path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template, also
+                "openai:URL#MODEL"; ovd: OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP.
+                Besides "plugin:NAME" and "module:attribute" or "file.py:attribute" (`offered`).
+    more        LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
-    options |= {"device": device, "dtype": dtype}
+    options = {**more, "device": device, "dtype": dtype}
     given = parse_reference(path_or_id)
     if given.is_code:
-        return judges.load_plugin(path_or_id, kind=kind, **options)
+        return load_plugin(path_or_id, kind=kind, **options)
     if given.kind == "served":
         if kind != "vqa":
             raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
@@ -128,33 +125,80 @@ def load_judge(
     return load(path_or_id, **{k: v for k, v in options.items() if k in known or k not in _OF_ONE})
 
 
+def offered(reference: str) -> Any:
+    """The judge of `plugin:NAME`, `module:attribute` or `file.py:attribute`, or what makes it. Raises
+    MetricError."""
+    given = parse_reference(reference)
+    if given.kind == "attribute":
+        judge = load_attribute(reference)
+    else:
+        points = {point.name: point for point in metadata.entry_points(group=GROUP)}
+        if not points:
+            raise MetricError(f"'{reference}': no package offers a judge (entry points of '{GROUP}').")
+        try:
+            judge = points[choose("judge plug-in", given.name, points)].load()
+        except (ImportError, AttributeError) as error:
+            raise MetricError(f"The judge plug-in '{given.name}' cannot be loaded: {error}.") from None
+    if not callable(judge) and not any(hasattr(judge, method) for method in METHODS.values()):
+        raise MetricError(f"'{reference}' is not a judge, and cannot be called to make one.")
+    return judge
+
+
+def load_plugin(path_or_id: str, *, kind: str, **options: Any) -> Any:
+    """A judge of another package, or of a file. Raises MetricError."""
+    judge = made_by = offered(path_or_id)
+    if not hasattr(judge, METHODS[kind]) or isinstance(judge, type):
+        options = {"kind": kind, **options}
+        try:
+            inspect.signature(judge).bind(**options)
+        except (TypeError, ValueError):
+            raise MetricError(
+                f"'{path_or_id}' is not a judge, and cannot be called with {', '.join(options)} to make one."
+            ) from None
+        judge = judge(**options)
+    needed = ("fingerprint", "describe", METHODS[kind], *(("template",) if kind == "vqa" else ()))
+    if lacking := [part for part in needed if not hasattr(judge, part)]:
+        raise MetricError(f"The judge '{path_or_id}' is no '{kind}' judge: it has no {', '.join(lacking)}.")
+    return _Plugin(judge, source_digest(made_by))
+
+
+class _Plugin:
+    """A judge whose fingerprint also changes with its source text, so that no old answer is reused."""
+
+    def __init__(self, judge: Any, source: str) -> None:
+        self._judge, self.fingerprint = judge, f"{judge.fingerprint}-{source[:12]}"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._judge, name)
+
+
 def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any) -> Any:
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
                 InstructBLIP; "openai:URL#MODEL".
-    options     transformers: `batch_size` (pictures), `max_new_tokens`; endpoints: `max_new_tokens` and those
+    options     transformers: `batch_size` (images), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.chat.endpoint.Endpoint`.
     """
-    load = pkgutil.resolve_name("nein.metrics.choices:ChatChoices.load")
-    return load(located(path_or_id), device=device, dtype=dtype, **options)
+    from nein.metrics.choices import ChatChoices
+
+    return ChatChoices.load(located(path_or_id), device=device, dtype=dtype, **options)
 
 
-def split_reward(reference: str) -> tuple[str, str]:
-    """(kind, model) of "editscore:owner/name". Raises MetricError for another kind, or none."""
+def _split_reward(reference: str) -> tuple[str, str]:
     kind, _, model = reference.partition(":")
     if not model:
         raise MetricError(
             f"'{reference}' is not a reward; expected {', '.join(f'{name}:MODEL' for name in REWARDS)}."
         )
-    return choose("kind of reward", kind, REWARDS), model
+    return choose("kind of reward", kind, REWARDS), located(model)
 
 
 def check_reward(reference: str) -> None:
     """Checks a reference and loads nothing. Raises MetricError, one sentence."""
-    kind, model = split_reward(reference)
-    places = REWARDS[kind]
-    (pkgutil.resolve_name(places[1]) if places else endpoint.check)(located(model))
+    kind, model = _split_reward(reference)
+    if kind != "editscore" or not expanded(Path(model, "adapter_config.json")).is_file():
+        endpoint.check(model)
 
 
 def load_reward(
@@ -168,23 +212,21 @@ def load_reward(
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two pictures.
+               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two images.
     sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
     options    editscore: `protocol`, `passes`, `temperature`.
     """
-    kind, model = split_reward(reference)
-    how = {"device": device, "dtype": dtype, **options, **(sending if is_served(model) else {})}
-    if (places := REWARDS[kind]) is not None:
-        return pkgutil.resolve_name(places[0])(located(model), **how)
-    return pkgutil.resolve_name("nein.metrics.rewards.pairwise:Pairwise")(load_choices(model, **how))
+    kind, model = _split_reward(reference)
+    options |= sending if is_served(model) else {}
+    return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
 
 
 def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", batch_size: int = 32) -> Any:
-    """Load a model with an encoder for pictures and one for sentences. Raises MetricError.
+    """Load a model with an encoder for images and one for sentences. Raises MetricError.
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
-               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls
-               "random" and "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
+               "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
+               "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
     """
     reference = located(reference)
     prefix = dual_prefix(reference)
@@ -205,9 +247,7 @@ def origins(kind: str, reference: str) -> list[Need]:
     """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
     "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
     reference = located(reference)
-    if parse_reference(reference).kind in REFERENCES:
-        return []
-    if is_local(reference):
+    if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
     if kind in ("dual", "text"):
         prefix = dual_prefix(reference)

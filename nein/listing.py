@@ -7,6 +7,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,11 +111,11 @@ def _metrics() -> Iterator[Entry]:
 
 def _judges() -> Iterator[Entry]:
     from nein import metrics
-    from nein.metrics import judges
+    from nein.metrics.models import GROUP
 
     yield from _of_presets(metrics.JUDGES)
-    for name, point in judges.available().items():
-        yield Entry(f"plugin:{name}", "a judge", f"plug-in {point.value}", "")
+    for point in metadata.entry_points(group=GROUP):
+        yield Entry(f"plugin:{point.name}", "a judge", f"plug-in {point.value}", "")
     yield Entry("module:attribute", "a judge of yours", "a Python file of yours", "")
     for name, what, origin in REWARDS:
         yield Entry(name, f"reward, {what}", origin, "see its card", lacking="by hand")

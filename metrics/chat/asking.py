@@ -1,4 +1,4 @@
-"""What asks a chat, and where the chat comes from: a served model, or one of transformers."""
+"""What asks a chat, and where the chat comes from: a served model, or one of transformers; a VQA judge."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from nein.loading.references import is_served
-from nein.metrics.base import Described
-from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
+from nein.metrics.base import Described, Images, Texts, without_thoughts
+from nein.metrics.chat import YES_NO, Chat, Completion, Message, Sampling, endpoint
+from nein.metrics.judges.base import Answer, check_batch
 
 
 class ChatModel(Described):
@@ -18,24 +19,15 @@ class ChatModel(Described):
 
     def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
         self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
+        self.concurrent, self.usage, self.stop = chat.concurrent, chat.usage, chat.stop
 
     @classmethod
     def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **how: Any) -> Any:
         return cls(open_chat(path_or_id, **how), max_new_tokens=max_new_tokens)
 
-    @property
-    def concurrent(self) -> int:
-        return self.chat.concurrent
-
     def describe(self) -> dict[str, Any]:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"
         return {**self.chat.describe(), "kind": self.kind, "decoding": decoding}
-
-    def usage(self) -> dict[str, Any]:
-        return self.chat.usage()
-
-    def stop(self) -> None:
-        self.chat.stop()
 
 
 def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **how: Any) -> Chat:
@@ -54,8 +46,28 @@ def in_turns(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
     return [(i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row)]
 
 
-def ask(chat: Chat, rows: Sequence[Sequence[Message]], sampling: Sampling) -> list[list[Completion]]:
-    """Completions in the shape of `rows`."""
-    cells = in_turns(rows)
-    table = dict(zip(cells, chat.complete([rows[i][k] for i, k in cells], sampling), strict=True))
-    return [[table[i, k] for k in range(len(row))] for i, row in enumerate(rows)]
+class ChatJudge(ChatModel):
+    """A judge "vqa". P(yes) and P(no) are of the first token, of a served model lower bounds; a question that
+    stays without an answer raises for the whole call."""
+
+    kind = "vqa"
+    template = "question"
+
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
+        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8. Raises NoAnswer, or what the
+        model raised."""
+        check_batch(images, questions, "questions")
+        cells = in_turns(questions)
+        messages = [Message((images[i], questions[i][k])) for i, k in cells]
+        completions = self.chat.complete(messages, Sampling(self.max_new_tokens, top=YES_NO))
+        answers = dict(zip(cells, map(_answer, completions), strict=True))
+        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]
+
+
+def _answer(completion: Completion) -> Answer:
+    if completion.error is not None:
+        raise completion.error
+    if (text := without_thoughts(completion.text)) is None:
+        raise ValueError("the limit of tokens ended within the model's thoughts")
+    p = completion.probabilities or {}
+    return Answer(text.strip(), completion.tokens or 0, p.get("yes"), p.get("no"), completion.version)

@@ -4,11 +4,9 @@ rank of several. `metrics.load_reward` loads one.
 
 from __future__ import annotations
 
-import ast
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,22 +91,3 @@ def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None
     for sentence in instructions:
         if not isinstance(sentence, str) or not sentence.strip():
             raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")
-
-
-def constants(folder: Path, names: Sequence[str], source: str) -> dict[str, str]:
-    """The texts that Python files in `folder`, copied from `source`, assign to `names`; nothing is run."""
-    texts: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.py")):
-        try:
-            body = ast.parse(path.read_bytes()).body
-        except (SyntaxError, ValueError) as error:
-            raise MetricError(f"'{path}' is no Python file ({error}); copy it again from {source}.") from None
-        for line in body:
-            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
-                texts |= {node.id: line.value.value for node in line.targets if isinstance(node, ast.Name)}
-    if lacking := [name for name in names if not isinstance(texts.get(name), str)]:
-        raise MetricError(
-            f"No Python file in '{folder}' has the text {lacking[0]}; the judge was trained with its "
-            f"authors' words: copy {source} into the folder. It is read, not run."
-        )
-    return {name: texts[name] for name in names}

@@ -8,6 +8,7 @@ artefacts. Each is the smaller of its two numbers, brought to 0 to 10; the score
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -20,10 +21,10 @@ from nein.loading.errors import choose, reason
 from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, without_thoughts
-from nein.metrics.chat import Chat, Completion, Message, Sampling, endpoint
+from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.metrics.chat.asking import open_chat
 from nein.metrics.loading import Source
-from nein.metrics.rewards import RewardJudge, check_edits, constants
+from nein.metrics.rewards import RewardJudge, check_edits
 
 #: Largest number that the model may give; a score is a tenth of the numbers' range per point.
 RANGE = 25
@@ -31,7 +32,8 @@ RANGE = 25
 SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
 #: The settings of a LoRA, as EditScore's weights are given out.
 ADAPTER = "adapter_config.json"
-AUTHORS = "editscore/vie_prompts.py of github.com/VectorSpaceLab/EditScore"
+#: The authors' file with their questions, copied into the folder of the weights.
+AUTHORS = "vie_prompts.py"
 _FORM = (
     "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
     'in one sentence: {"reasoning": "...", "score": [first, second]}\n'
@@ -108,22 +110,20 @@ class EditScore(RewardJudge):
         ]
 
     def _one(self, answers: Sequence[Sequence[Completion]]) -> Score:
-        passes: list[list[float]] = []
-        numbers: list[list[list[float]]] = []
+        """Of the pairs of answers (SC, PQ) of all passes."""
+        numbers = []
         for pair in answers:
-            for entry in pair:
-                if entry.error is not None:
-                    return Score(None, reason(entry.error), again=isinstance(entry.error, NoAnswer))
-            found: list[Any] = [read_numbers(entry.text, self.protocol) for entry in pair]
+            if failed := next((one.error for one in pair if one.error is not None), None):
+                return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
+            found = [read_numbers(one.text, self.protocol) for one in pair]
             for read in found:
                 if isinstance(read, str):
-                    return Score(None, read, {"answers": [entry.text for entry in pair]})
+                    return Score(None, read, {"answers": [one.text for one in pair]})
             numbers.append(found)
-            # SC and PQ, from 0 to 10
-            parts = [min(row, default=RANGE / 2) / (RANGE / 10) for row in found]
-            wild = RANGE / 2 if self.protocol == "paper" else None
-            passes.append([part if wild is None or 0 <= part <= 10 else wild for part in parts])
-        sc, pq = (sum(entry[k] for entry in passes) / len(passes) for k in (0, 1))
+        # The smaller number of SC and of PQ, from 0 to 10; out of range only under "paper".
+        passes = [[min(row, default=RANGE / 2) / (RANGE / 10) for row in found] for found in numbers]
+        passes = [[part if 0 <= part <= 10 else RANGE / 2 for part in parts] for parts in passes]
+        sc, pq = (sum(parts[k] for parts in passes) / len(passes) for k in (0, 1))
         value = sum(math.sqrt(s * p) for s, p in passes) / len(passes)
         return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
 
@@ -132,18 +132,14 @@ def read_numbers(answer: str, protocol: str) -> list[float] | str:
     """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
     if protocol == "paper":
         return _paper(answer)
-    if (behind := without_thoughts(answer)) is None:
-        return "the answer ends within the model's thoughts"
-    answer = behind
+    behind = without_thoughts(answer) or ""
     quoted = f"the answer {answer[:80]!r}"
-    start, end = answer.find("{"), answer.rfind("}")
     try:
-        value = json.loads(answer[start : end + 1])["score"] if start >= 0 else None
+        value = json.loads(behind[behind.find("{") : behind.rfind("}") + 1])["score"]
     except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    found = [_number(entry) for entry in value] if isinstance(value, list) else []
-    numbers = [number for number in found if number is not None]
-    if not len(numbers) == len(found) == 2:
+    numbers = [_number(entry) for entry in value] if isinstance(value, list) else []
+    if len(numbers) != 2 or None in numbers:
         return f"{quoted} has no 'score' of two numbers"
     if not all(0 <= number <= RANGE for number in numbers):
         return f"{quoted} has a number that is not from 0 to {RANGE}"
@@ -179,27 +175,33 @@ def _paper(answer: str) -> list[float]:
     return [float(digits) for digits in _NUMBER.findall(behind[1] if behind else text)]
 
 
-def check(reference: str) -> None:
-    if not expanded(Path(reference, ADAPTER)).is_file():
-        endpoint.check(reference)
-
-
 def load(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
-    check(path_or_id)
-    options: dict[str, Any] = {
-        name: how.pop(name) for name in ("protocol", "passes", "temperature") if name in how
-    }
+    own = ("protocol", "passes", "temperature")
+    options: dict[str, Any] = {name: how.pop(name) for name in own if name in how}
     folder = expanded(path_or_id)
     chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
-    if (folder / "vie_prompts.py").is_file():
-        rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
-        names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
-        context, about, sc, pq = constants(folder, names, AUTHORS).values()
-        sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
-        options["texts"] = {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
+    if (folder / AUTHORS).is_file():
+        options["texts"] = _authors_texts(folder / AUTHORS)
     return EditScore(chat, **options)
+
+
+def _authors_texts(file: Path) -> dict[str, str]:
+    """Both questions, from the texts that the authors' file assigns to names; nothing of it is run."""
+    rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
+    names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
+    try:
+        assigned = [line for line in ast.parse(file.read_bytes()).body if isinstance(line, ast.Assign)]
+        texts = {ast.unparse(line.targets[0]): line.value for line in assigned}
+        context, about, sc, pq = (ast.literal_eval(texts[name]) for name in names)
+    except (SyntaxError, ValueError, KeyError) as error:
+        raise MetricError(
+            f"'{file}' lacks texts of EditScore ({reason(error)}); copy editscore/{AUTHORS} of "
+            "github.com/VectorSpaceLab/EditScore. It is read, not run."
+        ) from None
+    sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
+    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
 
 
 def _with_adapter(folder: Path, **how: Any) -> Chat:
@@ -207,16 +209,14 @@ def _with_adapter(folder: Path, **how: Any) -> Chat:
         import peft
     except ImportError:
         raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install 'nein[train]'.") from None
-    base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base:
-        raise MetricError(f"'{folder / ADAPTER}' names no base ('base_model_name_or_path'); write it there.")
     from nein.metrics.chat.local import LocalChat, load_chat
 
-    model, processor, source = load_chat(str(base), **how)
     try:
+        base = str(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
+        model, processor, source = load_chat(base, **how)
         merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise MetricError(f"The LoRA '{folder}' does not fit '{base}': {reason(error)}") from error
+        raise MetricError(f"The LoRA '{folder}' or its base cannot be used: {reason(error)}") from error
     merged.eval().requires_grad_(False)
     digest = f"{source.digest}+{folder_digest(folder)}"
     return LocalChat(merged, processor, Source(str(folder), source.revision, digest))

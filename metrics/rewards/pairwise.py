@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nein.metrics.base import Images, Score, fingerprint
-from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 from nein.metrics.rewards import RewardJudge, check_edits
 
@@ -97,3 +97,8 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
     value = {"AB": 1.0, "BA": 0.0}.get("".join(map(str, letters)), 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
+
+
+def load(path_or_id: str, **how: Any) -> Pairwise:
+    """By any model of multiple choice (`metrics.load_choices`)."""
+    return Pairwise(ChatChoices.load(path_or_id, **how))

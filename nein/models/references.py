@@ -18,7 +18,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import quick_digest
 from nein.loading.references import cached_commit, expanded, is_local, is_served, parse_reference
-from nein.metrics.judges import GROUP as JUDGE_PLUGINS
+from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
 _NAME = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label: free text, as far as a folder can be called so

@@ -5,11 +5,11 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import loading
+from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
 from nein.metrics.judges.llava import LlavaNextJudge
-from nein.metrics.judges.vqa import ChatJudge
 from tests.metrics import tiny
 
 QUESTIONS = [

@@ -19,8 +19,8 @@ from nein.loading.service import KEYS, NoAnswer
 from nein.metrics import MetricError
 from nein.metrics.base import MemoryStore, fingerprint
 from nein.metrics.chat import YES_NO, Message, Sampling
+from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import Endpoint, SilentError, connect
-from nein.metrics.judges.vqa import ChatJudge
 from nein.models.cached import CachedChat
 from tests import loopback
 from tests.helpers import commands
