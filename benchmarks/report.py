@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
@@ -95,7 +95,7 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
         scores = run.scored()
         scores.write(run.path / SCORES)
-        frames.write(run.path / FIGURES, figures.of_table(scores, run.corpus(), run.track))
+        frames.write(run.path / FIGURES, estimates.of_table(scores, run.corpus(), run.track))
     return root / "runs"
 
 

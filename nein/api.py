@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nein.benchmarks.negbench.config import EvalConfig as NegbenchConfig
 from nein.benchmarks.negvqa.config import NegvqaConfig
+from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.reporting import sections
-from nein.benchmarks.nein.reporting.report import finding
+from nein.benchmarks.nein.report import finding
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, Benchmark
 from nein.config.groups import start
@@ -93,7 +93,7 @@ def evaluate(
             overrides = {key: value for key, value in overrides.items() if key in FUNCTION_OPTIONS}
         return as_editor(thing, name=name, device=device, **machine, **overrides)
 
-    from nein.benchmarks.nein.evaluate import NEIN
+    from nein.benchmarks.nein.run import NEIN
 
     names = _run(NEIN, config, objects, make)
     return EditingResult(config.out_dir, names, tuple(sections.results()))
@@ -343,7 +343,7 @@ class EditingResult(Result):
         from PIL import Image
 
         from nein.benchmarks.nein.config import GridConfig
-        from nein.benchmarks.nein.reporting.grid import grid
+        from nein.benchmarks.nein.grid import grid
 
         file = Path(options.pop("out", self.out / "grid.png"))
         grid(GridConfig(runs=self.runs, number=number, out=file, **options))
@@ -352,8 +352,8 @@ class EditingResult(Result):
 
     def report(self, file: str | Path = "report.html", **options: Any) -> Path:
         """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
+        from nein.benchmarks.finished import report as run
         from nein.benchmarks.nein.config import ReportConfig
-        from nein.benchmarks.report import run
 
         run(ReportConfig(runs=self.runs, out=Path(file), **{"formats": ["html"], **options}))
         return Path(file)

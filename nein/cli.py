@@ -26,24 +26,24 @@ EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "lis
 COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
-        "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.evaluate:NEIN", shared=True,
-        announces="nein.benchmarks.estimate:lines",
+        "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
+        announces="nein.benchmarks.progress:lines",
     ),
     "grid": Command(
         "draw samples and their edits into one picture",
-        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.reporting.grid:grid",
+        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid",
     ),
     "report": Command(
         "write a page, tables and plots of finished runs",
-        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.report:run",
+        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.finished:report",
     ),
     "compare": Command(
         "compare runs: paired differences, intervals, tests, power",
-        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.report:compare",
+        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.finished:compare",
     ),
     "mend": Command(
         "try the remedies for a model and recommend one",
-        "nein.benchmarks.mend.config:MendConfig", "nein.benchmarks.mend.run:run", shared=True,
+        "nein.benchmarks.mend_config:MendConfig", "nein.benchmarks.mend:run", shared=True,
     ),
     "export": Command(
         "export runs as every-eval-ever or CSV",
@@ -51,7 +51,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "leaderboard": Command(
         "rank models and remedies by negation gap, on one page",
-        "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.leaderboard:run",
+        "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.finished:leaderboard",
     ),
     "calibrate": Command(
         "measure the error rates of a run's judges",
@@ -75,7 +75,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "status": Command(
         "show progress of runs: done, running, rate, ETA",
-        "nein.config.groups:Runs", "nein.reporting.status:status",
+        "nein.config.groups:Runs", "nein.benchmarks.progress:status",
     ),
     "list": Command(
         "list editors, metrics, judges, models, data, benchmarks",
@@ -100,11 +100,11 @@ COMMANDS: dict[str, Command] = {
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
-        announces="nein.benchmarks.estimate:lines",
+        announces="nein.benchmarks.progress:lines",
     ),
     "negbench report": Command(
         "write the report of finished NegBench runs",
-        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.report:run",
+        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.finished:report",
     ),
     "negbench judge": Command(
         "check whether retrieved images really lack the object",
@@ -125,11 +125,11 @@ COMMANDS: dict[str, Command] = {
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
-        announces="nein.benchmarks.estimate:lines",
+        announces="nein.benchmarks.progress:lines",
     ),
     "negvqa report": Command(
         "write the report of finished NegVQA runs",
-        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.report:run",
+        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.finished:report",
     ),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",

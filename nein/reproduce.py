@@ -313,7 +313,7 @@ def _cells(table: Table) -> dict[tuple[str, str], Printed]:
 
 def text(found: Reproduction) -> str:
     """The table: published, ours, whether they agree; then what it cost."""
-    from nein.reporting import format
+    from nein.reporting import tables
     from nein.reporting.tables import pipes
 
     table, rows, spent = TABLES[found.table], [], []
@@ -324,8 +324,8 @@ def text(found: Reproduction) -> str:
         for figure in run.figures:
             printed = cells[_key(run.row, figure.of)]
             what = ", ".join(value for key, value in figure.of.items() if value and key in several)
-            ours = format.text({**figure.model_dump(), "unit": printed.unit}, digits=2)
-            theirs = format.number(printed.value, printed.unit, digits=2)
+            ours = tables.text({**figure.model_dump(), "unit": printed.unit}, digits=2)
+            theirs = tables.number(printed.value, printed.unit, digits=2)
             verdict = agreement(printed, figure, found.preset, found.samples)
             rows.append([run.row, what, theirs, ours, figure.n, figure.unscored, verdict])
         for stage, cost in run.stages.items():

@@ -25,7 +25,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
-from nein.reporting import format, plots
+from nein.reporting import plots, tables
 from nein.reporting.tables import pipes
 
 BEFORE = "before"
@@ -85,7 +85,7 @@ class Spread:
     unit: str
 
     def text(self) -> str:
-        value, low, high = (format.number(x, self.unit) for x in (self.value, self.low, self.high))
+        value, low, high = (tables.number(x, self.unit) for x in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})" if self.seeds > 1 else value
 
 
@@ -113,7 +113,7 @@ def table(figures: pd.DataFrame, metrics: Mapping[str, Mapping[str, Any]]) -> st
         for title, where in metrics.items():
             cells = [spread(figures, recipe=recipe, world=world, **where) for world in worlds]
             if any(cells):
-                lines.append([recipe, title, *(cell.text() if cell else format.DASH for cell in cells)])
+                lines.append([recipe, title, *(cell.text() if cell else tables.DASH for cell in cells)])
     return pipes(lines, ["trained", "figure", *(TITLES[world] for world in worlds)])
 
 
@@ -150,7 +150,7 @@ def write(
     figures = frames.concat(parts)
     seeds = ", ".join(frames.values(figures, "seed")) or "none"
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    n = format.counts(frames.records(frames.select(figures, **next(iter(metrics.values())))), "n")
+    n = tables.count()(frames.records(frames.select(figures, **next(iter(metrics.values())))))
     text = "\n".join(
         [
             f"## {title}",

@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 from pydantic import PositiveInt
 
-from nein.benchmarks.nein import figures as run_figures
+from nein.benchmarks.nein import estimates as run_figures
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.evaluate import NEIN
+from nein.benchmarks.nein.run import NEIN
 from nein.benchmarks.nein.runs import RunDir
 from nein.cli import launch
 from nein.config.commands import Command

@@ -17,7 +17,6 @@ from tests.negvqa.tiny import write_questions
 SCRIPTS = {"finetune_ip2p": finetune_ip2p.main, "finetune_clip": finetune_clip.main}
 #: File -> its text; `world` has what else the lines name.
 FILES = {
-    "zone.yaml": "debug_zone: true",
     "file": "in the way",
     "script.py": "",
     "clip/config.json": '{"model_type": "clip"}',
@@ -60,7 +59,6 @@ eval --editor script.py => is a file of Python; name a function in it: script.py
 eval --editor mein/modell=identity => 'mein/modell' of 'mein/modell=identity' cannot be a label
 eval --editor identity --metrics clip_i --models.clip ./clip --limit 1 => pytorch_model.bin
 eval --editor identity --stages score --limit 1 => run the stage edit to make them
-eval --editor identity --config zone.yaml => no editor here has any; add --editor zone
 eval --editor identity --device cuda => sees no GPU of NVIDIA or AMD; use --device cpu
 eval --editor identity --out file/out => (Not a directory); choose a writable folder with --out
 eval --editor ip2p --mend best-of:1:removal => N from 2 to 64

@@ -35,7 +35,7 @@ SHARED = {
 OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
     ("nein.generate.config:BuildConfig", "formats"),
-    ("nein.benchmarks.mend.config:MendConfig", "preset"),
+    ("nein.benchmarks.mend_config:MendConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }
 

@@ -67,7 +67,7 @@ API = {
         (
             "nein.config.commands", "nein.config.options", "nein.benchmarks.runner", "nein.engine.folder",
             "nein.engine.stages", "nein.engine.folder", "nein.engine.errors", "nein.reporting.figures",
-            "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.report",
+            "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.page",
         ),
     ),
     "statistics": (

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -14,12 +14,15 @@ from nein import statistics
 from nein.engine.errors import unknown
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
-from nein.reporting import format, report, tables
+from nein.reporting import tables
 from nein.reporting.figures import figure, number
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
 from nein.statistics.estimates import p_value
+
+if TYPE_CHECKING:
+    pass
 
 SIGNIFICANT = 0.05
 _DIFFERENCE = {"statistic": "difference"}
@@ -33,7 +36,7 @@ NOTE = (
 
 def _heading(metric: str) -> str:
     known = METRICS.get(metric)
-    return format.heading(known.title, known.higher_is_better) if known else metric
+    return tables.heading(known.title, known.higher_is_better) if known else metric
 
 
 COMPARISONS = Table(
@@ -50,7 +53,7 @@ COMPARISONS = Table(
         Column("pairs", _DIFFERENCE, tables.count()),
         Column("unscored", _DIFFERENCE, tables.count("unscored")),
         Column("source images", _DIFFERENCE, tables.count("clusters")),
-        Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or format.DASH),
+        Column("needed", _DIFFERENCE, lambda figures: tables.count("needed")(figures) or tables.DASH),
     ),
     note=NOTE,
 )
@@ -74,16 +77,6 @@ class Side:
         found = [*self.scores.names("metric"), *self.whole]
         known = [name for name in METRICS if name in found]
         return [*known, *(name for name in found if name not in known)]
-
-
-def printed(form: str, rows: Sequence[Mapping[str, Any]], benchmark: str) -> str:
-    """What `nein compare` prints in a format."""
-    figures, shown = frames.frame(rows, benchmark=benchmark), table(rows)
-    if form == "csv":
-        return frames.to_csv(figures)
-    if form == "text":
-        return report.headline(figures, [shown], [shown.note], ["Every row: --format md, csv or tex"])
-    return (tables.latex if form == "tex" else tables.markdown)(tables.sheets([shown], figures), "Comparison")
 
 
 def chosen(names: Sequence[str], baseline: str | None) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from nein.config.options import Names, Options, option
 class LeaderboardConfig(Runs):
     """What is shown, and where it is written."""
 
-    out: Path = option(Path("leaderboard"), "folder of index.html and of pages of the runs", "Output")
+    out: Path = option(Path("leaderboard"), "folder of index.html and figures.csv", "Output")
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GROUP = "nein.benchmarks"
 OURS = {
-    "nein": "nein.benchmarks.nein.evaluate:NEIN",
+    "nein": "nein.benchmarks.nein.run:NEIN",
     "negbench": "nein.benchmarks.negbench.run:NEGBENCH",
     "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
 }

@@ -31,7 +31,8 @@ from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
 from nein.reporting import figures as frames
-from nein.reporting import report, tracking
+from nein.reporting import page as pages
+from nein.reporting import tracking
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
@@ -338,10 +339,10 @@ class Benchmark:
             own.insert(0, f"not shown because not complete: {names}.")
         notes, sections = [*page.notes, *changed_versions(finished), *own], page.sections or self.sections
         page = dataclasses.replace(page, notes=notes, sections=sections)
-        files = report.write(out, figures, page, getattr(options, "formats", FORMATS))
+        files = pages.write(out, figures, page, getattr(options, "formats", FORMATS))
         shown = headline or page.headline or self.headline or next((part.tables for part in sections), ())
         texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
-        return report.headline(figures, shown, texts, report.places(out, files, len(notes)))
+        return pages.headline(figures, shown, texts, pages.places(out, files, len(notes)))
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:

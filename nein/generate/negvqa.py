@@ -39,7 +39,7 @@ from nein.nano.sentences import Question, iter_questions
 from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure, figure
-from nein.reporting.report import headline
+from nein.reporting.page import headline
 from nein.reporting.tables import Column, Row, Table, count, value
 from nein.statistics import bounded_mean
 

@@ -27,8 +27,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from nein.benchmarks import controls as of_controls
-from nein.benchmarks.nein import score
+from nein.benchmarks.nein import calibrations, stages
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
 from nein.datasets import nein as loading
@@ -44,7 +43,7 @@ from nein.models import judges
 from nein.models.cached import Services
 from nein.models.judges import CAPTION, OBJECT, JudgeOptions, Word
 from nein.reporting import figures as frames
-from nein.reporting import format
+from nein.reporting import tables
 from nein.statistics import calibration
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class Case:
 
     id       Unique within its set.        cluster  Source image, or source images that share one.
     picture  Decodes (or makes) the image, (H, W, 3) uint8 RGB; raises ImageError.
-    control  A key of `nein.benchmarks.controls.TITLES`; "": none.
+    control  A key of `nein.benchmarks.calibrations.CONTROLS`; "": none.
     """
 
     set: str
@@ -264,11 +263,11 @@ def run(options: CalibrateConfig) -> None:
     device = Processes().device(options.device or config.device)
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
-        judge = score.load_models([f"removal_{kind}"], config, device, services)[kind]
+        judge = stages.load_models([f"removal_{kind}"], config, device, services)[kind]
         file, rates, flags = calibrate(Asking(kind, judge, how, out, options.batch_size), cases)
         shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
         figures = {name: frames.figure(share, unit="%") for name, share in shares.items()}
-        parts = [f"{name} {format.text(one)} % of {one['n']}" for name, one in figures.items()]
+        parts = [f"{name} {tables.text(one)} % of {one['n']}" for name, one in figures.items()]
         print(f"{kind}: {', '.join(parts)}, unscored {rates.n_unscored}; {file}")
         for sentence in flags:
             print(f"Note: {sentence}")
@@ -313,7 +312,7 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> tuple[Path, calibration.
     rows, controlled = asking.rows(cases), asking.rows(controls(cases, kind))
     target = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
-    flags = of_controls.flags(frames.frame(of_controls.figures(rows, controlled, kind)), [kind])
+    flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, controlled, kind)), [kind])
     rates = {
         protocol: calibration.rates(
             *([row[name] for row in rows] for name in ("present", f"verdict_{protocol}", "cluster", "score"))

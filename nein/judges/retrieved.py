@@ -6,12 +6,11 @@ import functools
 import sys
 from typing import Any
 
-from nein.benchmarks import controls
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
 from nein.benchmarks.negbench.stages import ModelTasks
-from nein.benchmarks.nein.reporting import calibrations
+from nein.benchmarks.nein import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
 from nein.engine.errors import UserError
@@ -28,7 +27,7 @@ def run(options: RetrievedConfig) -> str:
     """Asks the judge, writes figures beside those of every run, and the report again; returns the tables.
     Raises UserError for anything the user can mend."""
     from nein.benchmarks.negbench.run import NEGBENCH
-    from nein.benchmarks.nein import score
+    from nein.benchmarks.nein import stages
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
@@ -43,7 +42,7 @@ def run(options: RetrievedConfig) -> str:
     known_judges = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.of(options, settings.cache_dir / "answers.sqlite")
-    judge = score.load_models([f"removal_{kind}"], settings, device, services)[kind]
+    judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
     how = JudgeOptions(settings.article, settings.threshold)
     asked = {"fingerprint": judge.fingerprint, **how.of(kind)}.items()
     known = next((one for one in known_judges if asked <= one.manifest.items()), None)
@@ -52,8 +51,11 @@ def run(options: RetrievedConfig) -> str:
             f"'{options.judged_by}' holds no calibration of its {kind} judge; make one with "
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
-    controlled = frames.frame(controls.figures(known.rows, known.controls, kind))
-    flag, rates = " ".join(controls.flags(controlled, [kind])), known.rates(settings.protocol, role="object")
+    controlled = frames.frame(calibrations.under_controls(known.rows, known.controls, kind))
+    flag, rates = (
+        " ".join(calibrations.flags(controlled, [kind])),
+        known.rates(settings.protocol, role="object"),
+    )
     for one in runs:
         folder, figures = one.folder.path / "judged", []
         asking = Asking(kind, judge, how, folder, options.batch_size)

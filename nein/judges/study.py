@@ -18,8 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from nein.benchmarks.nein import runs
-from nein.benchmarks.nein.reporting import people, sections
+from nein.benchmarks.nein import calibrations, runs, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import nein as loading
 from nein.engine import atomic, images
@@ -27,9 +26,9 @@ from nein.engine.errors import UserError
 from nein.judges.config import StudyConfig, read_config
 from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
-from nein.reporting import cards, labels, report
+from nein.reporting import cards, labels
 from nein.reporting import figures as frames
-from nein.reporting.page import Page, Section
+from nein.reporting.page import Page, Section, headline, write
 
 SIDE, QUALITY = 640, 90  # a picture's longer side in pixels, and its JPEG's quality: artefacts are looked for
 PLAN, LABELS = "study.json", "labels.csv"
@@ -105,7 +104,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
-        sheet = labels.write_page(page, "Which objects are gone?", HOW, people.QUESTIONS, items)
+        sheet = labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
         plan.sheets = [*dict.fromkeys([*plan.sheets, sheet])]
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
@@ -147,18 +146,18 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
         raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
-    rows = labels.read(files, people.QUESTIONS, plan.sheets)
+    rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
     gold = {item: shown.gold for item, shown in plan.items.items() if shown.gold}
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
     resolved = [row | {"id": one.id, "editor": one.editor, "track": one.track} for row, one in counted]
-    figures = [*labels.raters(rows, people.QUESTIONS, gold), *people.labelled(loaded, resolved)]
+    figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]
     frame = frames.frame(figures, benchmark="nein")
     tables = [*sections.PEOPLE, labels.RATERS]
     page = Page("What people say", sections=[Section("people", "People", tables)])
-    report.write(out, frame, page, ["md", "csv"])
+    write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return report.headline(frame, [labels.RATERS, *sections.PEOPLE], last=[last])
+    return headline(frame, [labels.RATERS, *sections.PEOPLE], last=[last])

@@ -58,11 +58,6 @@ class EditorChoice:
         return self.made if isinstance(self.made, ExternalEdits) else None
 
     @property
-    def has_maps(self) -> bool:
-        """Whether the editor can return intermediate pictures."""
-        return self.made is None and editors.can(self.row, "maps")
-
-    @property
     def place(self) -> str:
         """See `nein.engine.stages.Model`."""
         return "device" if self.requests is None else "remote"

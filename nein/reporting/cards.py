@@ -20,7 +20,7 @@ from markupsafe import Markup
 from nein.engine import images, machine
 from nein.engine.folder import sample_seed
 from nein.reporting import page
-from nein.reporting.page import TEMPLATES, Part
+from nein.reporting.page import Part
 
 CHUNK = 32
 PAGE = 12
@@ -176,7 +176,7 @@ def browser(
         facts = page.script_json({**index.facts(), "folder": page.beside(out).name if out else ""})
         return {"note": note, "index": facts, "chunks": inside, "outside": bool(index.cards) and not inside}
 
-    return Part("cards", title, TEMPLATES, values, scripts)
+    return Part("cards", title, values, scripts)
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:

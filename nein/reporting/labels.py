@@ -55,7 +55,7 @@ def write_page(path: Path, title: str, how: str, questions: Sequence[Question], 
     asked = [{**asdict(question), "answers": [*question.answers.items()]} for question in questions]
     facts: dict[str, Any] = {"questions": asked, "items": [*map(asdict, items)]}
     facts["sheet"] = hashlib.sha256(page.script_bytes(facts)).hexdigest()[:12]
-    part = page.Part("labels", "Labels", page.TEMPLATES, lambda: {"facts": page.script_json(facts)})
+    part = page.Part("labels", "Labels", lambda: {"facts": page.script_json(facts)})
     atomic.write_text(path, page.render(page.Page(title, how, parts=[part])))
     return str(facts["sheet"])
 

@@ -1,18 +1,19 @@
-"""The page: one HTML file that opens from disk and asks no network.
+"""A report of one frame: Markdown, CSV, LaTeX, plots, and a page, one HTML file that opens from disk.
 
 Data are text: the templates escape them, JSON blocks cannot end their element, scripts make nodes and never
-markup. The content-security policy allows the page's own script and style by their hashes, pictures as data,
+markup. The page's content-security policy allows its own script and style by their hashes, images as data,
 and no network.
 """
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
-import json
 import shutil
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +21,16 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
+from nein.config.groups import FORMATS
 from nein.engine import atomic
+from nein.reporting import figures as frames
+from nein.reporting import plots, tables
 from nein.reporting.plots import Plot
 from nein.reporting.tables import Sheet, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
+#: A screen, less the line "Results: OUT".
+LINES, COLUMNS = 24, 100
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the page with a template of its own: `name`.html.j2, .css and .js in `folder`.
+    """A part of the page with a template of its own: `name`.html.j2, .css and .js of `TEMPLATES`.
 
     values   For its template, as `<name>.<entry>`; `outside`: its script loads files beside the page.
     scripts  Further ones, behind its own.
@@ -55,7 +61,6 @@ class Part:
 
     name: str
     title: str
-    folder: Path
     values: Callable[[], Mapping[str, Any]]
     scripts: Sequence[Path] = ()
 
@@ -67,7 +72,6 @@ class Page:
     notes     How to read it, in sentences.
     findings  In sentences: the first is about everything and stands above the first plot.
     parts     Stand between the first plot and the others.
-    settings  Name of a run -> its configuration, as `setting` writes it.
     stamp     What every plot says wherever it is shown.
     figures   Further ones: differences between runs, or what is printed.
     frame     All figures, if not those of the runs, below each other, and `figures`.
@@ -79,7 +83,6 @@ class Page:
     notes: Sequence[str] = ()
     findings: Sequence[str] = ()
     parts: Sequence[Part] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
     stamp: str = ""
     figures: Sequence[pd.DataFrame] = ()
     frame: pd.DataFrame | None = None
@@ -87,32 +90,104 @@ class Page:
     headline: Sequence[Table] | None = None
 
 
+def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Writes the parts of the report named by `formats`; returns the files. Equal figures give equal bytes.
+
+    out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
+         with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
+    """
+    kinds = ("png", "svg") if "plots" in formats else ("svg",) if "html" in formats else ()
+    parts = []
+    for section in page.sections or ():
+        drawn = plots.drawings(section.plots, figures, page.stamp, kinds)
+        parts.append(Shown(section, tables.sheets(section.tables, figures), drawn))
+    sheets = [sheet for part in parts for sheet in part.sheets]
+    files: dict[Path, str | bytes] = {}
+    if "md" in formats:
+        notes, findings = filter(None, [page.subtitle, *page.notes]), dict.fromkeys(page.findings)
+        files[_place(out, "table.md")] = tables.markdown(sheets, page.title, [*notes], [*findings])
+    if "csv" in formats:
+        files[_place(out, "figures.csv")] = frames.to_csv(figures)
+    if "tex" in formats:
+        files[_place(out, "table.tex")] = tables.latex(sheets, page.title)
+    if "plots" in formats:
+        for plot, images in (drawing for part in parts for drawing in part.drawings):
+            for kind, data in images.items():
+                files[_place(out, f"{plot.key.replace('_', '-')}.{kind}", part=True)] = data
+    if "html" in formats:
+        files[_place(out, "report.html")] = render(page, parts)
+    for path, content in files.items():
+        atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
+    return list(files)
+
+
+def _place(out: Path, name: str, part: bool = False) -> Path:
+    if out.suffix not in (".html", ".htm"):
+        return out / name
+    if name == "report.html":
+        return out
+    return out.with_name(f"{out.stem}-{name}") if part else out.with_suffix(Path(name).suffix)
+
+
+def headline(
+    figures: pd.DataFrame, shown: Sequence[Table], texts: Sequence[str] = (), last: Sequence[str] = ()
+) -> str:
+    """What a command prints when it ends, on one screen: the first tables that have rows, of long ones the
+    first rows; then sentences; then the lines `last`."""
+    wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
+    sentences = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
+    room, printed = LINES - len(sentences), []
+    sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
+    for index, sheet in enumerate(sheets):
+        printed.append(tables.plain(sheet, max(1, room // (len(sheets) - index) - 4)))
+        room -= printed[-1].count("\n") + 2  # and an empty line
+    return "\n\n".join([*printed, "\n".join(sentences)] if sentences else printed) + "\n"
+
+
+def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
+    """Where the rest of a report to OUT is, in lines."""
+    names = ", ".join(file.name for file in files if file.suffix in (".md", ".csv", ".tex"))
+    also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
+    lines = [f"All tables{also}: {names}"] if names else []
+    page = _place(out, "report.html")
+    if page in files:
+        sizes = [file.stat().st_size for file in beside(page).glob("*.js")]
+        more = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
+        return [*lines, f"Report: {page} ({page.stat().st_size / 2**20:.1f} MiB){more}"]
+    return [*lines, f"Report: {out.parent}" if page == out else f"One page: nein report {out} -o report.html"]
+
+
+# --- the page ------------------------------------------------------------------------------
+
+
 def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     drawings = []
     for plot, files in (drawing for item in shown for drawing in item.drawings):
         image = base64.b64encode(files["svg"]).decode()
         drawings.append({"title": plot.title, "image": f"data:image/svg+xml;base64,{image}"})
+    names = ["page", *(part.name for part in page.parts)]
+    css = "".join(_read(TEMPLATES / f"{name}.css") for name in names)
+    script = "".join(_read(TEMPLATES / f"{name}.js") for name in names)
+    script += "".join(_read(file) for part in page.parts for file in part.scripts)
     values = {part.name: part.values() for part in page.parts}
-    places = [TEMPLATES / "page", *(part.folder / part.name for part in page.parts)]
-    css = "".join(_read(place.with_suffix(".css")) for place in places)
-    scripts = [
-        *(place.with_suffix(".js") for place in places),
-        *(file for part in page.parts for file in part.scripts),
-    ]
-    script = "".join(map(_read, scripts))
-    folders = jinja2.FileSystemLoader([*dict.fromkeys(place.parent for place in places)])
     environment = jinja2.Environment(
-        loader=folders,
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    given: dict[str, Any] = {"css": Markup(css), "script": Markup(script), "page": page, **values}
-    given["policy"] = policy(script, css, any(entries.get("outside") for entries in values.values()))
-    given |= {"findings": [*dict.fromkeys(page.findings)], "lead": drawings[:1], "drawings": drawings[1:]}
-    given["sections"] = [item for item in shown if item.sheets]
-    return environment.get_template("page.html.j2").render(given)
+    return environment.get_template("page.html.j2").render(
+        css=Markup(css),
+        script=Markup(script),
+        policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
+        page=page,
+        findings=[*dict.fromkeys(page.findings)],
+        lead=drawings[:1],
+        drawings=drawings[1:],
+        sections=[item for item in shown if item.sheets],
+        **values,
+    )
 
 
 def policy(script: str, css: str, outside: bool) -> str:
@@ -136,22 +211,6 @@ def script_bytes(value: Any) -> bytes:
     for char in "<>&\u2028\u2029":
         text = text.replace(char.encode(), f"\\u{ord(char):04x}".encode())
     return text
-
-
-def setting(facts: Mapping[str, Any]) -> str:
-    """A configuration as JSON, without folders of the machine."""
-    return json.dumps(without_folders(facts), indent=1, ensure_ascii=False)
-
-
-def without_folders(value: Any) -> Any:
-    """The same structure with absolute paths cut to their last part."""
-    if isinstance(value, Mapping):
-        return {key: without_folders(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_folders(item) for item in value]
-    if isinstance(value, str) and (value.startswith(("/", "~", "\\\\")) or value[1:3] in (":\\", ":/")):
-        return "…/" + value.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
-    return value
 
 
 def store(page: Path, chunks: Iterable[bytes], budget: int) -> list[Markup]:

@@ -1,6 +1,7 @@
-"""A table is a pivot of the frame of figures, written by pandas.
+"""Figures as text, and tables: pivots of the frame of figures, written by pandas.
 
-Rows and columns without a figure do not appear, so that a table serves runs with few metrics and many.
+The unit alone decides the digits, so that a figure looks the same in every table, caption and badge. Rows and
+columns without a figure do not appear, so that a table serves runs with few metrics and many.
 """
 
 from __future__ import annotations
@@ -8,44 +9,114 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import pandas as pd
 
 from nein.reporting import figures as frames
-from nein.reporting import format
-from nein.reporting.figures import Figure
+from nein.reporting.figures import UNITS, Figure
 
+DASH = "–"
+Interval = Literal["ends", "reach", "none"]
 #: What a cell shows of the figures that belong to it, at least one.
 Show = Callable[[Sequence[Figure]], str]
 Names = Mapping[str, str] | Callable[[str], str]
 
 
-def estimate(interval: format.Interval = "ends", digits: int | None = None) -> Show:
+def number(value: float | None, unit: str, *, digits: int | None = None, sign: bool = False) -> str:
+    """ "88.4"; with `sign` "+88.4"."""
+    if value is None:
+        return DASH
+    scale, usual = UNITS[unit]
+    places = usual if digits is None else digits
+    return f"{round(scale * value, places) + 0.0:{'+' if sign else ''}.{places}f}"  # no "-0.0"
+
+
+def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | None = None) -> str:
+    """A figure with its interval, if it has one. "ends": [low, high]; "reach": ±, where both ends are equally
+    far at the digits shown, else the ends."""
+    if figure is None or figure["value"] is None:
+        return DASH
+    unit = figure["unit"]
+    value = number(figure["value"], unit, digits=digits)
+    low, high = figure.get("low"), figure.get("high")
+    if low is None or high is None or interval == "none":
+        return value
+    half = 0.5 * 10 ** -(UNITS[unit].digits if digits is None else digits) / UNITS[unit].scale
+    if interval == "reach" and abs(figure["value"] - (low + high) / 2) < half:
+        return f"{value} ± {number((high - low) / 2, unit, digits=digits)}"
+    return f"{value} [{number(low, unit, digits=digits)}, {number(high, unit, digits=digits)}]"
+
+
+def heading(title: str, higher_is_better: bool) -> str:
+    """The title with its arrow: ↑ higher is better, ↓ lower is better."""
+    return f"{title} {'↑' if higher_is_better else '↓'}"
+
+
+def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models") -> str | None:
+    """The widest and the smallest gap of several models (rows of `figures.gap`), in a sentence; None without
+    any.
+
+    what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
+    """
+    by_model: dict[tuple[str, str], dict[str, Figure]] = {}
+    for row in frames.records(gaps):
+        by_model.setdefault((row["model"], row.get("source", "")), {})[row["statistic"]] = row
+    measured = [rows for rows in by_model.values() if rows["gap"]["value"] is not None]
+    if not measured:
+        return None
+    measured.sort(key=lambda rows: -rows["gap"]["value"])
+    first, last = measured[0], measured[-1]["gap"]
+    ends = " to ".join(f"{text(first[end], interval='none')} %" for end in ("affirmed", "negated"))
+    loss = f"{what} goes from {ends} when {change}: a gap of {text(first['gap'])} points"
+    if len(measured) == 1:
+        return f"With {last['model']}, {loss}."
+    most = f"Of {len(measured)} {models}, {first['gap']['model']} loses most: {loss}"
+    return f"{most}; {last['model']} loses least: {text(last)}."
+
+
+# --- what a cell shows ---------------------------------------------------------------------
+
+
+def estimate(interval: Interval = "ends", digits: int | None = None) -> Show:
     """The first figure: "88.4 [87.1, 89.6]"."""
-    return lambda figures: format.text(figures[0], interval=interval, digits=digits)
+    return lambda figures: text(figures[0], interval=interval, digits=digits)
 
 
 def value(digits: int | None = None) -> Show:
     """The first figure without its interval: "88.4"."""
-    return lambda figures: format.number(figures[0]["value"], figures[0]["unit"], digits=digits)
+    return estimate("none", digits)
 
 
 def count(column: str = "n") -> Show:
-    """A column of counts: what the figures share, or the range."""
-    return lambda figures: format.counts(figures, column)
+    """A column of counts: what the figures share, or the range: "48", "46-48"."""
+
+    def show(figures: Sequence[Figure]) -> str:
+        ends = sorted({figure[column] for figure in figures if figure[column] is not None})
+        return "-".join(f"{end:.10g}" for end in dict.fromkeys((*ends[:1], *ends[-1:])))
+
+    return show
 
 
 def p_value(column: str = "p") -> Show:
-    """p, with the least that was possible where that is no small one."""
-    least = "p_least" if column == "p" else ""
-    return lambda figures: format.p_value(figures[0].get(column), figures[0].get(least))
+    """ "0.012"; of the column "p" the smallest that was possible stands in its place where it is 0.05 or more."""
+
+    def show(figures: Sequence[Figure]) -> str:
+        p, least = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
+        if least is not None and least >= 0.05:
+            return f"never below {least:.2g} here"
+        return DASH if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+    return show
 
 
 def entry(column: str) -> Show:
     """A column of text, of the first figure."""
     return lambda figures: str(figures[0].get(column, ""))
+
+
+# --- tables --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -63,14 +134,12 @@ class Column:
     every entry of that column of the frame: those of `order` first, then as they appear.
 
     higher_is_better  Which of several models is the best one; None where none is; a function of the entry.
-    link              Column of the frame with the address that the cell leads to on a page.
     """
 
     title: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
     higher_is_better: bool | Callable[[str], bool | None] | None = None
-    link: str = ""
     by: str = ""
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
@@ -81,17 +150,17 @@ class Column:
             yield self
             return
         better = self.higher_is_better
-        for entry in frames.values(frames.select(figures, **self.where), self.by, self.order):
-            is_better = better(entry) if callable(better) else better
-            where = {**self.where, self.by: entry}
-            yield Column(_name(self.names, entry), where, self.show, is_better, self.link)
+        for name in frames.values(frames.select(figures, **self.where), self.by, self.order):
+            is_better = better(name) if callable(better) else better
+            where = {**self.where, self.by: name}
+            yield replace(self, title=_name(self.names, name), where=where, higher_is_better=is_better, by="")
 
 
-def _name(names: Names, entry: str) -> str:
-    return names(entry) if callable(names) else names.get(entry, entry)
+def _name(names: Names, name: str) -> str:
+    return names(name) if callable(names) else names.get(name, name)
 
 
-_NUMBER = re.compile(rf"^(?:{format.DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
+_NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
 COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored")))
 
 
@@ -117,32 +186,30 @@ class Table:
             [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
         ]
         best: set[tuple[int, int]] = set()
-        links: dict[tuple[int, int], str] = {}
         for column in itertools.chain.from_iterable(part.each(figures) for part in self.columns):
             chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
             if not any(chosen):
                 continue
-            at, first = len(heads), [members[0] if members else {} for members in chosen]
+            if column.higher_is_better is not None:
+                first = [members[0] if members else {} for members in chosen]
+                best |= {(row, len(heads)) for row in self._best(column.higher_is_better, [*lines], first)}
             heads.append(column.title)
             for line, members in zip(cells, chosen, strict=True):
-                line.append(column.show(members) if members else format.DASH)
-            if column.higher_is_better is not None:
-                best |= {(row, at) for row in self._best(bool(column.higher_is_better), [*lines], first)}
-            links |= {(row, at): str(f[column.link]) for row, f in enumerate(first) if f.get(column.link)}
-        return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best), links)
+                line.append(column.show(members) if members else DASH)
+        return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best))
 
-    def _best(self, higher: bool, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
+    def _best(self, higher: Any, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
         """The rows with the best of several models measured here that differ in nothing else; values that
         look the same are equally good."""
         groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
         others = [index for index, row in enumerate(self.rows) if row.column != "model"]
-        for number, (key, figure) in enumerate(zip(keys, figures, strict=True)):
+        for place, (key, figure) in enumerate(zip(keys, figures, strict=True)):
             unfit = figure.get("source") == "printed" or figure.get("refused") or len(others) == len(key)
             if figure.get("value") is not None and not unfit:
-                printed = float(format.number(figure["value"], figure["unit"])) * (1 if higher else -1)
-                groups.setdefault(tuple(key[index] for index in others), []).append((printed, number))
+                printed = float(number(figure["value"], figure["unit"])) * (1 if higher else -1)
+                groups.setdefault(tuple(key[index] for index in others), []).append((printed, place))
         several = (group for group in groups.values() if len(group) > 1)
-        return [number for group in several for printed, number in group if printed == max(group)[0]]
+        return [place for group in several for printed, place in group if printed == max(group)[0]]
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
@@ -154,7 +221,7 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text. best: (row, column) of the best values; links: (row, column) -> address on a page."""
+    """A table as text. best: (row, column) of the best values."""
 
     key: str
     title: str
@@ -162,12 +229,11 @@ class Sheet:
     rows: list[list[str]]
     note: str = ""
     best: frozenset[tuple[int, int]] = frozenset()
-    links: Mapping[tuple[int, int], str] = field(default_factory=dict)
 
     def numbers(self) -> list[bool]:
         """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
         return [
-            all(_NUMBER.match(cell) for cell in cells) and any(cell != format.DASH for cell in cells)
+            all(_NUMBER.match(cell) for cell in cells) and any(cell != DASH for cell in cells)
             for cells in zip(*self.rows, strict=True)
         ]
 
@@ -176,6 +242,8 @@ def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
     """Those of the tables that have a row."""
     return [sheet for table in tables if (sheet := table.sheet(figures)).rows]
 
+
+# --- tables as files -----------------------------------------------------------------------
 
 _LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from nein.benchmarks.mend import run as mend
-from nein.benchmarks.mend.config import MendConfig
+from nein.benchmarks import mend
+from nein.benchmarks.mend_config import MendConfig
 from tests.helpers import commands
 from tests.loopback import say
 from tests.negvqa.tiny import records, write_questions

@@ -11,7 +11,7 @@ from benchmarks import common, published, report, true_size
 from nein import statistics
 from nein.benchmarks import compare
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.reporting.report import sides
+from nein.benchmarks.nein.report import sides
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.metrics import METRICS
 from nein.statistics.estimates import pairs as paired_values

@@ -1,9 +1,9 @@
 """Runs of `nein eval` with chosen contents, written as the command writes them."""
 
-from nein.benchmarks.nein import figures
+from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.evaluate import NEIN
+from nein.benchmarks.nein.run import NEIN
 from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, scores_of
 from nein.benchmarks.runner import FIGURES, SCORES
 from nein.engine import atomic
@@ -40,7 +40,7 @@ def finish(run):
     run = RunDir(run.path)
     scores = run.scored()
     scores.write(run.path / SCORES)
-    frames.write(run.path / FIGURES, figures.of_table(scores, run.corpus(), run.track))
+    frames.write(run.path / FIGURES, estimates.of_table(scores, run.corpus(), run.track))
 
 
 def report(out):

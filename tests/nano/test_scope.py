@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from nein.benchmarks.nein.runs import RunDir
-from nein.benchmarks.nein.score import Score
+from nein.benchmarks.nein.stages import Score
 from nein.datasets import nein as loading
 from nein.engine.errors import UserError
 from nein.engine.folder import Blocks

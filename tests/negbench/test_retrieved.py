@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nein.benchmarks import report
+from nein.benchmarks import finished
 from nein.benchmarks.negbench import config, judged, scores
 from nein.benchmarks.negbench.data import ResultsDir
 from nein.benchmarks.negbench.stages import Encoded
+from nein.benchmarks.nein.calibrations import Calibration
 from nein.benchmarks.nein.config import EvalConfig as NeinConfig
-from nein.benchmarks.nein.reporting.calibrations import Calibration
 from nein.datasets.negbench import drawn, loading, other_tests
 from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
 from nein.engine import atomic
@@ -69,8 +69,8 @@ def judged_world(tmp_path, monkeypatch):
     manifest = {"fingerprint": judge.fingerprint, "article": "none"}
     found, asked = Calibration("vqa", manifest, rows), NeinConfig(article="none")
     monkeypatch.setattr(command, "read_config", lambda path: (SimpleNamespace(out=tmp_path), asked))
-    monkeypatch.setattr("nein.benchmarks.nein.reporting.calibrations.load", lambda *_, **how: [found])
-    monkeypatch.setattr("nein.benchmarks.nein.score.load_models", lambda *_: {"vqa": judge})
+    monkeypatch.setattr("nein.benchmarks.nein.calibrations.load", lambda *_, **how: [found])
+    monkeypatch.setattr("nein.benchmarks.nein.stages.load_models", lambda *_: {"vqa": judge})
     evaluate(tmp_path, "nano", None, "--scenes", "40", "--model", "random", "--tasks", "retrieval")
     return RetrievedConfig(run=tmp_path / "out", queries=60, device="cpu")
 
@@ -98,7 +98,7 @@ def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world):
 
 
 def test_a_judge_without_a_calibration_is_a_sentence(judged_world, monkeypatch):
-    monkeypatch.setattr("nein.benchmarks.nein.reporting.calibrations.load", lambda folders, explicit: [])
+    monkeypatch.setattr("nein.benchmarks.nein.calibrations.load", lambda folders, explicit: [])
     with pytest.raises(UserError, match="no calibration of its vqa judge; make one with nein calibrate"):
         command.run(judged_world)
     with pytest.raises(UserError, match="holds no finished retrieval"):
@@ -167,7 +167,7 @@ def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):
     asked = judge.asked
     assert simpleneg(tmp_path) == rows
     assert judge.asked == asked  # what was answered is not asked again
-    said = report.run(config.ReportConfig(runs=[tmp_path / "out"], out=tmp_path / "page.html"))
+    said = finished.report(config.ReportConfig(runs=[tmp_path / "out"], out=tmp_path / "page.html"))
     assert "Retrieval judged by the questions of a test" in said
     assert "Text to image retrieval" not in said  # there is no recall
 

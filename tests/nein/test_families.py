@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from nein import statistics
-from nein.benchmarks.nein import evaluate, figures
+from nein.benchmarks.nein import estimates, report, sections
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.reporting import sample_browser, sections
+from nein.benchmarks.nein.run import NEIN
 from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset, Sample, in_families, records_hash
 from nein.engine.errors import UserError
@@ -58,7 +58,7 @@ def edits(families=BY_ID, levels=None):
 
 
 def figures_of(edits, scores=SCORES):
-    return figures.of_table(runs.table(edits, scores), {})
+    return estimates.of_table(runs.table(edits, scores), {})
 
 
 def values_of(frame, *columns, **where):
@@ -183,7 +183,7 @@ def measured(rule, count=5, lost="", before=lambda n, there: there):
             detail = {"present_before": before(number, picture == 0)}
             row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
             scores.append(row)
-    return figures.of_table(runs.table(edits, scores), {})
+    return estimates.of_table(runs.table(edits, scores), {})
 
 
 def pick(frame, statistic, group=None):
@@ -244,8 +244,8 @@ def test_the_whole_command_measures_what_a_judge_says_that_sees_everything(make_
     assert (pick(frame, "part", "text")["n"], pick(frame, "agrees")["value"]) == (3, 0.5)
     table = sections.MINIMAL_PAIRS.sheet(frames.label(frame, model="identity"))
     assert {"denied, absent (change)", "text part", "judge right before %"} <= set(table.columns)
-    shown = sample_browser.Browser.of(of_runs.load([out]))
-    for card in shown.shown(iter([[]] * len(shown.ids))):
+    loaded = of_runs.load([out])
+    for card in report.shown(loaded, {}, loaded[0].metrics, 0):
         [[metric, number, reason, said]] = card.said[0].rows
         [[value]] = card.values  # of one run by one metric
         assert value == (0 if card.facets["Family"] == ["denied, there"] else "no removal asked")
@@ -294,7 +294,7 @@ def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
 
 def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):
     words = "--editor identity --families implicit,double_negation --metrics l1 --limit 4 --device cpu --out"
-    run, *_ = evaluate.NEIN.runs(EvalConfig.parse([*words.split(), str(tmp_path / "run")]), "cpu")
+    run, *_ = NEIN.runs(EvalConfig.parse([*words.split(), str(tmp_path / "run")]), "cpu")
     origin = json.loads(json.dumps(run.facts["data"]))
     assert {one.family for one in loading.reload(origin).samples} == {"implicit", "double_negation"}
     assert loading.reload(origin).records_sha256 == origin["records_sha256"]

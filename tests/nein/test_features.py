@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors
 
-from nein.benchmarks.nein import score
+from nein.benchmarks.nein import stages
 from nein.engine import images
 from nein.metrics import METRICS, MetricError
 from nein.metrics.fid import frechet_distance
@@ -35,8 +35,8 @@ TAKEN = METRICS["dino"]
 @pytest.fixture
 def colours(monkeypatch):
     encoder = Colours()
-    load = lambda wanted, *_: dict.fromkeys(score.model_kinds(wanted), encoder)  # noqa: E731
-    monkeypatch.setattr(score, "load_models", load)
+    load = lambda wanted, *_: dict.fromkeys(stages.model_kinds(wanted), encoder)  # noqa: E731
+    monkeypatch.setattr(stages, "load_models", load)
     return encoder
 
 
@@ -115,7 +115,7 @@ def test_questions_about_the_unedited_sample_are_asked_once_for_all_editors(
     make_data, evaluate, tmp_path, monkeypatch
 ):
     detector = ScriptedDetector(lambda image, label: float(image.std() > 10 and label != "cat"))
-    monkeypatch.setattr(score, "load_models", lambda *_: {"ovd": detector})
+    monkeypatch.setattr(stages, "load_models", lambda *_: {"ovd": detector})
     data, out = make_data(2, 2), tmp_path / "out"
     (tmp_path / "c.yaml").write_text("evidence: own")
     line = [*options(data, out, metrics="removal_ovd,retention_ovd"), "--config", tmp_path / "c.yaml"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import GridConfig
-from nein.benchmarks.nein.reporting import grid
 from nein.benchmarks.nein.runs import EDIT
 from nein.datasets.nein import load_folder
 from nein.engine.errors import UserError

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nein.benchmarks import controls as of_controls
-from nein.benchmarks.nein import figures
+from nein.benchmarks.finished import report
+from nein.benchmarks.nein import calibrations, estimates
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.nein.reporting import calibrations, people
-from nein.benchmarks.report import run as report
 from nein.datasets import coco
 from nein.datasets import nein as loading
 from nein.engine import atomic
@@ -144,24 +142,24 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
 
     cases, how = known.instances(annotations, seed=0), judges.JudgeOptions()
     asked = known.controls(cases, "vqa")
-    assert {case.control for case in asked} == set(of_controls.TITLES)
+    assert {case.control for case in asked} == set(calibrations.CONTROLS)
     for case in asked:
         if case.control in ("picture", "question"):
             assert not inside[case.picture().tobytes()] & {word.word for word in case.words}
     asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
     plain, changed = asking.rows(cases), asking.rows(asked)
-    made = frames.frame(of_controls.figures(plain, changed, "eye"))
+    made = frames.frame(calibrations.under_controls(plain, changed, "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
-    assert [name for name in of_controls.TITLES if flags[name]] == failed
-    said = of_controls.flags(made, ["eye"])
+    assert [name for name in calibrations.CONTROLS if flags[name]] == failed
+    said = calibrations.flags(made, ["eye"])
     assert len(said) == bool(failed)
-    assert all(of_controls.TITLES[name] in said[0] for name in failed)
+    assert all(calibrations.CONTROLS[name] in said[0] for name in failed)
     if judge == "perfect":
         assert {row["value"] for row in frames.records(made) if row["metric"] in ("before", "same")} == {1.0}
     every = known.controls([*known.sources(loading.load(str(world))), *cases], "ovd")
     assert {case.control for case in every} == {"black", "picture", "question", "mirrored"}
     assert {case.set for case in every} == {"instances"}  # of which all is known
-    assert "calibrated without controls" in of_controls.flags(frames.frame([]), ["eye"])[0]
+    assert "calibrated without controls" in calibrations.flags(frames.frame([]), ["eye"])[0]
 
 
 @pytest.mark.parametrize(("kind", "name", "failed"), [("vqa", "llava", ["negated"]), ("ovd", "owlv2", [])])
@@ -171,7 +169,7 @@ def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tm
     asked = known.controls(cases, kind)
     asking = Asking(kind, judge, how, tmp_path)
     plain, changed = asking.rows(cases), asking.rows(asked)
-    made = of_controls.figures(plain, changed, kind)
+    made = calibrations.under_controls(plain, changed, kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 
 
@@ -194,7 +192,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
 
     sharp = perfect(inside)
     share, weak = gone / len(samples), ScriptedJudge(erring, "errs")
-    monkeypatch.setattr("nein.benchmarks.nein.score.load_models", lambda *_: {"vqa": weak})
+    monkeypatch.setattr("nein.benchmarks.nein.stages.load_models", lambda *_: {"vqa": weak})
     out = tmp_path / "out"
     done = evaluate("--edited", tmp_path / "edited", "--data", world, "--metrics", "removal_vqa", "--out",
                     out, "--device", "cpu", "--models.vqa", "tests.rehearsal:no")  # fmt: skip
@@ -207,7 +205,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         assert rate.low <= expected <= rate.high < 0.97  # found out
     [run] = of_runs.load([out])
     assert calibration.fits(run)
-    judged = frames.pick(figures.of_table(run.every, {}), task="results", metric="removal_vqa")
+    judged = frames.pick(estimates.of_table(run.every, {}), task="results", metric="removal_vqa")
     assert not judged["low"] <= share <= judged["high"]  # what the weakened judge says is wrong
     _, line = calibrations.corrected([run], [calibration])
     assert line["low"] <= share <= line["high"]
@@ -221,11 +219,11 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
     labels.write_text(head + "".join(f"known,negative,{name},{int(truth[name])}\n" for name in picked))
     twice.write_text(f"{head}e,negative,s,1\ne,negative,s,yes\ne,negative,s,0\n")
     with pytest.raises(UserError, match=r"line 4: 's' of e/negative has another label"):
-        people.read([twice])
+        calibrations.read([twice])
     report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)]))
     assert "Corrected for the judge" in page.read_text()
     assert "Removal with people" in page.read_text()
-    made = people.labelled([run], people.read([labels]))
+    made = calibrations.labelled([run], calibrations.read([labels]))
     labelled = next(one for one in made if one.get("statistic") == "labelled")
     assert labelled["low"] <= share <= labelled["high"]
     assert labelled["n"] == 60

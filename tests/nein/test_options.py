@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nein import cli
-from nein.benchmarks.nein import config, score
+from nein.benchmarks.nein import config, stages
 from nein.editors import EditorError
 from nein.engine import machine
 from nein.engine.errors import UserError
@@ -133,7 +133,7 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
 
 
 def identity(metric, **given):
-    return score.score_identity(metric, config.EvalConfig.of(**given), "cpu")
+    return stages.score_identity(metric, config.EvalConfig.of(**given), "cpu")
 
 
 @pytest.mark.parametrize(("metric", "key", "given"), [

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from nein import metrics, statistics
-from nein.benchmarks.nein import figures, paper_numbers
-from nein.benchmarks.nein.reporting import protocols, report
-from nein.benchmarks.nein.reporting.protocols import NoEvidence, verdict
+from nein.benchmarks.nein import estimates, paper_numbers, protocols, report
+from nein.benchmarks.nein.protocols import NoEvidence, verdict
 from nein.benchmarks.nein.runs import EDIT, CorpusRow, RunDir, scores_of
 from nein.engine.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
@@ -93,17 +92,14 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
         RunDir(run.path).scored()
 
 
-def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate, caplog):
+def test_a_remedy_that_changes_no_picture_did_not_act(tmp_path, make_data, evaluate):
     line = ["--data", make_data(2, 1), "--out", tmp_path, "--metrics", "l1", "--control", "none"]
     done = evaluate("--editor", "identity", "--mend", "rewrite", *line, "--device", "cpu")
     assert done.code == 0, done.stderr
-    said = "identity+rewrite/negative: --mend rewrite did not act: all 2 pictures are byte for byte those of"
+    said = "identity+rewrite/negative: --mend rewrite did not act: all 2 images are byte for byte those of"
     assert said in (tmp_path / "table.md").read_text()
-    assert "+rewrite/negative: the remedy did not act on the first block: its 2 images are" in caplog.text
-    caplog.clear()
     done = evaluate("--editor", "ip2p", "--mend", "negative-prompt", "--editor-options.steps", "2", *line)
     assert done.code == 0, done.stderr
-    assert "did not act" not in caplog.text
     assert "ip2p+negative-prompt/negative: --mend" not in (tmp_path / "table.md").read_text()
 
 
@@ -120,7 +116,7 @@ def test_a_small_fid_carries_a_warning(tmp_path):
 def test_the_limit_of_fid_takes_three_source_images_for_each_column(clusters, refused):
     left_out = np.linspace(12, 13, 12).tolist()
     entry = {"value": 12.5, "n": 24, "n_unscored": 0, "reasons": {}, "clusters": clusters, "columns": 4}
-    frame = figures.of_table(runs.table([], []), {"fid": CorpusRow(**entry, left_out=left_out)})
+    frame = estimates.of_table(runs.table([], []), {"fid": CorpusRow(**entry, left_out=left_out)})
     row = frames.pick(frame, task="limit")
     assert refused in row.get("refused", "")
     assert (row["value"] is None) == bool(refused)
@@ -128,7 +124,7 @@ def test_the_limit_of_fid_takes_three_source_images_for_each_column(clusters, re
 
 def test_published_figures_are_those_of_table_3():
     assert paper_numbers.COLUMNS == tuple(name for name in METRICS if name not in ("clip_t", "obeyed"))
-    found = figures.printed("ip2p", "ip2p").set_index("metric")["value"]
+    found = estimates.printed("ip2p", "ip2p").set_index("metric")["value"]
     wanted = {"l1": 0.1124, "fid": 10.6, "lpips": 0.43, "removal_vqa": 0.0383}
     assert found[[*wanted]].to_dict() == pytest.approx(wanted)
     # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from nein.benchmarks.nein import score
+from nein.benchmarks.nein import stages
 from nein.benchmarks.nein.config import EvalConfig
 from nein.datasets import hub
 from nein.datasets import nein as loading
@@ -237,10 +237,10 @@ def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_pat
 
     def load(names, *_):
         asked.append(list(names))
-        return {kind: object() for kind in score.model_kinds(asked[-1])}
+        return {kind: object() for kind in stages.model_kinds(asked[-1])}
 
-    monkeypatch.setattr(score, "load_models", load)
-    scorer = score.Scorer(EvalConfig.of(out=str(tmp_path)), "cpu")
+    monkeypatch.setattr(stages, "load_models", load)
+    scorer = stages.Scorer(EvalConfig.of(out=str(tmp_path)), "cpu")
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
         scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
     assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])

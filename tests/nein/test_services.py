@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
+from nein.benchmarks.nein import protocols, sections
 from nein.benchmarks.nein import runs as of_runs
-from nein.benchmarks.nein.reporting import protocols, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
 from nein.engine import images

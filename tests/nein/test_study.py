@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from nein.benchmarks.finished import report
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.report import run as report
 from nein.reporting import figures as frames
 from tests.helpers import commands
 from tests.reporting import made

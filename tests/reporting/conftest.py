@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from nein.benchmarks.finished import report as write_report
 from nein.benchmarks.nein.config import ReportConfig
-from nein.benchmarks.report import run as write_report
 from tests.reporting import made
 
 MARKUP = (

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
+from nein.benchmarks.finished import compare
 from nein.benchmarks.nein.config import CompareConfig
-from nein.benchmarks.report import compare
 from nein.engine.errors import UserError
-from nein.reporting import format
+from nein.reporting import tables
 from tests.reporting import made
 
 #: "75.0 [66.1, 82.3]", "11.2 ± 0.4".
@@ -30,7 +30,7 @@ def visible(page):
 def texts(row):
     numbers = {name: float(row[name]) for name in ("value", "low", "high")}
     figure = {**numbers, "unit": row["unit"]}
-    return {format.text(figure, interval=way) for way in ("ends", "reach")}
+    return {tables.text(figure, interval=way) for way in ("ends", "reach")}
 
 
 def test_every_interval_on_the_page_in_latex_and_in_markdown_is_that_of_a_row_of_the_csv(page):

@@ -7,7 +7,7 @@ import pytest
 from nein import statistics
 from nein.engine import images
 from nein.engine.errors import UserError
-from nein.reporting import cards, figures, format, report, tables
+from nein.reporting import cards, figures, page, tables
 from nein.reporting.scores import ScoreTable
 
 VARIANTS = tables.Column(by="variant", where={"metric": "accuracy"})
@@ -65,7 +65,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path):
 def test_nothing_scored_is_a_figure_without_a_value():
     found = ScoreTable.of([{"id": "a", "value": None, "reason": "broken"}]).figures()
     assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
-    assert format.text(figures.records(found)[0]) == "–"
+    assert tables.text(figures.records(found)[0]) == "–"
     assert len(figures.frame([])) == len(figures.concat([])) == 0
 
 
@@ -83,17 +83,17 @@ def test_nothing_scored_is_a_figure_without_a_value():
 )
 def test_a_figure_has_one_text(given, options, expected):
     value, low, high = given
-    assert format.text({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
+    assert tables.text({"value": value, "low": low, "high": high, "unit": "%"}, **options) == expected
 
 
 def test_units_decide_digits_and_counts_show_ranges():
-    assert format.number(0.4321, "") == "0.43"
-    assert format.number(0.4321, "points", sign=True) == "+43.2"
-    assert format.heading("FID", False) == "FID ↓"
-    assert format.p_value(0.0004) == "< 0.001"
-    assert format.counts([{"n": 1234567}], "n") == "1234567"
-    assert format.counts([{"n": 48}, {"n": 46}, {"n": 12.5}], "n") == "12.5-48"
-    assert format.counts([], "n") == ""
+    assert tables.number(0.4321, "") == "0.43"
+    assert tables.number(0.4321, "points", sign=True) == "+43.2"
+    assert tables.heading("FID", False) == "FID ↓"
+    assert tables.p_value()([{"p": 0.0004}]) == "< 0.001"
+    assert tables.count()([{"n": 1234567}]) == "1234567"
+    assert tables.count()([{"n": 48}, {"n": 46}, {"n": 12.5}]) == "12.5-48"
+    assert tables.count()([{"n": None}]) == ""
 
 
 def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
@@ -107,14 +107,14 @@ def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     assert only.columns == ["model", "negated", "n", "unscored"]
     assert tables.sheets([table], frame[:0]) == []
     assert "unsure\\|er" in tables.markdown([sheet], "t")
-    assert "Accuracy\nmodel" in report.headline(frame, TABLES)
+    assert "Accuracy\nmodel" in page.headline(frame, TABLES)
 
 
 @pytest.mark.parametrize(("texts", "fit"), [([], 3), (["One sentence. " * 30], 2)])
 def test_of_long_tables_a_screen_shows_the_first_rows(frame, texts, fit):
     many = figures.concat([figures.label(frame, model=f"model {n}") for n in range(40)])
-    lines = report.headline(many, TABLES * fit * 2, texts, ["the rest: table.md"]).splitlines()
-    assert 20 <= len(lines) <= report.LINES
+    lines = page.headline(many, TABLES * fit * 2, texts, ["the rest: table.md"]).splitlines()
+    assert 20 <= len(lines) <= page.LINES
     assert lines.count("Accuracy") == fit
     assert lines[3].startswith("model 0 ")
     shown = sum(line.startswith("model ") for line in lines) - fit  # without the heads
@@ -128,7 +128,7 @@ def test_the_widest_and_the_smallest_gap_are_a_sentence():
         rows = [{"value": value, "low": value - 0.1, "high": value + 0.1} for value in gaps.values()]
         several = [figures.gap(0.6, 0.1, row, model=name) for name, row in zip(gaps, rows, strict=True)]
         frame = figures.frame(row for gap in several for row in gap)
-        return format.widest(frame, what="accuracy", change="x becomes y")
+        return tables.widest(frame, what="accuracy", change="x becomes y")
 
     loss = "accuracy goes from 60.0 % to 10.0 % when x becomes y: a gap of 50.0 [40.0, 60.0] points"
     assert said(three=0.1, one=0.5, two=0.2) == (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.evaluate import NEIN
+from nein.benchmarks.nein.run import NEIN
 from nein.benchmarks.runner import FIGURES
 from nein.editors.checkpoint import LoadedPipeline, quiet
 from nein.engine.machine import Processes

@@ -27,7 +27,8 @@ from nein.engine import atomic, machine
 from nein.engine.errors import UserError
 from nein.metrics.dual import normalise
 from nein.reporting import figures as frames
-from nein.reporting import plots, report, tables
+from nein.reporting import page as pages
+from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section
 from nein.reporting.tables import Column, Row, Table
@@ -264,7 +265,7 @@ def run(options: AnalyseConfig) -> None:
         "paper's."
     )
     page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
-    written = report.write(out, figures, page, ("md", "csv", "plots", "html"))
+    written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
     drawn = pd.DataFrame(coordinates)
     for key, title, _ in PLOTS:
         [(_, files)] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
@@ -277,7 +278,7 @@ def run(options: AnalyseConfig) -> None:
     named = pd.DataFrame(said).assign(published=lambda table: table["template"] < PUBLISHED)
     for name, table in (("coordinates", drawn.round(6)), ("sentences", named)):
         atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    print(report.headline(figures, [MEASURED], [note], report.places(out, written, 0)), end="")
+    print(pages.headline(figures, [MEASURED], [note], pages.places(out, written, 0)), end="")
 
 
 def _measured(

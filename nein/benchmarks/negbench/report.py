@@ -33,13 +33,12 @@ from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, format
+from nein.reporting import cards, tables
 from nein.reporting import figures as frames
-from nein.reporting import page as pages
 from nein.reporting.cards import Cell
 from nein.reporting.figures import number
-from nein.reporting.format import widest
 from nein.reporting.page import Page, Part
+from nein.reporting.tables import widest
 
 log = logging.getLogger(__name__)
 NANO_LABEL = "nano (miniature models on drawn scenes; not comparable with the paper)"
@@ -96,7 +95,6 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
         findings=finding(frame),
         notes=notes(found),
         frame=frame,
-        settings={run.name: pages.setting(run.facts) for run in found},
         stamp=NANO_LABEL if nano else "",
         parts=_questions(found, runs),
     )
@@ -199,11 +197,11 @@ def finding(frame: pd.DataFrame) -> list[str]:
     negation = frames.pick(
         chosen, type="negation", **{key: best[key] for key in ("model", "data", "variant")}
     )
-    denied = f"; {format.text(negation)} % where a negation is right" if negation else ""
+    denied = f"; {tables.text(negation)} % where a negation is right" if negation else ""
     # "most" where the intervals lie apart: overlapping ones may be the same
     others = [figure["high"] for figure in totals if figure is not best]
     most = " most" if others and None not in others and best["low"] > max(others) else ""
-    return [f"{_run(best)} gets{most} choices right: {format.text(best)} %{denied}."]
+    return [f"{_run(best)} gets{most} choices right: {tables.text(best)} %{denied}."]
 
 
 def _run(figure: Mapping[str, Any]) -> str:

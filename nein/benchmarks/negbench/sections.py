@@ -12,7 +12,7 @@ from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP
 from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
-from nein.reporting import format, plots, tables
+from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import COUNTS, Column, Row, Table
@@ -28,7 +28,7 @@ _SHOWN = tables.estimate("reach")
 
 def _corrected(figures: Sequence[Figure]) -> str:
     """The share, or why it is not given."""
-    return figures[0].get("refused") or format.text(figures[0], interval="reach")
+    return figures[0].get("refused") or tables.text(figures[0], interval="reach")
 
 
 _EFFECT = tables.estimate("reach", 3)
@@ -45,8 +45,8 @@ def _counts(**where: str) -> tuple[Column, ...]:
 def _selected(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
     by = {figure["metric"]: figure for figure in figures}
-    share = format.text(by.get("selected"), interval="reach")
-    return f"{share} ({format.text(by['offered'])})" if "selected" in by else format.DASH
+    share = tables.text(by.get("selected"), interval="reach")
+    return f"{share} ({tables.text(by['offered'])})" if "selected" in by else tables.DASH
 
 
 def _retrieval(direction: str, title: str) -> Table:

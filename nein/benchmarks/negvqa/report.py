@@ -21,8 +21,8 @@ from nein.metrics.letters import LETTERS
 from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
-from nein.reporting.format import widest
 from nein.reporting.page import Page
+from nein.reporting.tables import widest
 
 SIDE = 256
 _OUTCOMES: dict[tuple[float | None, ...], str] = {

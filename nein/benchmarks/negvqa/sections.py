@@ -9,7 +9,7 @@ from typing import Any
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa.estimates import OUTCOMES
 from nein.datasets.negvqa import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIANTS
-from nein.reporting import format, plots, tables
+from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import COUNTS, Column, Row, Table
@@ -84,7 +84,7 @@ def _count_and_share(figures: Sequence[Figure]) -> str:
     figure = figures[0]
     if figure["value"] is None:
         return "0"
-    return f"{round(figure['value'] * figure['n'])} ({format.number(figure['value'], figure['unit'])})"
+    return f"{round(figure['value'] * figure['n'])} ({tables.number(figure['value'], figure['unit'])})"
 
 
 PAIRS = Table(
@@ -147,7 +147,7 @@ TABLE_1 = Table(
 
 
 def _best(figures: Sequence[Figure]) -> str:
-    return f"{figures[0]['model']}, {format.text(figures[0])}"
+    return f"{figures[0]['model']}, {tables.text(figures[0])}"
 
 
 OVER_MODELS = Table(

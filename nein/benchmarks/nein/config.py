@@ -102,7 +102,6 @@ class EvalConfig(
     judge_dtype: Dtype = option("float32", "dtype of the judges", in_file=True)
     cache: str | None = option(None, "folder of target features (default: OUT/cache)", in_file=True)
     retry_refused: bool = option(False, "resend edits that a service refused", in_file=True)
-    debug_zone: bool = option(False, "write ZONE's intermediate maps to RUN/maps", in_file=True)
     models: ModelsConfig = field(default_factory=ModelsConfig)
 
     @property

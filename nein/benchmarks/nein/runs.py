@@ -152,9 +152,6 @@ class RunDir(Folder):
         """Where the image of an edit is. Raises UserError for a place outside of the folder."""
         return self.inside(self.path / str(edit.image))
 
-    def sheet_path(self, sample_id: str) -> Path:
-        return self.path / "maps" / f"{sample_id}.png"
-
     def feature_path(self, metric: str, block: int) -> Path:
         return self.block_path(scores_of(metric), block).with_suffix(".safetensors")
 

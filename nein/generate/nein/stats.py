@@ -18,7 +18,7 @@ from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate.config import StatsConfig
-from nein.reporting import format
+from nein.reporting import tables
 from nein.reporting.tables import pipes
 
 #: Those of the caption of Table 1, which says 32, lists 31, and has isn't, aren't and can't twice.
@@ -124,7 +124,7 @@ def run(options: StatsConfig) -> None:
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
             counts = count(read, words, options.examples)
-            share = format.text({**asdict(counts.share()), "unit": "%"}, digits=2)
+            share = tables.text({**asdict(counts.share()), "unit": "%"}, digits=2)
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
             sizes = str(len(read)), str(counts.negative)
             rows.append([path.name, f"{name} ({len(words)})", *sizes, share, commonest])

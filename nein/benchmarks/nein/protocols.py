@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from nein.benchmarks.nein.figures import read_features
+from nein.benchmarks.nein.estimates import read_features
 from nein.benchmarks.nein.runs import NOT_EDITED, RunDir, ScoreRow
 from nein.metrics import Score
 from nein.metrics.base import paper_present, paper_removed, parse_yes_no

@@ -11,12 +11,10 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks.compare import Side
-from nein.benchmarks.nein import figures, paper_numbers, score
+from nein.benchmarks.nein import estimates, paper_numbers, report, stages
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
-from nein.benchmarks.nein.edit import Edit
-from nein.benchmarks.nein.reporting import report
 from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
-from nein.benchmarks.nein.score import Score
+from nein.benchmarks.nein.stages import Edit, Score
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
 from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset
@@ -51,10 +49,6 @@ def _choices(config: EvalConfig) -> list[EditorChoice]:
     if "edit" in config.stages:
         for choice in choices:
             choice.check_references()
-    if config.debug_zone and not any(choice.has_maps for choice in choices):
-        raise UserError(
-            "debug_zone draws ZONE's intermediate maps, and no editor here has any; add --editor zone."
-        )
     return choices
 
 
@@ -79,15 +73,6 @@ def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)
     return dataset
-
-
-def _check_edits(run: RunDir, blocks: Blocks) -> None:
-    """Raises UserError where edits are lacking, and the command makes none."""
-    if missing := sum(len(blocks.needed(n)) > run.records(EDIT, n, blocks) for n in blocks.numbers):
-        raise UserError(
-            f"'{run.path}' lacks edits in {missing} of {len(blocks.numbers)} blocks of samples; "
-            "run the stage edit to make them."
-        )
 
 
 def _missing_images(dataset: Dataset, name: str) -> list[str]:
@@ -121,7 +106,7 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     services = services_of(config)
 
     def removal() -> RemovalReward:
-        judge = score.load_models(["removal_vqa"], config, device, services)["vqa"]
+        judge = stages.load_models(["removal_vqa"], config, device, services)["vqa"]
         return RemovalReward(judge, config.article)
 
     how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
@@ -140,7 +125,7 @@ def scores(run: RunDir) -> ScoreTable:
         why = "scored on a smaller selection only, and left out; add to --metrics to complete"
         log.warning("%s: %s %s", run.label, ", ".join(partial), why)
     whole = {
-        name: dataclasses.asdict(figures.of_whole(name, run))
+        name: dataclasses.asdict(estimates.of_whole(name, run))
         for name in names
         if METRICS[name].kind == "corpus"
     }
@@ -164,13 +149,13 @@ class NeIn(Benchmark):
             return []
         choices = _choices(config)
         wanted = config.metrics if "score" in config.stages else []
-        score.check_references(wanted, config)
+        stages.check_references(wanted, config)
         dataset = _data(config, choices, wanted)
-        missing = _missing_images(dataset, config.data)
+        notes = _missing_images(dataset, config.data)
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        scorer = score.scorer_model(config, device)
-        asked = score.questions(wanted, config)
-        outputs = {scores_of(name): score.score_identity(name, config, device) for name in wanted}
+        scorer = stages.scorer_model(config, device)
+        asked = stages.questions(wanted, config)
+        outputs = {scores_of(name): stages.score_identity(name, config, device) for name in wanted}
         found: list[Run] = []
         loaders: dict[str, Callable[[], Editor]] = {}
         for choice in choices:
@@ -184,20 +169,23 @@ class NeIn(Benchmark):
             edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
             for track in [choice.external.track] if choice.external else config.tracks:
                 run = RunDir(config.out_dir / choice.slug / track)
-                stages: list[Stage] = []
+                steps: list[Stage] = []
                 if "edit" in config.stages:
-                    stages.append(Edit(
-                        run=run, dataset=dataset, blocks=edited, model=editor, seed=config.seed,
-                        maps=config.debug_zone and choice.has_maps, retry_refused=config.retry_refused,
-                        without=RunDir(config.out_dir / choice.plain.slug / track) if choice.plain else None,
-                        asks={choice.row: choice.edits} if is_served(choice.row) else {},
-                        given=choice.external.files if choice.external else {},
-                    ))  # fmt: skip
-                else:
-                    _check_edits(run, edited)
+                    edit = Edit(run=run, dataset=dataset, blocks=edited, model=editor, seed=config.seed)
+                    edit.retry_refused = config.retry_refused
+                    edit.asks = {choice.row: choice.edits} if is_served(choice.row) else {}
+                    edit.given = choice.external.files if choice.external else {}
+                    steps.append(edit)
+                elif missing := sum(
+                    len(edited.needed(n)) > run.records(EDIT, n, edited) for n in edited.numbers
+                ):
+                    raise UserError(
+                        f"'{run.path}' lacks edits in {missing} of {len(edited.numbers)} blocks of samples; "
+                        "run the stage edit to make them."
+                    )
                 if "score" in config.stages:
                     how = {"plain": config.protocol == "paper", "asks": asked}
-                    stages.append(
+                    steps.append(
                         Score(run=run, dataset=dataset, edited=edited, metrics=wanted, scorer=scorer, **how)
                     )
                 identity = choice.identity()
@@ -209,14 +197,14 @@ class NeIn(Benchmark):
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
                 facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}
                 partial = not wanted and not run.scored_metrics(edited)
-                found.append(Run(run, run.label, identity, stages, facts, outputs, partial, missing))
+                found.append(Run(run, run.label, identity, steps, facts, outputs, partial, notes))
         return found
 
     def scores(self, run: Run) -> ScoreTable:
         return scores(run.folder)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return figures.of_table(table, folder.corpus(), folder.track)
+        return estimates.of_table(table, folder.corpus(), folder.track)
 
     def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores by the metric that lacks most."""
@@ -232,7 +220,7 @@ class NeIn(Benchmark):
         return report.sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
 
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        return figures.negation_gaps(finished)
+        return estimates.negation_gaps(finished)
 
     def printed(self) -> Iterator[Mapping[str, Any]]:
         return paper_numbers.gaps()

@@ -1,39 +1,36 @@
-"""The page of finished runs: what is said of them besides tables and plots, and what they cost.
+"""The page of finished runs: what is said of them besides tables and plots, what they cost, and every sample.
 
-Needs no torch, and no pictures but for the samples of a page.
+Needs no torch, and no images but for the samples of a page.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks import compare, controls
+from nein.benchmarks import compare
 from nein.benchmarks.compare import Side
-from nein.benchmarks.nein import figures, runs
+from nein.benchmarks.nein import calibrations, estimates, protocols, runs, sections
 from nein.benchmarks.nein.config import EvalConfig, ReportConfig
-from nein.benchmarks.nein.edit import idle
-from nein.benchmarks.nein.reporting import (
-    calibrations,
-    people,
-    protocols,
-    sections,
-)
-from nein.benchmarks.nein.reporting.sample_browser import Browser
-from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, RunDir
+from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, TEMPLATES, RunDir
 from nein.benchmarks.runner import Finished
+from nein.datasets import nein as loading
+from nein.datasets.nein import Sample
+from nein.engine import images
 from nein.engine.errors import UserError
 from nein.metrics import METRICS
+from nein.reporting import cards, tables
 from nein.reporting import figures as frames
-from nein.reporting import format
-from nein.reporting import page as pages
+from nein.reporting.cards import Thumbnail
 from nein.reporting.figures import Figure, number
-from nein.reporting.format import widest
-from nein.reporting.page import Page
+from nein.reporting.page import Page, Part
 from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
 
@@ -59,16 +56,13 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     loaded = runs.in_order([entry.folder for entry in finished], same_data=not evaluating)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
-    results = figures.together({entry.folder.path: entry.figures for entry in finished}, loaded)
-    gaps = figures.gaps(loaded)
+    results = estimates.together({entry.folder.path: entry.figures for entry in finished}, loaded)
+    frame = frames.concat([results, estimates.gaps(loaded)], benchmark="nein")
     shown = (table for table in reversed(sections.results()) if table.sheet(results).rows)
-    common: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "notes": notes(results, loaded)}
-    common["headline"] = [*shown][:1]
+    common: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
+    common |= {"headline": [*shown][:1], "notes": notes(results, loaded)}
     if isinstance(options, EvalConfig):
-        frame = frames.concat([results, gaps], benchmark="nein")
-        return Page("NeIn", findings=finding(frame), frame=frame, sections=sections.of_runs(), **common)
-    browser = Browser.of(loaded, options.data, options.split)
-    pictures = browser.pictures(options.thumbnails if "html" in options.formats else 0)
+        return Page("NeIn", frame=frame, sections=sections.of_runs(), **common)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     of_runs = sides([run for run in loaded if run.track == "negative"] or loaded)
@@ -77,30 +71,22 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     rows = [*compared, *calibrations.agreements(loaded), *calibrations.judged(loaded, judges)]
     rows += costs(loaded)
     if options.labels:
-        rows += people.labelled(loaded, people.read(options.labels))
+        rows += calibrations.labelled(loaded, calibrations.read(options.labels))
     rows += calibrations.grades(loaded, options.judge_grade)
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
-    more = [figures.breakdowns(loaded), frames.frame(rows)]
-    frame = frames.concat([results, gaps, *more], benchmark="nein")
-    kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
-    common["notes"] += controls.flags(frame, kinds)
-    out = options.out.with_suffix(".html")
+    more = [estimates.breakdowns(loaded), frames.frame(rows)]
+    frame = frames.concat([frame, *more], benchmark="nein")
+    common["notes"] += calibrations.flags(
+        frame, dict.fromkeys(calibrations.KINDS[one.kind] for one in judges)
+    )
     return Page(
         options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
-        findings=finding(frame),
         frame=frame,
-        parts=[browser.part(out, pictures, options.embed * 2**20)],
+        parts=[samples(loaded, options)],
         sections=sections.page(compare.table(compared)),
-        settings={run.label: _setting(run) for run in loaded},
         **common,
     )
-
-
-def _setting(run: RunDir) -> str:
-    facts = {key: run.about.get(key, {}) for key in ("config", "data", "models")}
-    calls = [{key: v for key, v in call.items() if key != "command"} for call in run.about["invocations"]]
-    return pages.setting({"editor": run.editor, "track": run.track, **facts, "invocations": calls})
 
 
 def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})) -> dict[str, Side]:
@@ -120,11 +106,11 @@ def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProx
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
-    gaps = figures.headline(frame)
+    gaps = estimates.headline(frame)
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
         of_judge, what = frames.select(gaps, measure=METRICS[metric].title), f"Removal (judged by {judge})"
-        if sentence := widest(of_judge, what=what, change=change, models="editors"):
+        if sentence := tables.widest(of_judge, what=what, change=change, models="editors"):
             return [sentence]
     parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
     opposite = (
@@ -137,9 +123,9 @@ def finding(frame: pd.DataFrame) -> list[str]:
             found = frames.records(frames.select(frame, **where), metric=metric)
             rows = sorted((row for row in found if row["value"] is not None), key=lambda row: row["value"])
             if rows:
-                ends = sentence.format(rows[0]["model"], format.text(rows[0]))
+                ends = sentence.format(rows[0]["model"], tables.text(rows[0]))
                 if len(rows) > 1:
-                    most = format.text(rows[-1], interval="none")
+                    most = tables.text(rows[-1], interval="none")
                     ends += ", " + highest.format(rows[-1]["model"], most)
                 return [f"{ends} (judged by {judge})."]
     return []
@@ -180,14 +166,19 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
 
 
 def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """Runs with a remedy whose pictures are all those of the editor without it."""
-    plain = {run.label: [*run.edits.values()] for run in loaded}
-    for run in loaded:
-        mend, name = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
-        if mend and (count := idle(plain[run.label], plain.get(name, ()))):
+    """Runs with a remedy whose images of changed requests are all those of the editor without it."""
+    from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
+
+    for run in (run for run in loaded if run.about["identity"].get("mend")):
+        name = f"{run.name.rpartition('+')[0]}/{run.track}"
+        plain = next((other.edits for other in loaded if other.label == name), {})
+        changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
+        pairs = [(row.sha256, plain[row.id].sha256) for row in changed if row.sha256 and row.id in plain]
+        same = [one == other for one, other in pairs if other]
+        if same and all(same):
             yield (
-                f"{run.label}: --mend {mend} did not act: all {count} pictures are byte for byte those "
-                f"of {name}. This is not the figure of a remedy that did not help."
+                f"{run.label}: --mend {run.about['identity']['mend']} did not act: all {len(same)} images are "
+                f"byte for byte those of {name}. This is not the figure of a remedy that did not help."
             )
 
 
@@ -253,3 +244,131 @@ def costs(loaded: Sequence[RunDir]) -> Iterator[Figure]:
             yield number(count / seconds if seconds else None, unit="", metric="rate", **what)
             yield number(peak.get("host", 0), unit="count", metric="host_bytes", **what)
             yield number(peak.get("device", 0), unit="count", metric="device_bytes", **what)
+
+
+# --- the samples of a page -----------------------------------------------------------------
+
+#: Longest side of a source image in pixels -> the class that samples are filtered by.
+SIZES = {256: "up to 256 px", 512: "257 to 512 px", math.inf: "above 512 px"}
+COLUMNS = ("metric", "value", "reason", "evidence")
+#: What a page shows of what a judge said; evidence.js makes words of it.
+EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
+
+
+def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
+    """The image that every run made of each sample, with verdicts, answers and scores. Without the data set
+    images of samples and targets are missing."""
+    note = ""
+    try:
+        dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
+        known = {sample.id: sample for sample in dataset.samples}
+    except (UserError, KeyError) as error:
+        if options.data:
+            raise
+        known, note = {}, f"Pictures of samples and targets are missing: {error} Give --data."
+    metrics = [name for name in METRICS if any(name in run.metrics for run in loaded)]
+    track = "negative" if any(run.track == "negative" for run in loaded) else loaded[0].track
+    return cards.browser(
+        cards.Samples(
+            [cards.Member(run.label, (run.name, run.track), run.track == track) for run in loaded],
+            [_measure(name) for name in metrics],
+            chosen="removal_vqa" if "removal_vqa" in metrics else "",
+            rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
+            spread="Editors disagree",
+            words=("samples", "Run", "Metric"),
+            columns=COLUMNS,
+        ),
+        lambda: shown(loaded, known, metrics, options.thumbnails),
+        note=note,
+        out=options.out.with_suffix(".html"),
+        budget=options.embed * 2**20,
+        scripts=[Path(__file__).with_name("evidence.js")],
+    )
+
+
+def shown(
+    loaded: Sequence[RunDir], known: Mapping[str, Sample], metrics: Sequence[str], side: int
+) -> Iterator[cards.Card]:
+    """Sample after sample. known: id -> record, where the data are at hand; side: of the longer side of
+    images in pixels; 0: none."""
+    names = list(dict.fromkeys(name for run in loaded for name in run.edits))
+    pictures = cards.of_samples((_places(loaded, known.get(name), name) for name in names), side)
+    values = [[run.values(metric) for metric in metrics] for run in loaded]
+    #: A sample is told as in the first run that has it, of those with negative instructions if it can be.
+    told_by = sorted(loaded, key=lambda run: run.track != "negative")
+    none: Thumbnail = {"none": "no pictures in this report"}
+    for name, thumbnails in zip(names, pictures, strict=True):
+        edits = thumbnails[2:] or [none] * len(loaded)
+        told = next(run.edits[name] for run in told_by if name in run.edits)
+        sample = known.get(name)
+        caption = f" · caption: {sample.caption}" if sample else ""
+        facets = {
+            "Object": told.object,
+            "Family": told.family,
+            "Instruction": None if told.template is None else TEMPLATES[told.template],
+            "Source size": _size_class(sample) if sample else None,
+        }
+        why = ["no removal asked" if name in run.edits else "not in this run" for run in loaded]
+        yield cards.Card(
+            name,
+            told.instruction,
+            f"source image {told.source_id} · object: {told.object}{caption}",
+            {key: [entry] for key, entry in facets.items() if entry},
+            [
+                [_short(of_metric.get(name, words)) for of_metric in of_run]
+                for of_run, words in zip(values, why, strict=True)
+            ],
+            [*zip(("sample", "target"), thumbnails[:2], strict=False)],
+            said=[_said(*each, name, metrics) for each in zip(loaded, edits, strict=True)],
+        )
+
+
+def _places(loaded: Sequence[RunDir], sample: Sample | None, name: str) -> list[str | dict[str, str]]:
+    """Of the images of a sample, its target, and of every edit: a file, or why there is none."""
+    places: list[str | dict[str, str]] = [{"none": "not at hand"}] * 2
+    if sample is not None:
+        places = [str(sample.sample_path), str(sample.source_path)]
+    for run in loaded:
+        edit = run.edits.get(name)
+        if edit is None or edit.image is None:
+            places.append({"none": edit.why_not if edit else "not in this run"})
+        else:
+            places.append(str(run.image_path(edit)))
+    return places
+
+
+def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) -> cards.CardReply:
+    """A row of every score: place of the metric, value, then the reason and what the judge said."""
+    edit = run.edits.get(name)
+    if edit is None:
+        return cards.CardReply(picture)
+    seed = "" if edit.seed is None else f"seed {edit.seed}"
+    parts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
+    rows = []
+    for row in run.replies(name):
+        said = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
+        more = [row.reason, said] if row.detail else [row.reason] if row.reason else []
+        rows.append([metrics.index(row.metric), row.value, *more])
+    return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
+
+
+def _size_class(sample: Sample) -> str | None:
+    with contextlib.suppress(images.ImageError):
+        side = max(images.probe(sample.source_path))
+        return next(name for limit, name in SIZES.items() if side <= limit)
+    return None
+
+
+def _measure(name: str) -> cards.Measure:
+    metric = METRICS[name]
+    badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
+    digits = 2 if metric.scale == 1 else 1
+    return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
+
+
+def _short(value: float | str | None) -> float | int | str | None:
+    """Five digits are enough to sort and show; whole numbers without a point."""
+    if value is None or isinstance(value, str):
+        return value
+    number = float(f"{value:.5g}")
+    return int(number) if number.is_integer() else number

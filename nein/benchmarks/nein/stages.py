@@ -1,6 +1,7 @@
-"""Stage 2: the numbers. Every sample gets a value per metric, or a reason why it has none.
+"""The two stages of a run, and the models that they need.
 
-One decode per picture: a block is read once and handed to all metrics.
+Edit: every sample gets an image or a sentence saying why there is none. Score: a value per metric, or a reason
+why it has none; an image is decoded once for all metrics of a block.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ import functools
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
+from nein import editors
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, ScoreRow, read_image, scores_of
+from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, ScoreRow, read_image, scores_of
 from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, scope_of
 from nein.engine.errors import UserError
-from nein.engine.folder import Blocks
+from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
 from nein.loading.references import is_served, parse_reference
@@ -34,8 +37,110 @@ from nein.metrics.metric import Batch, EditPair, SceneObject, Settings
 from nein.metrics.metric import score as score_all
 from nein.models import judges
 from nein.models.cached import Services
+from nein.models.editor_choice import ExternalEdits
 from nein.models.references import contents, identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
+
+#: How far an aspect ratio may be from another: editors round sides to multiples.
+ASPECT = 1.05
+
+
+@dataclass(kw_only=True, eq=False)
+class Edit(Stage):
+    """Sample image and instruction -> edited image, by one editor.
+
+    A block is of one sample where the editor makes them one by one (`EditorChoice.place`): what a service did
+    not answer is asked for again alone, and a kill loses what is in work.
+
+    retry_refused  Also send again what a service refused.
+    given          Images made elsewhere, which the editor stands for.
+    """
+
+    name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
+
+    run: RunDir
+    dataset: Dataset
+    blocks: Blocks
+    model: Model
+    seed: int
+    retry_refused: bool = False
+    given: Mapping[str, Path] = field(default_factory=dict)
+    asks: Mapping[str, int] = field(default_factory=dict)
+
+    def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
+        """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
+        samples = self.dataset.members(self.blocks.needed(number))
+        return number, [(sample, read_image(sample.sample_path, "NeIn")) for sample in samples]
+
+    def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
+        number, members = inputs
+        readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
+        results = iter(self._results(editor, readable))
+        rows: list[EditRow] = []
+        made: list[tuple[Path, np.ndarray]] = []
+        for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
+            rows.append(row := self._row(sample))
+            if isinstance(image, str):
+                row.error = image
+                continue
+            result, row.orientation = next(results)
+            row.sample_sha256, row.note = images.pixel_hash(image), result.note
+            row.seed = row.seed if getattr(editor, "seeded", True) else None
+            if result.image is None:
+                row.error = result.error or "the editor gave no image and no reason"
+                row.refused, row.again = result.refused, result.transient and not result.refused
+                continue
+            row.image, row.sha256 = self.run.image_name(index, sample.id), images.pixel_hash(result.image)
+            (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
+            row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
+            made.append((self.run.image_path(row), result.image))
+        atomic.parallel_map(lambda image: images.write_png(*image), made)
+        return {EDIT: rows}
+
+    def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[editors.EditResult, int]]:
+        """What came of each sample, and the EXIF orientation of an image that was made elsewhere."""
+        if isinstance(editor, ExternalEdits):
+            return [editor.read(sample.id) for sample, _ in members]
+        requests = [
+            editors.EditRequest(
+                sample.id, image, sample.instruction(self.run.track), sample_seed(self.seed, sample.id)
+            )
+            for sample, image in members
+        ]
+        results = editor.edit(requests) if requests else []
+        if [result.id for result in results] != [request.id for request in requests]:
+            raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
+        return [(result, 1) for result in results]
+
+    def _row(self, sample: Sample) -> EditRow:
+        track = self.run.track
+        return EditRow(
+            sample.id,
+            sample.source_id,
+            sample.object,
+            sample.instruction(track),
+            template=sample.template if track == "negative" else None,
+            family=sample.family,
+            stays=sample.stays,
+            difficulty=dict(sample.difficulty),
+            seed=sample_seed(self.seed, sample.id),
+        )
+
+    def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
+        """Nothing is worth another try, and no image has vanished, or is empty."""
+        if any(row.again or (self.retry_refused and row.refused) for row in rows):
+            return False
+        made = [self.run.image_path(row) for row in rows if row.image is not None]
+        return all(map(atomic.holds_something, made))
+
+    def ids(self, records: range) -> list[str]:
+        return [sample.id for sample in self.dataset.members(records)]
+
+    def files(self, records: range) -> list[Path]:
+        samples = self.dataset.members(records)
+        made = [self.given[sample.id] for sample in samples if sample.id in self.given]
+        return [*(sample.sample_path for sample in samples), *made]
+
 
 #: About how many questions a metric asks a VQA judge of a sample: on its object, or on the caption's twice.
 QUESTIONS = {"removal_vqa": 1, "retention_vqa": 6}

@@ -1,29 +1,31 @@
-"""`nein leaderboard`: one page of all models and remedies on all benchmarks, by negation gap.
+"""Commands that read finished runs of any benchmark: `nein report`, `nein compare`, `nein leaderboard`.
 
-nein leaderboard runs/nano runs/negvqa-nano theirs/ --out leaderboard
-
-The one figure that all benchmarks have is the negation gap: of finished runs, and of what the papers print.
-Of a run manifest.json, figures.csv and scores.csv are enough; one that has its blocks gets a page.
+The leaderboard is one page of all models and remedies by negation gap, the one figure that all benchmarks
+have: of finished runs, and of what the papers print. manifest.json, figures.csv and scores.csv are enough.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from nein.benchmarks import registry, report
-from nein.benchmarks.config import LeaderboardConfig
+from nein.benchmarks import compare as comparing
+from nein.benchmarks import registry
+from nein.benchmarks.config import CompareConfig, LeaderboardConfig, ReportConfig
 from nein.benchmarks.runner import Benchmark, Finished
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Folder, runs_at
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
-from nein.reporting.format import widest
-from nein.reporting.page import Page, Section
-from nein.reporting.report import headline, write
-from nein.reporting.tables import Column, Row, Table
+from nein.reporting.page import Page, Section, headline, write
+from nein.reporting.tables import Column, Row, Table, widest
 
 #: Models that read nothing, whose small gap is no success.
 BASELINES = ("identity", "solid", "random", "constant")
@@ -37,7 +39,62 @@ NOTES = (
 )
 
 
-def run(config: LeaderboardConfig) -> str:
+def report(options: ReportConfig, kind: Benchmark | None = None) -> str:
+    """`nein report`: the report of the complete runs of one benchmark (`kind`, if it is known)."""
+    benchmark = kind or registry.of_runs(options.runs)
+    options = _own(benchmark, options, benchmark.report_config)
+    atomic.make_folder(options.out.parent)
+    finished, unfinished = _finished(benchmark, options.runs)
+    return benchmark.write_report(options.out.with_suffix(".html"), finished, options, unfinished)
+
+
+def compare(options: CompareConfig) -> str:
+    """`nein compare`: every pair of the runs, tested and corrected for their number."""
+    benchmark = registry.of_runs(options.runs)
+    options = _own(benchmark, options, benchmark.compare_config)
+    finished, unfinished = _finished(benchmark, options.runs)
+    if unfinished:
+        names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
+        print(f"not compared because not complete: {names}", file=sys.stderr)
+    sides = benchmark.sides(finished, options)
+    if len(sides) < 2:
+        track = getattr(options, "track", "all")
+        more = "" if track == "all" else f" of track '{track}' (--track all compares every track)"
+        raise UserError(f"A comparison needs two runs; {len(sides)} complete run is there{more}.")
+    pairs = comparing.chosen([*sides], options.baseline)
+    rows = comparing.comparisons(sides, pairs, options.metrics, options.family)
+    if not rows:
+        raise UserError("These runs have no metric in common; score them with the same --metrics.")
+    figures, shown, form = frames.frame(rows, benchmark=benchmark.name), comparing.table(rows), options.format
+    if form == "csv":
+        return frames.to_csv(figures)
+    if form == "text":
+        return headline(figures, [shown], [shown.note], ["Every row: --format md, csv or tex"])
+    return (tables.latex if form == "tex" else tables.markdown)(tables.sheets([shown], figures), "Comparison")
+
+
+def _finished(benchmark: Benchmark, paths: list[Path]) -> tuple[list[Finished], list[Path]]:
+    """The complete runs at or below the paths, and the folders of the others. Raises UserError for none."""
+    folders = runs_at(paths)
+    complete = [path for path in folders if Folder(path).is_complete] or registry.finished(folders)
+    return benchmark.of_folders(complete), [path for path in folders if path not in complete]
+
+
+def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:
+    """The options as the benchmark's command takes them. Raises UserError for one that it does not have."""
+    known = {item.name for item in dataclasses.fields(kind)}
+    for item in dataclasses.fields(options):
+        default = item.default_factory() if callable(item.default_factory) else item.default
+        if item.name not in known and getattr(options, item.name) != default:
+            raise UserError(f"--{item.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
+    own = (item.name for item in dataclasses.fields(options) if item.name in known)
+    return options if type(options) is kind else kind(**{name: getattr(options, name) for name in own})
+
+
+# --- the leaderboard ------------------------------------------------------------------------
+
+
+def leaderboard(config: LeaderboardConfig) -> str:
     atomic.make_folder(config.out)
     groups = registry.by_data(registry.finished(config.runs))
     board = frame([row for group in groups for row in measured(*group, config)])
@@ -81,24 +138,15 @@ def frame(rows: Sequence[Figure]) -> pd.DataFrame:
 def measured(
     benchmark: Benchmark, members: Sequence[Finished], config: LeaderboardConfig
 ) -> Iterator[Figure]:
-    """The gaps of finished runs on the same data; writes a page of those that have their blocks."""
-    gaps = benchmark.gaps(members)
-    whole = [run for run in members if any(map(run.folder.done, run.manifest["selected"]))]
-    if len(gaps) and whole:
-        number = 1 + len([*config.out.glob(f"{benchmark.name}-*")])
-        page = config.out / f"{benchmark.name}-{number}" / "index.html"
-        paths = [run.folder.path for run in whole]
-        report.write(benchmark, benchmark.report_config(runs=paths, out=page, formats=["html"]))
+    """The gaps of finished runs on the same data; those without their blocks are of others."""
     by_name = {run.name: run for run in members}
-    for row in frames.records(gaps):
+    for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
-        given = next(path for path in config.runs if run.folder.path.is_relative_to(path))
         what = {"benchmark": benchmark.name, "model": row["model"], "date": run.about["date"][:10]}
-        what |= (
-            {"source": MEASURED, "page": f"{page.parent.name}/index.html"}
-            if run in whole
-            else {"source": given.name, "elsewhere": given.name}
-        )
+        what["source"] = MEASURED
+        if not any(map(run.folder.done, run.manifest["selected"])):
+            given = next(path for path in config.runs if run.folder.path.is_relative_to(path))
+            what |= {"source": given.name, "elsewhere": given.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
         test = f"{benchmark.title} {run.about['data'] or 'own data'}: {row['measure']}"
         yield {**what, "task": "field", "test": test, **{name: row[name] for name in ends}}
@@ -116,7 +164,7 @@ def printed(benchmark: Benchmark) -> Iterator[Figure]:
 _ENDS = (
     Column("affirmed ↑", {"statistic": "affirmed"}, tables.value()),
     Column("negated ↑", {"statistic": "negated"}, tables.value()),
-    Column("gap ↓", _GAP, tables.estimate(), link="page"),
+    Column("gap ↓", _GAP, tables.estimate()),
     Column("n", _GAP, tables.count()),
     Column("unscored", _GAP, tables.count("unscored")),
 )
@@ -131,7 +179,7 @@ def sections(board: pd.DataFrame) -> list[Section]:
         "field",
         "Negation gap of every model in every test, points",
         (Row("model"), Row("source")),
-        (Column(by="test", where=_GAP, link="page"),),
+        (Column(by="test", where=_GAP),),
         {"source": ours},
     )
     columns = (*_ENDS, Column("date", _GAP, tables.entry("date")))

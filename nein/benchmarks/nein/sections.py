@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.benchmarks import controls
-from nein.benchmarks.nein.figures import ALL, ALL_FOUR
-from nein.benchmarks.nein.reporting.protocols import NOT_FROM_EVIDENCE, QUIRKS
+from nein.benchmarks.nein import calibrations
+from nein.benchmarks.nein.estimates import ALL, ALL_FOUR
+from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
 from nein.benchmarks.nein.runs import REMOVALS, TEMPLATES
 from nein.metrics import METRICS
-from nein.reporting import format, labels, plots
+from nein.reporting import labels, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value, value
@@ -25,7 +25,7 @@ RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
 
 
 def heading(metric: str) -> str:
-    return format.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
+    return tables.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
 
 
 METRIC = Row("metric", names=heading)
@@ -40,8 +40,8 @@ def shown(figures: Sequence[Figure]) -> str:
     """A figure with ± or, where bounded, the ends of its interval; the paper's own as printed."""
     figure = figures[0]
     if figure.get("source") == "printed":
-        return format.number(figure["value"], figure["unit"], digits=2)
-    return format.text(figure, interval="reach" if METRICS[figure["metric"]].span is None else "ends")
+        return tables.number(figure["value"], figure["unit"], digits=2)
+    return tables.text(figure, interval="reach" if METRICS[figure["metric"]].span is None else "ends")
 
 
 def _unscored(figures: Sequence[Figure]) -> str:
@@ -201,7 +201,7 @@ _CONTROL = {"metric": ("fall", "same")}
 CONTROLS = Table(
     "controls",
     "Judges under controls",
-    (Row("judge"), Row("group", "control", controls.TITLES)),
+    (Row("judge"), Row("group", "control", calibrations.CONTROLS)),
     (
         *_columns(
             "metric", {"yes before": "before", "after": "after", "fall": "fall", "same answer": "same"}
@@ -213,7 +213,7 @@ CONTROLS = Table(
     note="Questions about objects that are there, with the picture or the question changed. A judge that "
     "looks and reads says yes less often (fall, in points; flagged where the interval reaches 0), and "
     "answers the same on a mirrored picture or with yes and no swapped (flagged where the interval ends "
-    f"below {100 * controls.STEADY:.0f} %). Clustered by picture.",
+    f"below {100 * calibrations.STEADY:.0f} %). Clustered by picture.",
 )
 CORRECTED = Table(
     "corrected",
@@ -290,8 +290,8 @@ def _change(figures: Sequence[Figure]) -> str:
     by = {figure["statistic"]: figure for figure in figures}
     fixed, paper = by["fixed"]["value"], by["paper"]["value"]
     if fixed is None or paper is None:
-        return format.DASH
-    return format.number(paper - fixed, by["fixed"]["unit"], sign=True)
+        return tables.DASH
+    return tables.number(paper - fixed, by["fixed"]["unit"], sign=True)
 
 
 def _ns(figures: Sequence[Figure]) -> str:
@@ -317,7 +317,7 @@ PROTOCOLS = Table(
 
 
 def _bytes(figures: Sequence[Figure]) -> str:
-    return f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else format.DASH
+    return f"{size / 2**30:.2f} GiB" if (size := figures[0]["value"]) else tables.DASH
 
 
 COSTS = Table(

@@ -12,7 +12,7 @@ from typing import Any
 
 from nein import editors
 from nein.benchmarks import compare, registry
-from nein.benchmarks.mend.config import KINDS, Kind, MendConfig, command, kind_of
+from nein.benchmarks.mend_config import KINDS, Kind, MendConfig, command, kind_of
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
@@ -23,9 +23,8 @@ from nein.models import editor_choice, references
 from nein.models.remedies import answers, encoders
 from nein.models.remedies import editors as edits
 from nein.reporting import figures as frames
-from nein.reporting import format, tables
-from nein.reporting.page import Page, Section
-from nein.reporting.report import headline, places, write
+from nein.reporting import tables
+from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 
 #: A change is none by chance where Holm's p is below this.
@@ -150,12 +149,12 @@ def recommended(judged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str,
     before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
     start = "Without a gap to close. "
     if before is not None:
-        gap = format.number(before["value"], "points")
+        gap = tables.number(before["value"], "points")
         start = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
     if not first:
         return f"{start}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
     best = min(first, key=lambda row: row["value"])
-    change = f"changes the gap by {format.text(best)} points"
+    change = f"changes the gap by {tables.text(best)} points"
     return f"{start}Recommended: {best['model']}, which {change} and makes nothing worse."
 
 

@@ -1,1 +1,0 @@
-"""`nein mend`: the remedies that can act on a model."""

@@ -1,0 +1,347 @@
+"""What is known of the judges of a report, as figures: their calibration and controls, agreement with each
+other and with people, grades, and the figures of runs corrected by them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from nein.benchmarks.nein import estimates
+from nein.benchmarks.nein.runs import REMOVALS, RunDir
+from nein.engine import atomic
+from nein.engine.errors import UserError
+from nein.engine.folder import Folder, runs_below
+from nein.reporting import figures as frames
+from nein.reporting import labels
+from nein.reporting.figures import Figure, figure, number
+from nein.reporting.labels import UNSURE, Labelled, Question
+from nein.statistics import Estimate, bounded_mean, calibration
+from nein.statistics.calibration import Corrected, Rates
+
+KINDS = {"vqa": "VQA", "ovd": "OVD"}
+#: Control -> what it is. A judge that looks and reads says yes to objects that are there, and here seldom.
+NOTICED = {
+    "black": "a black picture",
+    "picture": "another picture",
+    "question": "a question about another picture's object",
+    "negated": "the question negated",
+}
+#: A judge that looks and reads answers as before.
+INDIFFERENT = {"mirrored": "the mirrored picture", "reversed": "the options in the other order"}
+CONTROLS = {**NOTICED, **INDIFFERENT}
+STEADY = 0.9  #: share of answers that stay, below which (shown by the interval) a judge is flagged
+#: What of its manifest a judge must have in common with a run, besides its fingerprint.
+_OPTIONS = {"vqa": "article", "ovd": "threshold"}
+_VERDICTS = {"verdict_fixed": (bool, None), "verdict_paper": (bool, None), "score": (float, None)}
+_ROW = {"set": str, "cluster": str, "role": str, "present": bool, "control?": str, **_VERDICTS}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One judge's answers about images of known truth, as `nein calibrate` wrote them: a row per case, and
+    per question of a control."""
+
+    kind: str
+    manifest: Mapping[str, Any]
+    rows: Sequence[Figure]
+    controls: Sequence[Figure] = ()
+
+    def fits(self, run: RunDir) -> bool:
+        """Whether the run was scored by this judge, asked in this way."""
+        option = _OPTIONS[self.kind]
+        same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
+        return same and run.about.get("config", {}).get(option) == self.manifest[option]
+
+    def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
+        """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
+        where: one set only."""
+        rows = [r for r in self.rows if where in (None, r["set"])]
+        rows = [r for r in rows if role is None or not r["present"] or r["role"] == role]
+        columns = ("present", f"verdict_{protocol}", "cluster", "score")
+        return calibration.rates(*([r[name] for r in rows] for name in columns))
+
+
+def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
+    """The calibrations in the folders. With `explicit`, a folder without one is a UserError."""
+    found = []
+    for folder in folders:
+        files = sorted(folder.glob("*.json"))
+        if not files and explicit:
+            raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
+        for file in files:
+            manifest, lines = atomic.read_json(file, dict), file.with_suffix(".jsonl")
+            if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
+                raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
+            atomic.check(manifest, {"fingerprint": str, _OPTIONS[kind]: (str, float, None)}, f"'{file}'")
+            rows = atomic.read_lines(lines, _ROW)
+            plain, controlled = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
+            found.append(Calibration(kind, manifest, plain, controlled))
+    return found
+
+
+def judged(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[Figure]:
+    """Error rates by set of images (task "calibration", sets in `group`), controls, and the share of objects
+    really there in bins of the judge's soft score (task "reliability"; mean score of the bin in `score`, the
+    calibration error in `group`, the name of its panel); then the corrected figures of runs."""
+    for judge in known:
+        title = KINDS[judge.kind]
+        yield from under_controls(judge.rows, judge.controls, title)
+        for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
+            for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
+                rate = judge.rates(protocol, where=where)
+                what: dict[str, Any] = {"task": "calibration", "group": where or "all"}
+                what["judge"] = f"{title} ({protocol})" if judge.kind == "vqa" else title
+                for metric in ("sensitivity", "specificity", "auc"):
+                    estimate, lost = getattr(rate, metric), rate.n_unscored
+                    yield figure(estimate, unit="%", unscored=lost, metric=metric, **what)
+        if rows := [row for row in judge.rows if row["score"] is not None]:
+            scores, present, clusters = (
+                [row[name] for row in rows] for name in ("score", "present", "cluster")
+            )
+            bins, error = calibration.reliability(scores, present, clusters)
+            what = {"task": "reliability", "metric": "present", "judge": title}
+            what["group"] = f"{title}: calibration error {error:.3f}"
+            yield from (figure(share, unit="%", score=repr(score), **what) for score, share in bins)
+    yield from corrected(loaded, known) if known else ()
+
+
+def corrected(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[Figure]:
+    """Removal and Retention as judged, and corrected for the judge's own error (task "corrected")."""
+    for run in loaded:
+        for metric in ("removal_vqa", "retention_vqa", "removal_ovd", "retention_ovd"):
+            entry = estimates.estimate(run.of(metric), metric)
+            if entry is None:
+                continue
+            what: Any = metric.rpartition("_")[0]
+            judge = next((one for one in known if metric.endswith(one.kind) and one.fits(run)), None)
+            result = Corrected(None, None, None, "this judge was not calibrated")
+            if judge is not None:
+                # By names of objects alone: many words of captions name what no judge looks for.
+                rule = run.about["config"]["protocol"]
+                rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
+                result = calibration.correct(entry, judge.rates(rule, role="object"), what)
+            yield from beside(entry, result, "corrected", run, metric)
+
+
+def beside(judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str) -> Iterator[Figure]:
+    """A figure as judged, and what is made of it."""
+    what: dict[str, Any] = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
+    yield figure(judged, unit="%", statistic="judged", **what)
+    ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
+    yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
+
+
+def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
+    """How far the two removal judges agree on the same edited images (task "agreement")."""
+    for run in loaded:
+        one, other, clusters = run.of("removal_vqa").pair(run.of("removal_ovd"))
+        if not clusters:
+            continue
+        first, second = (run.values(metric) for metric in REMOVALS)
+        what: dict[str, Any] = {"task": "agreement", "metric": "removal"}
+        what |= {"model": run.name, "variant": run.track}
+        yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
+        for statistic, agreement in (
+            ("kappa", calibration.cohen_kappa(first, second, run.sources)),
+            ("alpha", calibration.krippendorff_alpha([first, second], run.sources)),
+        ):
+            yield figure(agreement, unit="", statistic=statistic, **what)
+
+
+# --- controls: what a judge must notice, and what must make no difference to it ------------
+
+
+def under_controls(
+    plain: Sequence[Figure], controls: Sequence[Figure], judge: str
+) -> Iterator[dict[str, Any]]:
+    """Rows of the frame (task "controls") from a calibration's rows, without and with a `control`.
+
+    before, after  Share of yes to objects that are there, and to the control's questions, over images.
+    fall           Before minus after.
+    same           Share of answers that stay.
+    flag           (a column) What the judge fails.
+    """
+    uncontrolled, controlled = _frame(plain), _frame(controls)
+    key = ["set", "id"]
+    there = uncontrolled[uncontrolled["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
+    for control in (name for name in CONTROLS if name in set(controlled["control"])):
+        part = controlled[controlled["control"] == control]
+        what: dict[str, Any] = {"task": "controls", "judge": judge, "group": control}
+        if control in INDIFFERENT:
+            both = part.merge(uncontrolled, on=[*key, "word"], suffixes=("", "_before"))
+            both = both.dropna(subset=["yes", "yes_before"])
+            same = bounded_mean((both["yes"] == both["yes_before"]).to_numpy(), both["cluster"].tolist())
+            steady = same is not None and (same.high is None or same.high >= STEADY)
+            flag = "" if steady else "answers otherwise"
+            yield figure(same, unit="%", unscored=len(part) - len(both), metric="same", flag=flag, **what)
+            continue
+        after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
+        both = after.join(there).dropna()
+        clusters = both["cluster"].tolist()
+        fall = bounded_mean((both["before"] - both["after"]).to_numpy(), clusters, -1.0, 1.0)
+        flag = "" if fall is not None and fall.low is not None and fall.low > 0 else "not shown to notice it"
+        for metric in ("before", "after"):
+            yield figure(bounded_mean(both[metric].to_numpy(), clusters), unit="%", metric=metric, **what)
+        unscored = int(part["yes"].isna().sum())
+        yield figure(fall, unit="points", unscored=unscored, metric="fall", flag=flag, **what)
+
+
+def _frame(rows: Sequence[Figure]) -> pd.DataFrame:
+    names = ("control", "set", "id", "cluster", "word", "present")
+    columns: dict[str, Any] = {name: [row.get(name, "") for row in rows] for name in names}
+    columns["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
+    return pd.DataFrame(columns)
+
+
+def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
+    """A sentence for each of the judges that fails a control, or was calibrated without any."""
+    sentences = []
+    for judge in judges:
+        rows = frames.records(figures, task="controls", judge=judge)
+        failed = [row["group"] for row in rows if row["flag"]]
+        unseen = [title for name, title in NOTICED.items() if name in failed]
+        moved = [title for name, title in INDIFFERENT.items() if name in failed]
+        parts = [f"is not shown to notice {' or '.join(unseen)}"] if unseen else []
+        parts += [f"answers otherwise for {' or '.join(moved)}"] if moved else []
+        if not rows:
+            parts = ["was calibrated without controls: give nein calibrate again"]
+        if parts:
+            sentences.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
+    return sentences
+
+
+# --- grades --------------------------------------------------------------------------------
+
+#: How a graded judge was asked, and what was read.
+_ASKED = {
+    ("letters", "generated"): "for the letter",
+    ("options", "generated"): "about each option: the only yes",
+    ("options", "logprob"): "about each option: the likelier yes",
+}
+#: What is shown of a grade -> which figure it is.
+_GRADE = {
+    "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
+    "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
+    "negation gap": {"task": "gap", "metric": "gap"},
+    "both": {"task": "outcomes", "metric": "both"},
+}
+
+
+def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[Figure]:
+    """How well the judges that decide Removal answer questions and their negations (task "negvqa"), by the
+    runs of `nein negvqa --model judge` below the folders. Raises UserError."""
+    for path in paths:
+        runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
+        runs = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
+        if not runs:
+            raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
+        for manifest, file in runs:
+            judge, asking = manifest["models"]["model"], manifest["identity"]["asking"]
+            used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
+            what = {"task": "negvqa", "metric": "accuracy", "variant": "", "category": "", "model": ""}
+            what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
+            what["fingerprint"] = judge["judge"]
+            overall = frames.select(frames.read(file), headline="yes", protocol="fixed", category="Average")
+            for statistic, where in _GRADE.items():
+                row = frames.pick(overall, **where) or {}
+                yield {**row, **what, "asked": _ASKED[asking, row["scoring"]], "statistic": statistic}
+
+
+# --- people --------------------------------------------------------------------------------
+
+_GONE = {"gone": "gone", "partly": "partly gone", "there": "still there", UNSURE: UNSURE}
+_KEPT = {"mostly": "mostly", "some": "some changes", "changed": "changed"}
+#: What is asked about one edit; `gone` decides about Removal.
+QUESTIONS = (
+    Question("gone", "Is it gone?", _GONE),
+    Question("kept", "Is the rest of the picture kept?", _KEPT),
+    Question("artefacts", "Artefacts?", {"none": "none", "some": "some", "serious": "serious"}),
+)
+#: What counts as removed: an object of which a part is left is not. None: no label.
+REMOVED = {"gone": 1.0, "1": 1.0, "yes": 1.0, UNSURE: None, "": None}
+REMOVED |= dict.fromkeys(("partly", "there", "0", "no"), 0.0)
+KEY = ("editor", "track", "id")
+
+
+def read(files: Sequence[Path]) -> list[Labelled]:
+    """The lines of CSV files with the columns editor, track, id, gone (a key of `REMOVED`), and perhaps rater
+    and the other questions, as `nein study RUN --labels` writes them. Raises UserError."""
+    rows: list[Labelled] = []
+    verdicts: dict[tuple[str, ...], float | None] = {}
+    allowed = ", ".join(filter(None, REMOVED))
+    for file in files:
+        for line, row in atomic.read_csv(file, (*KEY, "gone")):
+            row = {"rater": "", **row, "gone": row["gone"].strip().lower()}
+            where = f"'{file}', line {line}:"
+            if row["gone"] not in REMOVED or not all(row[name] for name in KEY):
+                raise UserError(f"{where} expected editor, track, id and gone ({allowed}), not {row}.")
+            key = (row["rater"], *(row[name] for name in KEY))
+            if verdicts.setdefault(key, REMOVED[row["gone"]]) != REMOVED[row["gone"]]:
+                raise UserError(
+                    f"{where} '{row['id']}' of {row['editor']}/{row['track']} has another label above; keep "
+                    "the agreed one, or name each rater in a column rater."
+                )
+            rows.append(row)
+    return rows
+
+
+def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[Figure]:
+    """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
+    every judge against people (task "judge-people"), and the raters against each other."""
+    said: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if (value := REMOVED[row["gone"]]) is not None:
+            said.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
+    #: Of every sample the share of the raters with a label who find the object gone.
+    known = {key: {name: statistics.mean(given) for name, given in ids.items()} for key, ids in said.items()}
+    runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in known}
+    if not runs:
+        here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
+        given = "; ".join("/".join(key) for key in known) or "none"
+        raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
+    found: list[Figure] = []
+    for key, run in runs.items():
+        if stranger := next((name for name in known[key] if name not in run.edits), None):
+            raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
+        for metric in REMOVALS:
+            if (entry := estimates.estimate(run.of(metric), metric)) is not None:
+                result = calibration.prediction_powered(run.values(metric), known[key], run.sources)
+                more = "more samples"
+                if result.needed is not None:
+                    more = str(max(0, result.needed - len(known[key])))
+                found += [{**row, "more": more} for row in beside(entry, result, "labelled", run, metric)]
+    found += against(runs, known)
+    named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
+    questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
+    source_of = {name: source for run in loaded for name, source in run.sources.items()}
+    sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
+    return [*found, *labels.agreement(named, questions, sources)]
+
+
+def against(
+    runs: Mapping[tuple[str, str], RunDir], known: Mapping[tuple[str, str], Mapping[str, float]]
+) -> Iterator[Figure]:
+    """How far each judge agrees with people, over all labels and by editor, object and template; and its
+    sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
+    for metric in REMOVALS:
+        parts = []
+        for key, run in runs.items():
+            frame = run.of(metric).frame
+            parts.append(frame.assign(editor=run.label, people=frame["id"].astype(object).map(known[key])))
+        table = pd.concat(parts, ignore_index=True).dropna(subset=["people", "value"]).assign(all="")
+        for by in ("all", "editor", "object", "template"):
+            for group, part in table.groupby(by, observed=True, sort=False):
+                what: dict[str, Any] = {"task": "judge-people", "metric": metric, "by": by, "group": group}
+                same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
+                yield figure(same, unit="%", statistic="same", **what)
+                sure = part[part["people"] != 0.5]
+                rates = calibration.rates(
+                    (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist(), sure["source"].tolist()
+                )
+                for statistic in ("sensitivity", "specificity"):
+                    yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)

@@ -1,1 +1,0 @@
-"""What is shown of runs on NeIn: tables and page, grid, comparisons."""
