@@ -66,12 +66,6 @@ def test_a_page_without_pictures_and_without_data_still_has_its_numbers(out, tmp
     assert "the file is missing" not in (tmp_path / "bare.html").read_text()
 
 
-def test_folders_of_the_machine_stay_out_of_what_is_published():
-    same = {"c": {"d": "nano:llava", "e": 3}}
-    facts = {"a": "/home/me/data/val.json", "b": ["C:\\Users\\me\\x", "~/y"], **same}
-    assert pages.without_folders(facts) == {"a": "…/val.json", "b": ["…/x", "…/y"], **same}
-
-
 def test_json_in_a_script_element_cannot_end_it():
     assert pages.script_json({"x": [float("nan"), 0.1]}) == '{"x":[null,0.1]}'  # no JSON has it
     text = pages.script_json({"x": "</script><!--\u2028&"})
