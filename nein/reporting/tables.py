@@ -100,7 +100,7 @@ def count(column: str = "n") -> Show:
 
 
 def p_value(column: str = "p") -> Show:
-    """ "0.012"; of the column "p" the smallest that was possible stands in its place where it is 0.05 or more."""
+    """ "0.012"; of the column "p" the smallest that was possible stands there where it is 0.05 or more."""
 
     def show(figures: Sequence[Figure]) -> str:
         p, least = figures[0].get(column), figures[0].get("p_least") if column == "p" else None
