@@ -170,14 +170,14 @@ def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
     for run in (run for run in loaded if run.about["identity"].get("mend")):
-        name = f"{run.name.rpartition('+')[0]}/{run.track}"
+        mend, name = run.about["identity"]["mend"], f"{run.name.rpartition('+')[0]}/{run.track}"
         plain = next((other.edits for other in loaded if other.label == name), {})
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
         pairs = [(row.sha256, plain[row.id].sha256) for row in changed if row.sha256 and row.id in plain]
         same = [one == other for one, other in pairs if other]
         if same and all(same):
             yield (
-                f"{run.label}: --mend {run.about['identity']['mend']} did not act: all {len(same)} images are "
+                f"{run.label}: --mend {mend} did not act: all {len(same)} images are "
                 f"byte for byte those of {name}. This is not the figure of a remedy that did not help."
             )
 

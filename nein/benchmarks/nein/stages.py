@@ -1,7 +1,7 @@
 """The two stages of a run, and the models that they need.
 
-Edit: every sample gets an image or a sentence saying why there is none. Score: a value per metric, or a reason
-why it has none; an image is decoded once for all metrics of a block.
+Edit: every sample gets an image or a sentence saying why there is none. Score: a value per metric, or a
+reason why it has none; an image is decoded once for all metrics of a block.
 """
 
 from __future__ import annotations
