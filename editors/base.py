@@ -59,6 +59,7 @@ class EditResult:
     maps       The named intermediate pictures that were asked for, each (h, w) or (h, w, 3) uint8.
     refused    Whether a service declined the request; `error` has its words.
     transient  Whether the error is about the service or the machine, and another try may succeed.
+    cause      What a user's function raised.
     """
 
     id: str
@@ -68,6 +69,7 @@ class EditResult:
     maps: Mapping[str, np.ndarray] = field(default_factory=dict)
     refused: bool = False
     transient: bool = False
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 #: What `describe` says that decides no result.

@@ -78,7 +78,7 @@ class FunctionEditor(RemoteEditor):
                     raise  # is about the machine, not about the sample
                 again, message = is_transient(error), f"{self._short} raised {reason(error)}"
                 if not again or attempt == self._retries:
-                    return EditResult(request.id, None, message, transient=again)
+                    return EditResult(request.id, None, message, transient=again, cause=error)
                 self.pace.wait(min(8.0, 0.5 * 2**attempt))
         if isinstance(image, str):
             return EditResult(request.id, None, f"{self._short} {image}")

@@ -45,11 +45,12 @@ class RemoteEditor(Editor):
             lambda number: self.edit_one(requests[number]), numbers, self.concurrency, self.pace.go_on
         )
         results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
-        failed = [result.error for result in results if self.hopeless(result)]
+        failed = [result for result in results if self.hopeless(result)]
         if len(failed) < len(results):
             self._failed = None
         elif self._failed is not None and failed:
             self._failed += len(failed)
             if len(requests) > 1 or self._failed >= PATIENCE:
-                raise UnavailableError(f"Editor '{self.name}' has made no picture so far: {failed[-1]}.")
+                why = f"Editor '{self.name}' has made no picture so far: {failed[-1].error}."
+                raise UnavailableError(why) from failed[-1].cause
         return results

@@ -132,11 +132,16 @@ def test_a_bad_result_is_the_samples_error_unless_all_are_bad(edit, said):
     def sometimes(image, instruction):
         return image if "cat" in instruction.lower() else edit(image, instruction)
 
-    samples = nein.evaluate(sometimes, **FEW).samples()
+    result = nein.evaluate(sometimes, **FEW)
+    samples, notes = result.samples(), "".join(file.read_text() for file in result.out.rglob("notes/*.json"))
+    if said == "raised KeyError":
+        assert samples["reason"].str.contains(r"test_api.py:\d+, in \S+").any()
+        assert "in sometimes\\n" in notes
     assert samples.loc[samples["value"].isna(), "reason"].str.contains(said, regex=False).all()
     assert samples["value"].notna().any()
-    with pytest.raises(UserError, match=f"'bad' has made no picture so far: bad {said}"):
+    with pytest.raises(UserError, match=f"'bad' has made no picture so far: bad {said}") as caught:
         nein.evaluate({"bad": edit}, **FEW)
+    assert isinstance(caught.value.__cause__, KeyError | OSError) == ("raised" in said)
 
 
 def test_a_function_may_change_what_it_is_given_and_give_another_size():

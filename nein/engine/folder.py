@@ -26,7 +26,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -183,10 +183,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Note:
-    """A file of notes/: stage -> cost, model -> what its work has taken."""
+    """A file of notes/: stage -> cost, model -> what its work has taken, sentence -> the traceback of what a
+    user's code raised."""
 
     stages: dict[str, Cost]
     usage: dict[str, Any]
+    tracebacks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

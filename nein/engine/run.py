@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import logging
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.machine import Processes, one_thread
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
+from nein.loading.errors import tracebacks
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
 LATE = 120.0  # seconds until a file of another node is seen
@@ -44,6 +46,17 @@ def share() -> tuple[int, int]:
     if found is None or int(found[1]) >= int(found[2]):
         raise UserError(f"{SHARE} is '{given}'; it must be r/n, with r from 0 to n - 1.")
     return int(found[1]), int(found[2])
+
+
+class _Raised(logging.Handler):
+    """Keeps what a user's code raised: the sentence -> its traceback, each once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, str] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.setdefault(record.getMessage(), self.format(record))
 
 
 class Executor:
@@ -79,6 +92,7 @@ class Executor:
         self._thing: Any = None
         self._described: set[tuple[Path, str]] = set()
         self._notes: dict[Path, tuple[Folder, dict[str, Any]]] = {}
+        self._raised = _Raised()
 
     def describe(self) -> dict[str, Any]:
         """For the manifest's account of the command: never in a result."""
@@ -118,6 +132,7 @@ class Executor:
         plan  Makes the steps again, in a process elsewhere.
         """
         made = [0] * len(steps)
+        tracebacks.addHandler(self._raised)
         try:
             for index, step in enumerate(steps):
                 if step.stage.depends_on_all:
@@ -139,6 +154,7 @@ class Executor:
             self._model = self._thing = None
             self._notes.clear()
             self._described.clear()
+            tracebacks.removeHandler(self._raised)
         self._meet(steps)
         return made
 
@@ -166,6 +182,7 @@ class Executor:
         if (first := next(tasks, None)) is None:
             bar.close()
             return 0
+        self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
         if model is not None and model.place == "remote":
@@ -213,7 +230,7 @@ class Executor:
                 if (folder.path, kind) not in self._described:
                     folder.note_model(kind, *facts)
                     self._described.add((folder.path, kind))
-            note = self._notes.setdefault(folder.path, (folder, {"stages": {}, "usage": {}}))[1]
+            note = self._notes[folder.path][1]
             sums = note["stages"].setdefault(stage.name, {"blocks": 0, "rows": 0, "seconds": 0.0})
             sums["blocks"] += 1
             sums["rows"] += max(map(len, rows.values()))
@@ -267,6 +284,7 @@ class Executor:
     def _write_notes(self) -> None:
         self._note_usage()
         for folder, note in self._notes.values():
+            note |= {"tracebacks": self._raised.seen} if self._raised.seen else {}
             folder.note(note)
 
 

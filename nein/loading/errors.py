@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 
@@ -111,10 +114,23 @@ def message(error: BaseException) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
+#: Takes the tracebacks of errors in a user's code; shown nowhere, unless somebody listens.
+tracebacks = logging.getLogger("nein.tracebacks")
+tracebacks.propagate = False
+tracebacks.addHandler(logging.NullHandler())
+
+
 def reason(error: BaseException) -> str:
-    """One line for an unscored sample: the kind of error and its first line."""
+    """One line for an unscored sample: the kind of error, its first line, and where in a user's code."""
     kind = type(error).__name__
-    return f"{kind}: {first_line(error)}" if str(error).strip() else kind
+    text = f"{kind}: {first_line(error)}" if str(error).strip() else kind
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file, ours = frame.f_code.co_filename, str(frame.f_globals.get("__name__")).startswith("nein.")
+        if not (ours or "site-packages" in file or file.startswith(("<", str(Path(os.__file__).parent)))):
+            text += f" ({Path(file).name}:{line}, in {frame.f_code.co_name})"
+            tracebacks.error("%s", text, exc_info=error)
+            break
+    return text
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -239,7 +239,7 @@ def test_numbers_that_are_not_finite_are_no_verdict_of_absence():
     rows = presence(names, detector=ScriptedDetector(broken)).score(items)
     for first, second in rows.values():
         assert first.value is None
-        assert first.reason.endswith("ValueError: the model gave a number that is not finite")
+        assert "ValueError: the model gave a number that is not finite" in first.reason
         assert second.value is not None
     with pytest.raises(ValueError, match="not finite"):
         Answer("Yes", 1, p_yes=math.nan, p_no=0.5)
@@ -263,7 +263,7 @@ def test_a_judge_that_fails_on_one_picture_takes_no_other_with_it_and_is_not_rem
         items
     )
     assert [s.value for s in rows["removal_vqa"]] == [1, None, 0]
-    assert rows["removal_vqa"][1].reason == "RuntimeError: out of memory"
+    assert rows["removal_vqa"][1].reason.startswith("RuntimeError: out of memory (test_presence.py:")
     assert [s.value for s in rows["retention_vqa"]] == [0, None, 0]
     assert "out of memory" in rows["retention_vqa"][1].reason
     broken, healed = (
