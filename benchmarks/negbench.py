@@ -60,9 +60,9 @@ def write_data(folder: Path, scenes: int) -> None:
     for image in drawn.concepts("val", scenes):
         write_png(folder / image.path, drawn.picture(image.path))
     task, asked = drawn.tasks("val", scenes)
-    official.write_retrieval(folder / "retrieval.csv", task.original)
-    official.write_retrieval(folder / "negated_retrieval.csv", task.negated)
-    official.write_questions(folder / "mcq.csv", asked.questions)
+    official.write(folder / "retrieval.csv", task.original)
+    official.write(folder / "negated_retrieval.csv", task.negated)
+    official.write(folder / "mcq.csv", asked.questions)
 
 
 class Plain:

@@ -1,4 +1,4 @@
-"""The options of `nein generate` and `nein stats`; the paper's values: `configs/nein/generate-paper.yaml`."""
+"""The options of the commands that make data; the papers' values: `configs/*/generate-paper.yaml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 from nein.wording.families import FAMILIES
 
-STAGES = ("clauses", "generate", "match", "ask")
 FORMATS = ("official", "parquet")
 FAMILY_HELP = f"negation families: {', '.join(FAMILIES)}, or all"
 
@@ -33,7 +32,7 @@ class BuildModels:
 
 @dataclass(kw_only=True)
 class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
-    """Field names are the keys of a configuration file."""
+    """Of `nein generate`."""
 
     presets = "nein/generate-"
     default_out = "runs/generate-PRESET"
@@ -55,9 +54,6 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     protocol: Literal["paper", "fixed"] = option("fixed", "paper: as released; fixed: corrected", "Method")
     evaluation_share: UnitInterval = option(0.0659, "fraction of source images in the val split", "Output")
     formats: Names = option([*FORMATS], "official (folders), parquet", "Output", among=FORMATS, what="format")
-    stages: Names = option(
-        [*STAGES, "finish"], "stages to run", "Output", among=(*STAGES, "finish"), what="stage"
-    )
     shard_size: PositiveInt = option(8, "source images per shard (unit of work)", "Machine")
     judge_dtype: Dtype = option("float32", "dtype of the filter models", "Machine")
     models: BuildModels = field(default_factory=BuildModels)
@@ -74,8 +70,8 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
         return [*editor, *judges]
 
     def check(self) -> None:
-        if not self.family_labels or not self.stages:
-            raise UserError("--families and --stages must each name at least one.")
+        if not self.family_labels:
+            raise UserError("--families must name at least one.")
         for name in ("absent_below", "match_above"):
             if not -1 <= getattr(self, name) <= 1:
                 flag = name.replace("_", "-")
@@ -99,11 +95,6 @@ class StatsConfig(Options):
     )
     examples: NonNegativeInt = option(5, "example sentences to print per list", "Output")
     json: Path | None = option(None, "write all counts to this JSON file", "Output")
-
-
-MEDICAL_SOURCES = ("chexpert", "ham10000")
-#: All stages in order. Those that a configuration does not need pass their input on.
-NEGBENCH_STAGES = ("pairs", "concepts", "verify", "validate", "paraphrase")
 
 
 @dataclass(kw_only=True)
@@ -144,18 +135,10 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     paraphrase: bool = option(False, "rephrase captions and options with --llm.model", "Sentences")
     affneg: bool = option(False, "keep the order of affirmation and negation in paraphrases", "Sentences")
 
-    maker: str = option("editor:magicbrush", "pairs: editor:NAME adds, or text:ID draws both", "Pairs")
+    editor: str = option("magicbrush", "pairs: editor that adds the object", "Pairs")
     attempts: PositiveInt = option(3, "pairs: max seeds to try until the detector agrees", "Pairs")
-    resolution: PositiveInt = option(512, "pairs: image size of text:ID", "Pairs")
     steps: PositiveInt = option(50, "pairs: sampling steps", "Pairs")
 
-    stages: Names = option(
-        [*NEGBENCH_STAGES, "finish"],
-        "stages to run",
-        "Output",
-        among=(*NEGBENCH_STAGES, "finish"),
-        what="stage",
-    )
     shard_size: PositiveInt = option(16, "images per shard (unit of work)", "Machine")
     llm: LlmOptions = field(default_factory=LlmOptions)
 
@@ -171,77 +154,53 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     @property
     def medical(self) -> bool:
-        return self.source in MEDICAL_SOURCES
+        return self.source in ("chexpert", "ham10000")
 
     @property
     def asks_llm(self) -> bool:
-        thinks = self.source == "pairs" and not self.edits
-        return self.concepts == "llm" or self.validate or self.paraphrase or thinks
-
-    @property
-    def detects(self) -> bool:
-        return self.verify != "none" or self.source == "pairs"
-
-    @property
-    def edits(self) -> bool:
-        """Pairs by an editor start from pictures: no language model has to think of a scene."""
-        return self.maker.startswith("editor:")
+        return self.concepts == "llm" or self.validate or self.paraphrase
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        name = self.maker.partition(":")[2]
-        of_editor: list[Need] = []
-        if self.source == "pairs" and self.edits:
-            of_editor = needs.of_editors([name], self.preset, {"steps": self.steps})
-        elif self.source == "pairs":
-            of_editor = needs.of_pipeline(name, checker=True)
+        is_pairs = self.source == "pairs"
         return [
-            *of_editor,
-            *(needs.of_model("ovd", self.detector) if self.detects else []),
+            *(needs.of_editors([self.editor], self.preset, {"steps": self.steps}) if is_pairs else []),
+            *(needs.of_model("ovd", self.detector) if is_pairs or self.verify != "none" else []),
             *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
         ]
 
     def check(self) -> None:
-        needs = {
-            "captions": "captions",
-            "coco": "instances" if self.concepts == "annotations" else "captions",
-        }
-        needs |= dict.fromkeys(("voc", *MEDICAL_SOURCES), "instances")
-        name, source = needs.get(self.source, ""), f"--source {self.source}"
-        pairs, asks_llm = self.source == "pairs", self.concepts == "llm"
-        kind, _, model = self.maker.partition(":")
-        braces = set(self.query.replace("{object}", "")) & set("{}")
+        source, asks_llm = f"--source {self.source}", self.concepts == "llm"
+        lists = {"captions": "captions", "voc": "instances", "chexpert": "instances", "ham10000": "instances"}
+        lists["coco"] = "captions" if asks_llm else "instances"
+        name = lists.get(self.source, "")
+        pairs, without_captions = self.source == "pairs", self.source == "voc" or self.medical
         photographs = self.form == "evaluation" and self.thing == "image" and not self.medical
+        is_other_query = "{object}" not in self.query or set("{}") & set(self.query.replace("{object}", ""))
         refused = {
             f"{source} needs --{name}; see nein negbench generate --help.": name and not getattr(self, name),
-            f"{source} has no annotated objects; use --concepts llm with --llm.model, or --source coco.":
-                self.source == "captions" and not asks_llm,
-            f"{source} has no captions to extract objects from; use --concepts annotations.":
-                self.source in ("voc", *MEDICAL_SOURCES) and asks_llm,
+            f"{source} names no objects; use --concepts llm.": self.source == "captions" and not asks_llm,
+            f"{source} has no captions; use --concepts annotations.": without_captions and asks_llm,
             f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
-            f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.":
-                pairs and (kind not in ("editor", "text") or not model),
-            f"--query is '{self.query}'; it must contain {{object}}, such as 'A photo of {{object}}', "
-            "and no other braces.":
-                "{object}" not in self.query or braces,
-            f"{source} with --captions also needs --instances (COCO's JSON): the objects already there.":
-                pairs and self.edits and self.captions and not self.instances,
-            "--mcq files is for evaluation questions on photographs; leave it out.":
-                self.mcq == "files" and not photographs,
+            f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
+            f"{source} with --captions also needs --instances.": pairs
+            and self.captions
+            and not self.instances,
+            "--mcq files is for evaluation questions on photographs.": self.mcq == "files"
+            and not photographs,
             "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
-        }  # fmt: skip
-        for sentence, wrong in refused.items():
-            if wrong:
+        }
+        for sentence, is_wrong in refused.items():
+            if is_wrong:
                 raise UserError(sentence)
-        asks = {"--concepts llm": asks_llm, "--validate": self.validate, "--paraphrase": self.paraphrase}
         if self.asks_llm:
-            self.llm.check(next((flag for flag, given in asks.items() if given), "--maker"))
+            self.llm.check("--concepts llm, --validate or --paraphrase")
 
 
 @dataclass(kw_only=True)
 class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
-    """Field names are the keys of a configuration file."""
+    """Of `nein negvqa generate`."""
 
     presets = "negvqa/generate-"
     default_out = "runs/negvqa-generate-PRESET"

@@ -7,14 +7,12 @@ OUT/answers.sqlite    every answer of a language model
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,9 +21,9 @@ import numpy as np
 from nein.benchmarks.runner import invocation
 from nein.datasets import coco
 from nein.datasets.negbench.records import PICTURE_SUFFIXES
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.errors import UserError
-from nein.engine.folder import COMPLETE, Blocks, Folder
+from nein.engine.folder import COMPLETE, Blocks, Folder, Row
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.loading.references import expanded, is_served
@@ -56,12 +54,11 @@ class Maker:
     stages: Sequence[type[ShardStage]] = ()
     folder_type: type[Folder] = BuildFolder
 
-    def __init__(self, config: Any, *, wanted: Sequence[str], shard_size: int) -> None:
-        """wanted: the stages that the command asks for, of which "finish" writes the data set."""
-        self.config, self.wanted, self.shard_size = config, wanted, shard_size
+    def __init__(self, config: Any, shard_size: int) -> None:
+        self.config, self.shard_size = config, shard_size
         self.folder = self.folder_type(config.out_dir)
 
-    def identity(self, device: str) -> dict[str, Any]:
+    def identity(self, device: str) -> Row:
         """Everything that decides a row."""
         return {
             **{name: getattr(self.config, name) for name in self.decides.split()},
@@ -83,19 +80,12 @@ class Maker:
         """What a finished stage wrote of a shard."""
         return self.folder.read(f"work/{stage}", shard)
 
-    def require(self, stages: Iterable[str]) -> None:
-        """Raises UserError while a wanted shard lacks one of `stages`."""
-        shards = set(self.blocks.numbers)
-        for stage in stages:
-            if missing := shards - self.folder.done(f"work/{stage}"):
-                raise UserError(
-                    f"'{self.folder.path}' lacks stage {stage} of {len(missing)} of {len(shards)} shards; "
-                    "run the same command again with all stages."
-                )
-
     def steps(self, device: str) -> list[Step]:
-        """The stages that the command asks for."""
-        return [Step(self.folder, stage(self, device)) for stage in self.stages if stage.name in self.wanted]
+        return [Step(self.folder, stage(self, device)) for stage in self.stages]
+
+    def finish(self) -> tuple[str, Row]:
+        """Writes files and card of finished stages: a summary in words, entries of the manifest."""
+        raise NotImplementedError
 
     def services(self) -> Services:
         return Services.of(self.config, self.folder.answers)
@@ -137,23 +127,11 @@ class ShardStage(Stage):
         return {self.outputs[0]: self.make(model, inputs)}
 
 
-Build = TypeVar("Build", bound=Maker)
-
-
-def make(
-    kind: Callable[[Any], Build],
-    config: Any,
-    executor: Executor,
-    finish: Callable[[Build], tuple[str, dict[str, Any]]],
-) -> str | None:
-    """Does what is left of the stages that the options ask for; a summary if the data set was finished.
-    Raises UserError, EditorError or MetricError.
-
-    finish  Writes files and card of finished stages: a summary in words, entries of the manifest.
-    """
+def make(kind: Callable[[Any], Maker], config: Any, executor: Executor) -> str | None:
+    """Does what is left of the stages; a summary if the data set was finished. Raises UserError, EditorError
+    or MetricError."""
     maker = kind(config)
     steps = maker.steps(executor.device)
-    names = [stage.name for stage in maker.stages]
     with executor.locked([maker.folder]):
         if executor.is_main:
             facts = {
@@ -163,13 +141,10 @@ def make(
             }
             maker.folder.open(maker.identity(executor.device), facts, overwrite=config.overwrite)
         executor.processes.barrier()
-        last = max((number for number, name in enumerate(names) if name in maker.wanted), default=0)
-        maker.require(name for name in names[:last] if name not in maker.wanted)
         executor.compute(steps, functools.partial(_steps, kind, config))
-        if "finish" not in maker.wanted or not executor.concludes:
+        if not executor.concludes:
             return None
-        maker.require(names)
-        summary, entries = finish(maker)
+        summary, entries = maker.finish()
         maker.folder.update(**{"status": COMPLETE, **entries})
         return summary
 
@@ -178,7 +153,7 @@ def _steps(kind: Callable[[Any], Maker], config: Any, device: str) -> list[Step]
     return kind(config).steps(device)
 
 
-def llm_identity(options: LlmOptions) -> dict[str, Any]:
+def llm_identity(options: LlmOptions) -> Row:
     """What decides an answer besides the prompt; not where the model is, for a server may move."""
     model = str(options.model)
     keys = ("temperature", "max_tokens", "attempts", "dtype")
@@ -229,7 +204,7 @@ class Listing(Generic[Record]):
         """Over everything that the list says; of a file its name, and not its pixels."""
         digest = hashlib.sha256()
         for record in self.records:
-            facts: Any = {name: getattr(record, name) for name in record.__dataclass_fields__}  # type: ignore[attr-defined]
+            facts = {field.name: getattr(record, field.name) for field in fields(record)}  # type: ignore[arg-type]
             digest.update(json.dumps(facts, default=lambda path: path.name).encode() + b"\n")
         return digest.hexdigest()
 
@@ -243,62 +218,24 @@ def image_folder(given: str | None, beside: Path) -> Path:
 
 
 def captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.Picture]:
-    """Captioned images, as a stream where the list is none of COCO's. Raises UserError.
-
-    path      COCO captions JSON; a JSONL file, whose lines have `image` and `captions` or the like; a folder
-              with one; or a folder with X.txt beside X.jpg at any depth, as img2dataset writes CC12M.
-    suffixes  Of the images of such a folder.
-    """
-    lists = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    if len(lists) > 1:
-        names = ", ".join(file.name for file in lists)
-        raise UserError(f"'{path}' must hold one .jsonl file at most, not {names}; name the one to take.")
-    if not lists:
-        yield from _beside_texts(path, tuple(suffixes))
-    elif lists[0].suffix == ".jsonl" and lists[0].is_file():
-        yield from coco.iter_pictures(lists[0])
-    elif path.suffix == ".json" and path.is_file():
-        yield from coco.read(captions=path).pictures
+    """Captioned images of COCO's JSON, of JSON lines with `image` and `captions`, or of a folder with X.txt
+    beside X.jpg at any depth, as img2dataset writes CC12M. suffixes: of its images. Raises UserError."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.suffix.lower() in suffixes:
+                beside = file.with_suffix(".txt")
+                text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+                yield coco.Picture(file.relative_to(path).as_posix(), (text,), folder=path)
+    elif path.suffix == ".jsonl":
+        yield from coco.iter_pictures(path)
     else:
-        raise UserError(f"'{path}' is neither a .json or .jsonl file nor a folder that is there.")
-
-
-def _beside_texts(folder: Path, suffixes: tuple[str, ...]) -> Iterator[coco.Picture]:
-    def unreadable(error: OSError) -> None:
-        raise UserError(f"The folder '{error.filename}' cannot be read ({error.strerror}).")
-
-    for parent, folders, names in os.walk(folder, onerror=unreadable):
-        folders.sort()
-        for path in sorted(Path(parent, name) for name in names if name.lower().endswith(suffixes)):
-            try:
-                text = path.with_suffix(".txt").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                text = ""  # none, or none that can be read: the image has no caption
-            yield coco.Picture(path.relative_to(folder).as_posix(), (text,), folder=folder)
+        yield from coco.read(captions=path).pictures
 
 
 def clean(texts: Iterable[str]) -> tuple[str, ...]:
     """Distinct captions: white space made single, halves of characters, as JSON may spell them, replaced."""
     single = (" ".join(text.split()).encode("utf-8", "replace").decode() for text in texts)
     return tuple(dict.fromkeys(filter(None, single)))
-
-
-def read_table(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The rows of a .csv, .tsv, .json (a list) or .jsonl file. Raises UserError."""
-    if file.suffix in (".csv", ".tsv"):
-        csv.field_size_limit(1 << 30)  # pictures in base64
-        try:
-            with file.open(encoding="utf-8", newline="") as opened:
-                yield from csv.DictReader(opened, delimiter="\t" if file.suffix == ".tsv" else ",")
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"'{file}' cannot be read as a table: {error}.") from None
-    elif file.suffix == ".json":
-        rows = atomic.read_json(file)
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise UserError(f"'{file}' must hold a list of objects, one per question.")
-        yield from rows
-    else:
-        yield from (row for _, row in atomic.iter_lines(file))
 
 
 #: The 80 categories of COCO (Lin et al., arXiv:1405.0312), in its order and spelling.

@@ -1,7 +1,10 @@
-"""Multiple-choice questions with images: a file in VMCBench's layout, by other names with a column map.
+"""`nein negvqa generate` and `check`: multiple-choice questions in VMCBench's layout, their negations by a
+language model, and a sheet on which people say how many of those are right.
 
-A record holds a question, options A, B, ... (two or more), the right letter, a subset, and an image: the name
-of a file, its bytes in base64, or (hub) an image cell.
+OUT/images/           the images, as they were
+OUT/records.jsonl     one line per question of the source: its negation, or why there is none
+OUT/questions.jsonl   NegVQA's layout, for `nein negvqa --data`; -original and -negated beside it
+OUT/check.html        the sheet
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nein.config.groups import start
 from nein.datasets import hub
 from nein.datasets import negvqa as data
+from nein.datasets.negbench.official import iter_rows
 from nein.datasets.negvqa import VARIANTS
 from nein.engine import atomic, images
 from nein.engine.errors import UserError, unknown
-from nein.engine.folder import COMPLETE, INCOMPLETE, sample_seed
+from nein.engine.folder import COMPLETE, INCOMPLETE, Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import CheckConfig, ConversionConfig
 from nein.generate.maker import Listing, ShardStage, llm_identity, make
@@ -36,16 +40,15 @@ from nein.nano import data as nano
 from nein.nano.draw import CATEGORIES, PALETTE
 from nein.nano.scenes import Scene, render, rng_for
 from nein.nano.sentences import Question, iter_questions
-from nein.reporting import cards, labels
+from nein.reporting import cards, labels, tables
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure, figure
 from nein.reporting.page import headline
-from nein.reporting.tables import Column, Row, Table, count, value
+from nein.reporting.tables import Column, Table, count, value
 from nein.statistics import bounded_mean
 
-#: Our name of a field -> its name in VMCBench's files. Source: https://huggingface.co/datasets/suyc21/VMCBench.
-FIELDS = {name: name for name in ("index", "image", "question", "answer", "category")}
-HUB = "suyc21/VMCBench"
+#: As VMCBench's files name them. Source: https://huggingface.co/datasets/suyc21/VMCBench.
+FIELDS = ("index", "image", "question", "answer", "category")
 SPLIT = "build"  # scenes of their own: no model was trained or judged on them
 FILE = "choices.jsonl"
 DRAWN = "negated_question"  # of drawn questions alone
@@ -84,12 +87,12 @@ class Choice:
 
 
 def load(config: ConversionConfig) -> Listing[Choice]:
-    """The questions of `--source`: nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .json, .csv or .tsv file.
-    Raises UserError for one that cannot be read, and when no record can be used."""
+    """The questions of `--source`: nano, hub:OWNER/NAME[@REVISION], or a .jsonl, .csv or .tsv file. Raises
+    UserError for one that cannot be read, and when no record can be used."""
     for key in config.columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
-    rows: Iterable[Mapping[str, Any]]
+    rows: Iterable[Row]
     folder, file = None, expanded(config.source)
     if config.source == "nano":
         folder, origin = _drawn(config.questions), {"kind": "nano", "questions": config.questions}
@@ -97,16 +100,16 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     elif reference := hub.reference(config.source):
         rows = hub.read(reference, config.split)
         origin = {"kind": "hub", **reference._asdict(), "split": config.split}
-    elif file.is_file():
-        folder, rows, origin = file.parent, maker.read_table(file), {"kind": "file", "file": file.name}
     else:
-        raise UserError(
-            f"--source '{file}' is neither nano, hub:{HUB}, nor a .jsonl, .json, .csv or .tsv file."
-        )
+        folder, origin = file.parent, {"kind": "file", "file": file.name}
+        if file.suffix in (".csv", ".tsv"):
+            rows = (row for _, row in iter_rows(file, ()))
+        else:
+            rows = atomic.checked_lines(file)
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
-    names = {**FIELDS, **{letter: letter for letter in LETTERS}, **config.columns}
-    records = [*_records(rows, names, folder)]
+    names = {**dict(zip(FIELDS, FIELDS, strict=True)), **dict(zip(LETTERS, LETTERS, strict=True))}
+    records = [*_records(rows, names | config.columns, folder)]
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
         raise UserError(
@@ -116,9 +119,7 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     return Listing(records, origin)
 
 
-def _records(
-    rows: Iterable[Mapping[str, Any]], names: Mapping[str, str], folder: Path | None
-) -> Iterator[Choice]:
+def _records(rows: Iterable[Row], names: Mapping[str, str], folder: Path | None) -> Iterator[Choice]:
     taken: set[str] = set()
     for number, row in enumerate(rows, start=1):
         cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
@@ -253,7 +254,6 @@ class Negate(ShardStage):
     """Question -> the negated question, or why there is none. Drawn questions come with theirs."""
 
     name, kind = "negate", "negator"
-    maker: NegvqaMaker
 
     def works_at(self) -> str:
         return str(self.config.place)
@@ -285,6 +285,10 @@ class NegvqaFolder(maker.BuildFolder):
     row_types: ClassVar[Any] = {"work/negate": Negation}
 
 
+#: First bytes of an image -> the ending of its name.
+ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+
+
 class NegvqaMaker(maker.Maker):
     """A build of NegVQA."""
 
@@ -293,15 +297,40 @@ class NegvqaMaker(maker.Maker):
 
     def __init__(self, config: ConversionConfig) -> None:
         # Of a model behind an address a shard is a question: a limit costs no more than it says.
-        size = 1 if config.place == "remote" else TOGETHER
-        super().__init__(config, wanted=("negate", "finish"), shard_size=size)
+        super().__init__(config, 1 if config.place == "remote" else TOGETHER)
         self.listing = load(config)
 
-    def identity(self, device: str) -> dict[str, Any]:
+    def identity(self, device: str) -> Row:
         if self.config.llm.model is None:
             return {**super().identity(device), "negator": "drawn"}
         prompt = json_digest({"prompt": PROMPT})[:16]
         return {**super().identity(device), "prompt": prompt, **llm_identity(self.config.llm)}
+
+    def finish(self) -> tuple[str, Row]:
+        """Raises UserError where nothing could be negated."""
+        out, found = self.folder.path, self.negations()
+        questions = self.write(found)
+        reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
+        count = [row["original_answer"] for row in questions].count("A")
+        lines = [f"{len(questions)} of {len(found)} questions negated, {count} with A right."]
+        lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
+        if not questions:
+            what = " ".join(lines[1:3]).strip()
+            raise UserError(f"Not one of {len(found)} questions could be negated. {what}")
+        if again := sum(negation.again for _, negation in found):
+            lines.append(f"{again} got no answer; retry them with the same command.")
+        # In random order, so that whoever stops early has checked a random sample too.
+        seed = self.config.seed
+        picked = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
+        picked, model = picked[: self.config.sheet], self.identity("cpu").get("model", "as drawn")
+        write_sheet(out / "check.html", picked, population=len(questions), negator=str(model))
+        lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
+        return "\n".join(lines) + "\n", {
+            "status": INCOMPLETE if again else COMPLETE,
+            "counts": dict(Counter(negation.state for _, negation in found)),
+            "questions": len(questions),
+            "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
+        }
 
     def negations(self) -> list[tuple[Choice, Negation]]:
         """Every wanted question, and what became of it."""
@@ -310,10 +339,53 @@ class NegvqaMaker(maker.Maker):
             (self.listing.records[index], row) for index, row in zip(self.blocks.wanted, rows, strict=False)
         ]
 
+    def write(self, found: Sequence[tuple[Choice, Negation]]) -> list[Row]:
+        """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
+        questions with the letters that are right."""
+        seed, out = self.config.seed, self.folder.path
+        kept = [item for item, negation in found if negation.state == NEGATED]
+        wrong = {item.id: wrong_option(item, seed) for item, _ in found if not item.problem}
+        if self.config.letters == "notebook":
+            drawn, right = notebook(kept, seed)
+            wrong |= drawn
+        else:
+            right = balanced(kept, seed)
+        letters, questions, records, images = iter(right), [], [], dict[str, str]()
+        for item, negation in found:
+            facts: Row = {"index": item.id, "category": item.subset, "question": item.question}
+            facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
+            facts |= {"wrong": wrong.get(item.id), "state": negation.state}
+            facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
+            records.append({**facts, "kind": negation.kind or None})
+            if negation.state == NEGATED:
+                letter, options = next(letters), [item.answer, wrong[item.id]]
+                facts = {"index": item.id, "image": self.keep(item, images), "category": item.subset}
+                facts |= {"original_question": item.question, "negated_question": negation.question}
+                facts |= dict(zip("AB", options if letter == "A" else options[::-1], strict=True))
+                questions.append({**facts, "original_answer": letter, "negated_answer": "AB"[letter == "A"]})
+        atomic.write_lines(out / "questions.jsonl", questions)
+        for variant in VARIANTS:
+            names = {key: key for key in ("index", "image", "category", "A", "B")}
+            names |= {"question": f"{variant}_question", "answer": f"{variant}_answer"}
+            rows = ({key: row[name] for key, name in names.items()} for row in questions)
+            atomic.write_lines(out / f"questions-{variant}.jsonl", rows)
+        atomic.write_lines(out / "records.jsonl", records)
+        return questions
 
-SHOWN = 12  # reasons in the summary
-#: First bytes of an image -> the ending of its name.
-ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp", b"RIFF": ".webp"}
+    def keep(self, item: Choice, kept: dict[str, str]) -> str:
+        """Name below OUT of an item's image, copied unless it is there; equal images are one file. kept: hash
+        -> name."""
+        assert item.picture is not None, "an item without an image is not usable"
+        data = item.picture.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in kept:
+            stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
+            ending = next((ending for start, ending in ENDINGS.items() if data.startswith(start)), ".img")
+            path = self.folder.path / "images" / f"{stem}{ending}"
+            kept[digest] = f"images/{path.name}"
+            if not path.is_file() or path.stat().st_size != len(data):
+                atomic.write_bytes(path, data)
+        return kept[digest]
 
 
 def build(config: ConversionConfig) -> str | None:
@@ -321,91 +393,7 @@ def build(config: ConversionConfig) -> str | None:
     if config.llm.model:
         llm.check(config.llm.model)
     on = config if config.place == "device" else replace(config, device="cpu")
-    return make(NegvqaMaker, config, start(on), finish)
-
-
-def finish(maker: NegvqaMaker) -> tuple[str, dict[str, Any]]:
-    """Writes files and sheet: a summary in words, and what the manifest says. Raises UserError where nothing
-    could be negated."""
-    out, found = maker.folder.path, maker.negations()
-    rows = write(maker, found)
-    reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
-    letters = [row["original_answer"] for row in rows]
-    lines = [f"{len(rows)} of {len(found)} questions negated, {letters.count('A')} with A right."]
-    lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons[:SHOWN]]
-    if not rows:
-        what = " ".join(lines[1:3]).strip()
-        raise UserError(f"Not one of {len(found)} questions could be negated. {what}")
-    if len(reasons) > SHOWN:
-        lines.append(f"         and {len(reasons) - SHOWN} further reasons, in records.jsonl")
-    if again := sum(negation.again for _, negation in found):
-        lines.append(f"{again} got no answer; retry them with the same command.")
-    picked = chosen(rows, maker.config.sheet, maker.config.seed)
-    negator = str(maker.identity("cpu").get("model", "as drawn"))
-    write_sheet(out / "check.html", picked, population=len(rows), negator=negator)
-    lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
-    return "\n".join(lines) + "\n", {
-        "status": INCOMPLETE if again else COMPLETE,
-        "counts": dict(Counter(negation.state for _, negation in found)),
-        "questions": len(rows),
-        "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
-    }
-
-
-def write(maker: NegvqaMaker, found: Sequence[tuple[Choice, Negation]]) -> list[dict[str, Any]]:
-    """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
-    questions with the letters that are right."""
-    seed, out = maker.config.seed, maker.folder.path
-    kept = [item for item, negation in found if negation.state == NEGATED]
-    wrong = {item.id: wrong_option(item, seed) for item, _ in found if not item.problem}
-    if maker.config.letters == "notebook":
-        drawn, right = notebook(kept, seed)
-        wrong |= drawn
-    else:
-        right = balanced(kept, seed)
-    letters = dict(zip((item.id for item in kept), right, strict=True))
-    questions, records, names = [], [], dict[str, str]()
-    for item, negation in found:
-        facts: dict[str, Any] = {"index": item.id, "category": item.subset, "question": item.question}
-        facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
-        facts |= {"wrong": wrong.get(item.id), "state": negation.state}
-        facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
-        records.append({**facts, "kind": negation.kind or None})
-        if letter := letters.get(item.id):
-            options = [item.answer, wrong[item.id]]
-            facts = {"index": item.id, "image": _keep(out, item, names), "category": item.subset}
-            facts |= {"original_question": item.question, "negated_question": negation.question}
-            facts |= dict(zip("AB", options if letter == "A" else options[::-1], strict=True))
-            questions.append({**facts, "original_answer": letter, "negated_answer": "AB"[letter == "A"]})
-    atomic.write_lines(out / "questions.jsonl", questions)
-    for variant in VARIANTS:
-        one = {"question": f"{variant}_question", "answer": f"{variant}_answer"}
-        one = {**{key: key for key in ("index", "image", "category", "A", "B")}, **one}
-        rows = ({key: row[name] for key, name in one.items()} for row in questions)
-        atomic.write_lines(out / f"questions-{variant}.jsonl", rows)
-    atomic.write_lines(out / "records.jsonl", records)
-    return questions
-
-
-def _keep(out: Path, item: Choice, names: dict[str, str]) -> str:
-    """Name below `out` of an item's image, copied unless it is there; equal images are one file.
-
-    names  Hash -> name of the images kept so far. Raises UserError for a file that cannot be read.
-    """
-    assert item.picture is not None, "an item without an image is not usable"
-    try:
-        data = item.picture.read_bytes()
-    except OSError as error:
-        raise UserError(f"'{item.picture}' cannot be read: {error.strerror or error}.") from None
-    digest = hashlib.sha256(data).hexdigest()
-    if digest not in names:
-        stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
-        ending = next((ending for start, ending in ENDINGS.items() if data.startswith(start)), ".img")
-        names[digest] = f"images/{stem}{ending}"
-        path = out / names[digest]
-        if not path.is_file() or path.stat().st_size != len(data):
-            atomic.write_bytes(path, data)
-    return names[digest]
+    return make(NegvqaMaker, config, start(on))
 
 
 def wrong_option(item: Choice, seed: int) -> str:
@@ -442,14 +430,6 @@ def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[s
     return wrong, drawn
 
 
-def chosen(rows: Sequence[dict[str, Any]], count: int, seed: int) -> list[dict[str, Any]]:
-    """`count` of the questions at random for the check sheet (all, if fewer), whatever their order.
-
-    In random order, so that whoever stops early has checked a random sample too.
-    """
-    return sorted(rows, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))[:count]
-
-
 HOW = (
     "A conversion is right when the negated question is good English, asks for the opposite of the original "
     "with little changed, and the option marked for each question is right for the picture."
@@ -472,7 +452,9 @@ COLUMNS = [
     Column("without a label", {"statistic": RIGHT}, count("unscored")),
     *(Column(kind, {"statistic": kind}, value()) for kind in ERRORS),
 ]
-CHECK = Table("check", "Accuracy of the conversion", (Row("rater"),), tuple(COLUMNS), {"task": "check"})
+CHECK = Table(
+    "check", "Accuracy of the conversion", (tables.Row("rater"),), tuple(COLUMNS), {"task": "check"}
+)
 
 
 def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
@@ -481,7 +463,7 @@ def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
     for rater in dict.fromkeys(row["rater"] for row in rows):
         verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
         hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
-        what: dict[str, Any] = {"task": "check", "metric": "right", "rater": rater}
+        what: Row = {"task": "check", "metric": "right", "rater": rater}
         share = bounded_mean(hits, range(len(hits)))
         yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **what)
         for kind in ERRORS:
@@ -500,7 +482,7 @@ def check(options: CheckConfig) -> str:
     return headline(frame, [CHECK, labels.AGREEMENT], ["Intervals are exact. Wrong, by kind:", *kinds])
 
 
-def write_sheet(path: Path, rows: Sequence[Mapping[str, Any]], *, population: int, negator: str) -> None:
+def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: str) -> None:
     """Writes the sheet of `rows`, of questions.jsonl, whose images lie beside `path`.
 
     population  How many conversions the rows were drawn from.

@@ -98,7 +98,7 @@ def negbench_data(root):
     for item in (originals := items(8))[0]:
         images.write_png(root / item.image, made.picture(int(item.id[:3]), 24, striped=False))
     for name, rows in zip(("retrieval.csv", "negated_retrieval.csv"), originals, strict=True):
-        official.write_retrieval(root / name, rows)
+        official.write(root / name, rows)
     return f"negbench eval --model random --data {root}", "001.png"
 
 

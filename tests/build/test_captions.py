@@ -52,8 +52,6 @@ def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
     ])  # fmt: skip
     assert [(s.id, s.captions) for s in found.records] == [("a", ("one", "two", "four")), ("b", ("three",))]
     assert dict(found.notes) == {"image listed again; captions added": 1}
-    (folder / "list.jsonl").rename(folder / "images" / "list.jsonl")
-    assert load(folder / "images").records == found.records  # a folder that holds it
 
 
 def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(folder):

@@ -81,12 +81,12 @@ def write_data(folder):
     """The released files of COCO and CheXpert's binary sets, by hand, below a new folder."""
     (folder / "images").mkdir(parents=True)
     original, negated = items()
-    official.write_retrieval(folder / "images" / "COCO_val_retrieval.csv", original)
+    official.write(folder / "images" / "COCO_val_retrieval.csv", original)
     name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
-    official.write_retrieval(folder / "images" / name, negated)
+    official.write(folder / "images" / name, negated)
     asked = [dataclasses.replace(question, image=f"/cluster/{question.image}") for question in questions()]
     path = folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv"
-    official.write_questions(path, asked)
+    official.write(path, asked)
     released = [*(f"caption_{k}" for k in range(4)), "correct_answer_template", "image_path"]
     pd.read_csv(path)[["correct_answer", *released]].to_csv(path, index=False)  # without columns of ours
     for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):

@@ -145,7 +145,7 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path, clip_f
     folder = tmp_path / "data"
     folder.mkdir()
     asked = [replace(q, image=f"/vtt/video{i}.mp4") for i, q in enumerate(questions(4, 4))]
-    official.write_questions(folder / "msr_vtt_mcq_rephrased_llama.csv", asked)
+    official.write(folder / "msr_vtt_mcq_rephrased_llama.csv", asked)
     for i in range(4):
         whole = write_video(folder / f"video{i}.mp4", 12 + i).read_bytes()
         (folder / f"video{i}.mp4").write_bytes(whole[: len(whole) // 2] if i == 2 else whole)
@@ -167,10 +167,10 @@ def test_every_registered_file_is_found_by_its_name(tmp_path):
         folder.mkdir()
         for part in row.parts:
             if part.task == registry.RETRIEVAL:
-                official.write_retrieval(folder / part.files[-1], original)
-                official.write_retrieval(folder / part.negated[-1], negated)
+                official.write(folder / part.files[-1], original)
+                official.write(folder / part.negated[-1], negated)
             else:
-                official.write_questions(folder / part.files[-1], asked)
+                official.write(folder / part.files[-1], asked)
         (found,) = loading.load(str(folder), names=[row.name])
         expected = {(f"{row.name}/{part.task}", part.variant) for part in row.parts}
         assert {(task.name, task.variant) for task in found.tasks} == expected

@@ -74,6 +74,6 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
 
 
 def test_a_file_with_another_number_of_rows_says_so(tmp_path, caplog):
-    official.write_questions(tmp_path / "VOC2007_mcq.csv", questions())
+    official.write(tmp_path / "VOC2007_mcq.csv", questions())
     loading.load(str(tmp_path))
     assert "has 12 rows; as published it has 5031" in caplog.text

@@ -68,7 +68,7 @@ def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path):
     found = official.read_retrieval(tmp_path / "a.csv")
     assert [item.captions for item in found] == [("A bear.",), (), ("", "A dog.")]
     with pytest.raises(UserError, match=r"item 'b.jpg' has an empty caption or none at all"):
-        official.write_retrieval(tmp_path / "b.csv", found)
+        official.write(tmp_path / "b.csv", found)
 
 
 def test_captions_are_lists_of_literals(tmp_path):
@@ -99,26 +99,26 @@ def test_a_cell_is_never_run(tmp_path):
 
 def test_what_is_written_is_read_back(tmp_path):
     asked = conftest.questions()
-    official.write_questions(tmp_path / "q.csv", asked)
+    official.write(tmp_path / "q.csv", asked)
     assert official.read_questions(tmp_path / "q.csv") == asked
     _, negated = conftest.items()
-    official.write_retrieval(tmp_path / "r.csv", negated)
+    official.write(tmp_path / "r.csv", negated)
     assert official.read_retrieval(tmp_path / "r.csv", "negated") == negated
 
 
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("correct_answer,caption0,caption_1,image_path\n0,a,b,c\n", "no column 'caption_0' (is 'caption0'"),
+        ("correct_answer,caption0,caption_1,image_path\n0,a,b,c\n", "no column 'caption_0'; it needs"),
         (BINARY + "2,a,b,c\n", "'2' is not the number of an option"),
         (BINARY + "x,a,b,c\n", "'x' is not the number of an option"),
         (BINARY + "0,a,b\n", "fewer cells"),
         (BINARY + "0,a,b,\n", "the column 'image_path' is empty"),
         (BINARY, "a header and no rows"),
-        (BINARY + "0,\udcff\udcfe,b,c\n", "not UTF-8"),
+        (BINARY + "0,\udcff\udcfe,b,c\n", "is no CSV file in UTF-8"),
         ("", "has none"),
         (MCQ.replace("hybrid", "mixed"), "unknown template 'mixed'"),
-        (BINARY + '0,a,b,"c\n', "not valid CSV: unexpected end of data, after line"),
+        (BINARY + '0,a,b,"c\n', "is no CSV file in UTF-8: unexpected"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, said):

@@ -4,7 +4,6 @@ from collections import Counter
 
 from nein.datasets.negbench import official
 from nein.engine import atomic
-from nein.train.clip_finetuning import table
 
 
 def coco_arguments(coco, out, *more):
@@ -78,9 +77,11 @@ def test_voc_gives_questions_only_and_difficult_objects_are_neither_present_nor_
 
 def test_the_training_form_gives_three_captions_and_shuffled_questions(coco, negbench, tmp_path):
     assert negbench(*coco_arguments(coco, tmp_path, "--form", "training", "--preset", "paper")).code == 0
-    items = table.Captions(tmp_path / "dataset" / "negcap.csv")
-    assert Counter(item.image for item in items) == {f"{name}.png": 3 for name in (*"abcde", "broken")}
-    assert {len(item.captions) for item in items} == {1}
+    rows = [
+        row for _, row in official.iter_rows(tmp_path / "dataset" / "negcap.csv", ("filepath", "caption"))
+    ]
+    assert Counter(row["filepath"] for row in rows) == {f"{name}.png": 3 for name in (*"abcde", "broken")}
+    assert all(row["caption"] for row in rows)
     asked = official.read_questions(tmp_path / "dataset" / "negmcq.csv")
     assert len(asked) == 6
     assert len({question.correct for question in asked}) > 1

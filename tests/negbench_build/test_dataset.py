@@ -7,7 +7,7 @@ from nein.datasets.negbench.sentences import IN_CAPTION, Concepts
 from nein.engine.errors import UserError
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import BAD_NAME, NO_CAPTION, Listing
-from nein.generate.negbench import files, sources, stages
+from nein.generate.negbench import files, sources
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def maker_of(monkeypatch):
     """A build of images that no file lists."""
 
     def maker(out, images, **options):
-        monkeypatch.setattr(stages.sources, "load", lambda config: Listing(images, {}))
+        monkeypatch.setattr(files.sources, "load", lambda config: Listing(images, {}))
         given = {"source": "captions", "captions": "x", "form": "training", "shard_size": 4, **options}
-        return stages.NegbenchMaker(NegbenchConfig(out=str(out), images=".", **given))
+        return files.NegbenchMaker(NegbenchConfig(out=str(out), images=".", **given))
 
     return maker
 
@@ -34,7 +34,7 @@ def test_memory_does_not_grow_with_the_records(maker_of, tmp_path, peak):
         maker = maker_of(tmp_path / str(count), scenes(count))
 
         def write():
-            assert files.write(maker)["files"]["negcap.csv"]["rows"] == 3 * count
+            assert maker.write()["files"]["negcap.csv"]["rows"] == 3 * count
 
         return peak(write)
 
@@ -48,7 +48,7 @@ def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(maker_of, t
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "negcap.csv").write_text("before")
     with pytest.raises(UserError, match="the id '0' occurs more than once"):
-        files.write(maker)
+        maker.write()
     assert [path.name for path in (tmp_path / "dataset").iterdir()] == ["negcap.csv"]
     assert (tmp_path / "dataset" / "negcap.csv").read_text() == "before"
 
@@ -63,9 +63,9 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
     ]
     maker = maker_of(tmp_path, start, source="pairs")
     maker.folder.write("work/pairs", 0, made)
-    facts = files.write(maker)
+    facts = maker.write()
     one = maker_of(tmp_path, start, source="pairs", limit=1)
-    assert [image.id for image, _ in files.images(one)] == ["a-with"]
+    assert [image.id for image, _ in one.images()] == ["a-with"]
     assert facts["unusable"] == {"no try": 2}
     assert facts["images"] == 4
 

@@ -82,19 +82,6 @@ def test_a_paraphrase_that_turns_the_meaning_round_is_drawn_again_and_then_refus
     assert paraphrased(asked, k=2) == (None, "it says much more")
 
 
-def test_scenes_that_contradict_themselves_are_refused(server):
-    good = {
-        "caption": "A dog sits by a chair.", "objects": ["dog", "chair"], "extra": "ball",
-        "caption_with_extra": "A dog sits by a chair with a ball.",
-    }  # fmt: skip
-    bad = {**good, "caption_with_extra": "A dog sits by a chair without a ball."}
-    answers = iter([good, bad])
-    server.rule = lambda body, _: answer(next(answers))
-    one = client(server)
-    assert language.imagine(one, ["0"], 0)[0].extra == "ball"
-    assert language.imagine(one, ["1"], 0) == ["the sentences of a scene contradict its objects"]
-
-
 def polite(body, _):
     """Names objects, denies what it is told to, and rephrases by saying the same with one more word."""
     asked = prompt(body)

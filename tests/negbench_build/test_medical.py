@@ -88,18 +88,18 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
     for number in range(120):
         image = Concepts(f"{number}", "p", (), ("cardiomegaly",), absent)
         asked = sentences.medical_questions(image, 0)
-        assert [*asked] == ["binary", "binary-control", "mcq-control"]
+        assert [*asked] == ["binary_mcq", "binary_mcq_control", "mcq_control"]
         assert [len(question.options) for question in asked.values()] == [2, 2, 4]
         for question in asked.values():
             assert [true(option.text, image) for option in question.options] == [
                 k == 0 for k in range(len(question.options))
             ]
-        controls = (*asked["binary-control"].options, *asked["mcq-control"].options)
+        controls = (*asked["binary_mcq_control"].options, *asked["mcq_control"].options)
         assert not any("not" in option.text for option in controls)
-        forms[asked["binary"].options[0].text.split()[2]] += 1
+        forms[asked["binary_mcq"].options[0].text.split()[2]] += 1
     assert set(forms) == {"features", "does"}
     assert min(forms.values()) > 35  # evenly, to more than four standard deviations
-    assert "mcq-control" not in sentences.medical_questions(Concepts("i", "p", (), ("a",), ("b",)), 0)
+    assert "mcq_control" not in sentences.medical_questions(Concepts("i", "p", (), ("a",), ("b",)), 0)
     assert sentences.medical_questions(Concepts("i", "p", (), ("a",), ()), 0) == {}
 
 
@@ -118,7 +118,7 @@ def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(shown,
     image = Concepts("i", "p", (), shown, ("fracture",), unsure)
     asked = sentences.medical_questions(image, 0, conditions=sources.CONDITIONS)
     right = {task: question.options[0].text.removeprefix("This image ") for task, question in asked.items()}
-    assert (right.get("binary"), right.get("binary-control")) == (binary, control)
+    assert (right.get("binary_mcq"), right.get("binary_mcq_control")) == (binary, control)
     for question in asked.values():
         assert len({option.text for option in question.options}) == 2
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from transformers import AutoProcessor
 from nein import metrics
 from nein.datasets.negbench import official
 from nein.datasets.negbench.sentences import Concepts
+from nein.editors import EditResult
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.generate.negbench import pairs
@@ -20,7 +20,6 @@ from nein.generate.negbench.pairs import Verifier, verify
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
 from nein.metrics.judges.detectors import named_scores
-from tests.editors.tiny import build_pipeline
 from tests.metrics.tiny import make_owlv2, make_owlvit
 from tests.rehearsal import ScriptedDetector
 
@@ -50,26 +49,18 @@ class Hand:
     fingerprint = "hand"
 
     def __init__(self, good_from=1):
-        self.tries: dict[str, int] = {}
-        self.seeds: list[int] = []
-        self.good_from = good_from
+        self.tries, self.seeds, self.good_from = 0, [], good_from
 
-    def describe(self):
-        return {}
-
-    def make(self, plans, seeds):
-        found = []
-        self.seeds += seeds
-        for plan in plans:
-            turn = self.tries[plan.id] = self.tries.get(plan.id, -1) + 1
-            extra = (plan.extra,) if turn >= self.good_from else ()
-            found.append((plan.start, shows(*plan.objects, *extra)))
-        return found
+    def edit(self, requests):
+        self.seeds += [request.seed for request in requests]
+        extra = ("car",) if self.tries >= self.good_from else ()
+        self.tries += 1
+        assert [request.instruction for request in requests] == ["Add a car."] * len(requests)
+        return [EditResult("p", shows("dog", "cat", *extra)) for _ in requests]
 
 
-PLAN = pairs.PairPlan(
-    "p", "A dog and a cat.", "A dog and a cat. There is a car.", ("dog", "cat"), "car", "boat"
-)
+SAID = "A dog and a cat.", "A dog and a cat. There is a car."
+PLAN = pairs.PairPlan("p", *SAID, ("dog", "cat"), "car", "boat", "p", None)
 
 
 @pytest.fixture
@@ -219,30 +210,6 @@ def test_the_label_of_a_box_is_that_of_the_librarys_post_processing(make, tmp_pa
         assert max(named) == max(scores)
         differ += named != scores
     assert differ
-
-
-@pytest.mark.slow
-def test_a_text_to_image_pipeline_draws_both_pictures_from_one_noise(tmp_path):
-    # the parts of a tiny editor whose UNet reads noise alone
-    index = build_pipeline(tmp_path / "sd", seed=1, in_channels=4) and tmp_path / "sd" / "model_index.json"
-    content = {**json.loads(index.read_text()), "_class_name": "StableDiffusionPipeline"}
-    index.write_text(json.dumps(content))
-    how = {"device": "cpu", "dtype": "float32", "resolution": 32, "steps": 2}
-    maker = pairs.TextMaker(str(tmp_path / "sd"), **how)
-    first = maker.make([PLAN], [5])[0]
-    again = maker.make([PLAN], [5])[0]
-    other = maker.make([PLAN], [6])[0]
-    assert not isinstance(first, str)
-    assert first[0].shape == (32, 32, 3)
-    assert first[0].dtype == np.uint8
-    assert np.array_equal(first[0], again[0])
-    assert not np.array_equal(first[0], first[1])
-    assert not np.array_equal(first[0], other[0])
-    assert maker.describe()["class"] == "StableDiffusionPipeline"
-    for file in ("tokenizer.json", "vocab.json", "merges.txt"):
-        (tmp_path / "sd" / "tokenizer" / file).unlink()
-    with pytest.raises(UserError, match=r"2 words and the model's embedding 190: its tokenizer\.json is"):
-        pairs.TextMaker(str(tmp_path / "sd"), **how)
 
 
 @pytest.mark.slow

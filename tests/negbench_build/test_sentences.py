@@ -111,7 +111,7 @@ def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_on
     absents, pairs = [], []
     for image in MANY:
         asked = sentences.questions_as_filed(image, 0, count=6)
-        records.check_questions(asked, "here")
+        records.check_records(asked, "here")
         for question in asked:
             hybrid, _, negation = (option.text.rpartition(" ")[2] for option in question.options[1:])
             assert hybrid == negation
@@ -186,8 +186,8 @@ def test_types_are_drawn_evenly_and_training_options_stand_anywhere():
 
 def test_the_nano_captions_and_questions_are_true_of_the_scenes():
     task, asked = drawn.tasks("dev", 60)
-    records.check_items(task.original, "here")
-    records.check_items(task.negated, "here")
+    records.check_records(task.original, "here")
+    records.check_records(task.negated, "here")
     assert [item.id for item in task.original] == [item.id for item in task.negated]
     for item in task.negated:
         shown = drawn.scene("dev", int(item.id[-6:])).categories

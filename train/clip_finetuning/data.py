@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from nein.datasets.negbench import official
-from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_items
+from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
@@ -116,16 +116,16 @@ def read_captions(config: ContrastConfig) -> tuple[list[RetrievalItem], int]:
     """Pictures with a caption or a list of them per row, up to `--limit`; and how many rows hold none, which
     are left out: `*_neg_captions.csv` lost some. Raises UserError, naming file and line."""
     path, items, left_out = Path(config.captions), list[RetrievalItem](), 0
-    for row in official.Records(path, (config.image_column,), None):
-        where = f"{path}, line {row.line}"
-        column = official.caption_column(list(row.cells), path, config.caption_column)
-        image = official.cell(row.cells, config.image_column, path, row.line)
-        texts = official.caption_texts(row.cells[column], column, f"{where}, {column}")
+    for line, row in official.iter_rows(path, (config.image_column,)):
+        where = f"'{path}', line {line}"
+        column = official.caption_column(list(row), path, config.caption_column)
+        image = official.cell(row, config.image_column, where)
+        texts = official.caption_texts(row[column], column, f"{where}, {column}")
         if not texts:
             left_out += 1
             continue
-        item = RetrievalItem(id=row.cells.get("id") or f"line {row.line}", image=image, captions=texts)
-        check_items([item], where)
+        item = RetrievalItem(id=row.get("id") or f"line {line}", image=image, captions=texts)
+        check_records([item], where)
         items.append(item)
         if len(items) == config.limit:
             break

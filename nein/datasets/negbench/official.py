@@ -21,22 +21,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from nein.datasets.negbench import records
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     HYBRID,
     NEGATION,
+    ORIGINAL,
+    TEMPLATES,
     Option,
     Question,
     RetrievalItem,
+    check_ids,
+    check_records,
     path_parts,
 )
 from nein.engine import atomic
-from nein.engine.errors import UserError, near_match
+from nein.engine.errors import UserError
 
-LIMIT = 10_000_000  # characters a cell may hold
+LIMIT = 1 << 28  # characters a cell may hold: it may be an image in base64
 _SIDE_BY_SIDE = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings without a comma
 #: The file's word for a template -> ours; the last one is for a training image that shows one object only.
 MODIFIED = "modified_positive"
@@ -57,70 +60,47 @@ POSITIONS: Mapping[str, tuple[str | None, ...]] = {
 # --- rows of a file ----------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    line: int  # in which it ends
-    cells: dict[str, str]
-
-
-class Records:
-    """The records of a CSV file with the columns `needed`. Raises UserError, naming file and line.
-    delimiter: None: a tab where the header has one, else a comma."""
-
-    def __init__(self, path: Path, needed: Sequence[str], delimiter: str | None = ",") -> None:
-        self.path, self.needed, self.delimiter = path, needed, delimiter
-        self.columns: list[str] = []
-
-    def __iter__(self) -> Iterator[Row]:
-        csv.field_size_limit(LIMIT)
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                header = file.readline(LIMIT)
-                delimiter = self.delimiter or ("\t" if "\t" in header else ",")
-                reader = csv.reader(itertools.chain([header], file), strict=True, delimiter=delimiter)
-                try:
-                    yield from self._records(reader)
-                except csv.Error as error:
-                    where = f"line {reader.line_num}"
-                    raise UserError(f"'{self.path}' is not valid CSV: {error}, after {where}.") from None
-        except FileNotFoundError:
-            raise UserError(f"There is no file '{self.path}'.") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"'{self.path}' is not UTF-8 text ({error.reason}).") from None
-        except OSError as error:
-            raise UserError(f"'{self.path}' cannot be read: {error.strerror or error}.") from None
-
-    def _records(self, reader: Any) -> Iterator[Row]:
-        self.columns = next(reader, [])
-        if missing := [name for name in self.needed if name not in self.columns]:
-            near = near_match(missing[0], self.columns)
-            guess = f" (is '{near}' meant?)" if near else ""
-            raise UserError(
-                f"'{self.path}' has no column '{missing[0]}'{guess}; it needs {', '.join(self.needed)} "
-                f"and has {', '.join(self.columns) or 'none'}."
-            )
-        count, is_empty = len(self.columns), True
-        for cells in reader:
-            if cells and len(cells) != count:  # a blank line is no record
-                how = f"{'fewer' if len(cells) < count else 'more'} cells than the header's {count}"
-                raise UserError(f"'{self.path}', line {reader.line_num}: the row has {how}.")
-            if cells:
-                yield Row(reader.line_num, dict(zip(self.columns, cells, strict=True)))
+def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line in which it ends, cells) of every row of a CSV file with the columns `needed`; tabs separate the
+    cells where the header has one, else commas. Raises UserError, naming file and line."""
+    csv.field_size_limit(LIMIT)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header = file.readline()
+            delimiter = "\t" if "\t" in header else ","
+            reader = csv.DictReader(itertools.chain([header], file), strict=True, delimiter=delimiter)
+            columns = reader.fieldnames or ()
+            if missing := [name for name in needed if name not in columns]:
+                raise UserError(
+                    f"'{path}' has no column '{missing[0]}'; it needs {', '.join(needed)} and has "
+                    f"{', '.join(columns) or 'none'}."
+                )
+            is_empty = True
+            for row in reader:
+                if None in row or None in row.values():
+                    how = f"{'more' if None in row else 'fewer'} cells than the header's {len(columns)}"
+                    raise UserError(f"'{path}', line {reader.line_num}: the row has {how}.")
+                yield reader.line_num, row
                 is_empty = False
-        if is_empty:
-            raise UserError(f"'{self.path}' has a header and no rows.")
+            if is_empty:
+                raise UserError(f"'{path}' has a header and no rows.")
+    except FileNotFoundError:
+        raise UserError(f"There is no file '{path}'.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"'{path}' is no CSV file in UTF-8: {error}.") from None
 
 
 # --- files -------------------------------------------------------------------------------------
 
 
-def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
+def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file, also those without a caption or with an empty one: the released script
     for paraphrasing loses some. Raises UserError."""
     items = []
     for where, row, about in _rows(path, ("filepath", "captions")):
         captions = strings(row["captions"], f"{where}, captions")
         items.append(RetrievalItem(captions=captions, kind=kind, **about))
-    records.check_ids(items, str(path))
+    check_ids(items, str(path))
     return tuple(items)
 
 
@@ -139,17 +119,20 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
             kinds[correct] = type_
         options = tuple(map(Option, texts, kinds))
         questions.append(Question(options=options, correct=correct, type=type_, **about))
-    records.check_questions(questions, str(path))
+    check_records(questions, str(path))
     return tuple(questions)
 
 
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
     """(file and line, cells, fields that all records have) of each; `needed` begins with the image's column.
     An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
-    rows = [(row, cell(row.cells, needed[0], path, row.line)) for row in Records(path, needed)]
-    names, seen = short_names(image for _, image in rows), Counter[str]()
-    for (line, cells), image in rows:
-        where, name = f"{path}, line {line}", names[image]
+    rows = []
+    for line, cells in iter_rows(path, needed):
+        where = f"'{path}', line {line}"
+        rows.append((where, cells, cell(cells, needed[0], where)))
+    names, seen = short_names(image for *_, image in rows), Counter[str]()
+    for where, cells, image in rows:
+        name = names[image]
         seen[name] += 1
         own = cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
         objects = [
@@ -204,9 +187,6 @@ class Form:
         return [{**row, "image_path": record.image}]
 
 
-RETRIEVAL, TRAINING_CAPTIONS = Form(), Form(training=True)
-
-
 def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
@@ -216,15 +196,14 @@ def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: b
     return buffer.getvalue()
 
 
-def write_retrieval(path: Path, items: Sequence[RetrievalItem], form: Form = RETRIEVAL) -> None:
-    records.check_items(items, str(path))
-    atomic.write_text(path, text(form.columns, (row for item in items for row in form.rows(item))))
-
-
-def write_questions(path: Path, questions: Sequence[Question], *, training: bool = False) -> None:
-    records.check_questions(questions, str(path))
-    form = Form(max((len(question.options) for question in questions), default=2), training)
-    atomic.write_text(path, text(form.columns, (row for item in questions for row in form.rows(item))))
+def write(
+    path: Path, records: Sequence[RetrievalItem] | Sequence[Question], *, training: bool = False
+) -> None:
+    """A file of captions, or of questions. training: see `Form`."""
+    check_records(records, str(path))
+    options = [len(record.options) for record in records if isinstance(record, Question)]
+    form = Form(max(options, default=0), training)
+    atomic.write_text(path, text(form.columns, (row for record in records for row in form.rows(record))))
 
 
 # --- cells -------------------------------------------------------------------------------------
@@ -241,10 +220,10 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
     return {name: next((end for end in own if times[end] == 1), own[-1]) for name, own in ends.items()}
 
 
-def cell(row: Mapping[str, str], column: str, path: Path, line: int | str) -> str:
+def cell(row: Mapping[str, str], column: str, where: str) -> str:
     """A cell that must not be empty, without white space around it."""
     if not row[column].strip():
-        raise UserError(f"'{path}', line {line}: the column '{column}' is empty.")
+        raise UserError(f"{where}: the column '{column}' is empty.")
     return row[column].strip()
 
 
@@ -266,7 +245,7 @@ def caption_column(columns: Sequence[str], path: Path, asked: str | None = None)
         wanted = f"no column '{asked}'" if asked is not None else f"none of the columns {', '.join(CAPTIONS)}"
         raise UserError(
             f"'{path}' has {wanted}; it has {', '.join(columns) or 'none'}. Name the column of the captions "
-            "with --caption-column."
+            "with --caption-column, and --separator tab where tabs separate the cells."
         )
     return column
 
@@ -297,7 +276,7 @@ def _template(word: str, where: str) -> str | None:
     """Our name for a template, from the file's or our own."""
     word = word.strip().lower()
     template = WORDS.get(word, word)
-    if template and template not in records.TEMPLATES:
+    if template and template not in TEMPLATES:
         raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
     return template or None
 

@@ -105,7 +105,7 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
             questions.append(item)
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
-    records.check_questions(questions, str(path))
+    records.check_records(questions, str(path))
     return tuple(questions)
 
 
@@ -166,10 +166,10 @@ def neat(path: Path, protocol: str) -> Iterator[Question]:
     """NEAT's copies of NegBench's negated captions; an inversion swaps affirmed and denied."""
     seen: Counter[str] = Counter()
     columns = ("captions", "inverted_captions")
-    for row in official.Records(path, ("filepath", *columns)):
-        where = f"'{path}', line {row.line}"
-        image = official.cell(row.cells, "filepath", path, row.line)
-        captions, inverted = (official.strings(row.cells[name], f"{where}, {name}") for name in columns)
+    for line, row in official.iter_rows(path, ("filepath", *columns)):
+        where = f"'{path}', line {line}"
+        image = official.cell(row, "filepath", where)
+        captions, inverted = (official.strings(row[name], f"{where}, {name}") for name in columns)
         if len(captions) != len(inverted):
             raise UserError(f"{where}: there are not as many inversions as captions.")
         for texts in zip(captions, inverted, strict=True):

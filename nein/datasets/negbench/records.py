@@ -219,20 +219,15 @@ class ChoiceTask(Task):
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check_items(items: Sequence[RetrievalItem], where: str) -> None:
-    """Raises UserError for an id twice or a lacking caption."""
-    check_ids(items, where)
-    for item in items:
-        if not item.captions or any(not text.strip() for text in item.captions):
-            raise UserError(f"{where}: item '{item.id}' has an empty caption or none at all.")
-
-
-def check_questions(questions: Sequence[Question], where: str) -> None:
-    """Raises UserError for an id twice or a lacking option."""
-    check_ids(questions, where)
-    for question in questions:
-        if len(question.options) < 2 or any(not text.strip() for text in question.texts):
-            raise UserError(f"{where}: question '{question.id}' has an empty option or fewer than two.")
+def check_records(records: Sequence[RetrievalItem | Question], where: str) -> None:
+    """Raises UserError for an id twice, a lacking caption or a lacking option."""
+    check_ids(records, where)
+    for record in records:
+        is_item = isinstance(record, RetrievalItem)
+        if len(record.texts) < (1 if is_item else 2) or not all(text.strip() for text in record.texts):
+            what = "item" if is_item else "question"
+            wrong = "an empty caption or none at all" if is_item else "an empty option or fewer than two"
+            raise UserError(f"{where}: {what} '{record.id}' has {wrong}.")
 
 
 def check_ids(records: Sequence[RetrievalItem | Question], where: str) -> None:

@@ -209,11 +209,11 @@ def questions_as_filed(
 def medical_questions(
     image: Concepts, seed: int, *, wording: str = "code", conditions: Sequence[str] = ()
 ) -> dict[str, Question]:
-    """What medical sets ask besides, by the name of the task; one each at most, the right option first.
+    """What medical sets ask besides, by the stem of its file; one each at most, the right option first.
 
-    mcq-control     Four affirmations, of a present object and of three absent ones.
-    binary          An object affirmed and denied, a present or an absent one with equal chances.
-    binary-control  Two affirmations, of a present object and of an absent one.
+    mcq_control         Four affirmations, of a present object and of three absent ones.
+    binary_mcq          An object affirmed and denied, a present or an absent one with equal chances.
+    binary_mcq_control  Two affirmations, of a present object and of an absent one.
 
     The tasks are published, how the sentences were drawn is not. conditions: the two of the paper, with its
     verb: binary questions ask about the first, and controls tell the two apart where just one is there.
@@ -234,8 +234,8 @@ def medical_questions(
     finding = present if is_shown else absent[0]
     forms = (AFFIRMATION, NEGATION) if is_shown else (NEGATION, AFFIRMATION)
     questions = {
-        "binary": ask(say(forms[0], finding), [say(forms[1], finding)], None),
-        "binary-control": ask(say(AFFIRMATION, present), affirmed[:1], None),
+        "binary_mcq": ask(say(forms[0], finding), [say(forms[1], finding)], None),
+        "binary_mcq_control": ask(say(AFFIRMATION, present), affirmed[:1], None),
     }
     if conditions:
         questions, (first, second) = {}, conditions
@@ -243,12 +243,12 @@ def medical_questions(
         known = [name.lower() not in image.unsure for name in conditions]
         yes, no = f"This image shows {first}", f"This image does not show {first}"
         if known[0]:
-            questions["binary"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
+            questions["binary_mcq"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
         if all(known) and is_shown != other:
             texts = [yes, f"This image shows {second}"][:: 1 if is_shown else -1]
-            questions["binary-control"] = ask(texts[0], texts[1:], None)
+            questions["binary_mcq_control"] = ask(texts[0], texts[1:], None)
     if len(absent) == 3:
-        questions["mcq-control"] = ask(say(AFFIRMATION, present), affirmed, AFFIRMATION)
+        questions["mcq_control"] = ask(say(AFFIRMATION, present), affirmed, AFFIRMATION)
     return questions
 
 

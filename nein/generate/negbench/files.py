@@ -1,9 +1,9 @@
-"""NegBench data and their card: CSV files in the official layout, and `nein negbench generate`.
+"""`nein negbench generate`: from an image's objects to CSV files in the official layout, and their card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
 
-Everything is written in one pass: memory holds a record of each file.
+Everything is written in one pass: memory holds the ids of each file.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
-from nein.datasets.negbench import official
-from nein.datasets.negbench.records import Question, RetrievalItem, check_items, check_questions
+from nein import metrics
+from nein.datasets.negbench import drawn, official
+from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.engine.run import Executor
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import losses, make, section
+from nein.generate.maker import BuildFolder, Maker, llm_identity, losses, make, section
 from nein.generate.negbench import sources, stages
-from nein.generate.negbench.stages import NegbenchMaker, Reworded
+from nein.generate.negbench.stages import Reworded
+from nein.models import editor_choice, llm, references
 
 NOTHING = "nothing absent or too few objects"
 UNSAID = (
@@ -39,23 +42,7 @@ NANO = "Scenes of the nano world: figures on them say nothing about the publishe
 
 def build(config: NegbenchConfig, executor: Executor) -> str | None:
     """`nein negbench generate`."""
-    return make(NegbenchMaker, config, executor, finish)
-
-
-def finish(maker: NegbenchMaker) -> tuple[str, dict[str, Any]]:
-    """Writes data set and card: a summary in words, and what the manifest says of it."""
-    facts = write(maker)
-    atomic.write_json(maker.folder.path / "card.json", facts)
-    atomic.write_text(maker.dataset / "README.md", card(maker.config, facts))
-    lines = [f"{facts['images']} images."]
-    lines += [f"  {f['rows']:6d} rows, {f['captions']} captions: {n}" for n, f in facts["files"].items()]
-    for what, key in (("unusable", "unusable"), ("noted", "dropped"), ("refused", "refused_paraphrases")):
-        lines += losses(what, facts[key])
-    lines.append(f"Data set: {maker.dataset}")
-    where = sources.root(maker.config)
-    if where is not None and maker.config.source != "pairs":
-        lines.append(f"Image paths are relative to '{where}': evaluate with --image-root {where}.")
-    return "\n".join(lines) + "\n", {"facts": facts}
+    return make(NegbenchMaker, config, executor)
 
 
 @dataclass
@@ -76,91 +63,145 @@ class Table:
         if record.id in self.ids:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
         self.ids.add(record.id)
-        if isinstance(record, RetrievalItem):
-            check_items([record], str(self.path))
-        else:
-            check_questions([record], str(self.path))
+        check_records([record], str(self.path))
         rows = self.form.rows(record)
         data = official.text(self.form.columns, rows, header=self.file is None).encode()
         self.file = self.file or self.files.enter_context(atomic.writing(self.path))
         self.rows += len(rows)
-        self.captions += len(stages.parts(record))
+        self.captions += len(record.texts)
         self.digest.update(data)
         self.file.write(data)
 
 
-def write(maker: NegbenchMaker) -> dict[str, Any]:
-    """Writes OUT/dataset and OUT/unusable.jsonl; returns the facts that the card states. Raises UserError
-    when not one item or question came out."""
-    config, folder = maker.config, maker.dataset
-    counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
-    types, number = Counter[str](), 0
-    with contextlib.ExitStack() as files:
-        tables = {
-            f"{stem}{end}": Table(folder / f"{stem}{end}.csv", form, files)
-            for end in ("", "_rephrased")
-            for stem, form in stages.FILES.items()
+class NegbenchFolder(BuildFolder):
+    row_types: ClassVar[Any] = {"work": Concepts, "work/paraphrase": Reworded}
+
+
+class NegbenchMaker(Maker):
+    """A build of NegBench. media: reads images by their path; dataset: the folder of finished files."""
+
+    config: NegbenchConfig
+    folder_type = NegbenchFolder
+    decides = (
+        "source form protocol concepts absent verify validate detector query threshold wording thing order "
+        "captions_per_image asked mcq paraphrase affneg editor attempts steps seed shard_size dtype"
+    )
+
+    def __init__(self, config: NegbenchConfig) -> None:
+        super().__init__(config, config.shard_size)
+        is_pairs, verifies = config.source == "pairs", config.verify != "none"
+        if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
+            llm.check(str(config.llm.model))
+        if is_pairs or verifies:
+            metrics.check_reference(references.resolve(config.detector))
+        if is_pairs:
+            editor_choice.choose_editor(config.editor, config.preset, {})
+        needed = {
+            stages.MakePairs: is_pairs,
+            stages.ExtractConcepts: config.concepts == "llm" and not is_pairs,
+            stages.Verify: verifies and not is_pairs,
+            stages.Validate: config.validate,
+            stages.Paraphrase: config.paraphrase,
         }
-        unusable = files.enter_context(atomic.writing(maker.folder.path / "unusable.jsonl"))
-        for image, row in images(maker):
-            number += 1
-            counts["dropped"].update(image.notes)
-            if config.source == "nano" and not (path := folder / image.path).exists():
-                write_png(path, maker.media.frames(image.path)[0])
-            found = stages.of_image(image, config)
-            if problem := image.problem or ("" if found.keys() - {stages.ORIGINALS} else NOTHING):
-                counts["unusable"][problem.partition(":")[0]] += 1
-                line = {"id": image.id, "image": image.path, "problem": problem}
-                unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                continue
-            others = stages.rephrased(found, row.texts) if row else {}
-            refused = row.refused if row else []
-            counts["refused_paraphrases"].update(why.partition(":")[0] for why in refused)
-            for end, written in (("", found), ("_rephrased", others)):
+        self.stages = [stage for stage, is_needed in needed.items() if is_needed]
+        self.dataset = self.folder.path / "dataset"
+        self.root = sources.root(config)
+        self.media: Media = Drawn(drawn.picture) if self.root is None else Files(self.root)
+        self.listing = sources.load(config)
+
+    def identity(self, device: str) -> Row:
+        asked = llm_identity(self.config.llm) if self.config.asks_llm else None
+        return {**super().identity(device), "llm": asked}
+
+    def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
+        """The images of a shard as the stages before `before` left them."""
+        names = [stage.name for stage in self.stages]
+        done = names[: names.index(before)] if before in names else names
+        if not done:
+            return self.members(shard)
+        return self.rows(done[-1], shard)
+
+    def finish(self) -> tuple[str, Row]:
+        facts = self.write()
+        atomic.write_json(self.folder.path / "card.json", facts)
+        atomic.write_text(self.dataset / "README.md", card(self.config, facts))
+        lines = [f"{facts['images']} images."]
+        lines += [f"  {f['rows']:6d} rows, {f['captions']} captions: {n}" for n, f in facts["files"].items()]
+        for what, key in (("unusable", "unusable"), ("noted", "dropped"), ("refused", "refused_paraphrases")):
+            lines += losses(what, facts[key])
+        lines.append(f"Data set: {self.dataset}")
+        if self.root is not None and self.config.source != "pairs":
+            where = self.root
+            lines.append(f"Image paths are relative to '{where}': evaluate with --image-root {where}.")
+        return "\n".join(lines) + "\n", {"facts": facts}
+
+    def write(self) -> Row:
+        """Writes OUT/dataset and OUT/unusable.jsonl; returns the facts that the card states. Raises UserError
+        when not one item or question came out."""
+        config, number = self.config, 0
+        counts = {key: Counter[str]() for key in ("unusable", "dropped", "refused_paraphrases")}
+        types = Counter[str]()
+        with contextlib.ExitStack() as files:
+            tables = {
+                f"{stem}{end}": Table(self.dataset / f"{stem}{end}.csv", form, files)
+                for end in ("", "_rephrased")
+                for stem, form in stages.FILES.items()
+            }
+            unusable = files.enter_context(atomic.writing(self.folder.path / "unusable.jsonl"))
+            for image, row in self.images():
+                number += 1
+                counts["dropped"].update(image.notes)
+                if config.source == "nano" and not (path := self.dataset / image.path).exists():
+                    write_png(path, self.media.frames(image.path)[0])
+                found = stages.of_image(image, config)
+                if problem := image.problem or ("" if found.keys() - {stages.ORIGINALS} else NOTHING):
+                    counts["unusable"][problem.partition(":")[0]] += 1
+                    line = {"id": image.id, "image": image.path, "problem": problem}
+                    unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                    continue
+                written = dict(found)
+                if row is not None:
+                    counts["refused_paraphrases"].update(why.partition(":")[0] for why in row.refused)
+                    written |= stages.rephrased(found, row.texts)
                 for stem, records in written.items():
                     for record in records:
-                        tables[f"{stem}{end}"].add(record)
-            asked = (*found.get("mcq", ()), *found.get("negmcq", ()))
-            types.update(str(record.type) for record in asked if isinstance(record, Question))
-        if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
-            most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
-            raise UserError(f"Not one caption or question came out of {number} images: {most}.")
-    for table in tables.values():
-        if not table.rows:  # what an earlier command left is out of date
-            table.path.unlink(missing_ok=True)
-    return {
-        "source": config.source,
-        "form": config.form,
-        "images": number,
-        **{key: dict(counter.most_common()) for key, counter in counts.items()},
-        "questions_by_type": dict(sorted(types.items())),
-        "files": {
-            table.path.name: {
-                "rows": table.rows,
-                "captions": table.captions,
-                "sha256": table.digest.hexdigest(),
-            }
-            for table in tables.values()
-            if table.rows
-        },
-        "listing": dict(maker.listing.notes),
-    }
+                        tables[stem].add(record)
+                asked = (*found.get("mcq", ()), *found.get("negmcq", ()))
+                types.update(str(record.type) for record in asked if isinstance(record, Question))
+            if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
+                most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
+                raise UserError(f"Not one caption or question came out of {number} images: {most}.")
+        written_files = {}
+        for table in tables.values():
+            if table.rows:
+                facts = {"rows": table.rows, "captions": table.captions, "sha256": table.digest.hexdigest()}
+                written_files[table.path.name] = facts
+            else:  # what an earlier command left is out of date
+                table.path.unlink(missing_ok=True)
+        return {
+            "source": config.source,
+            "form": config.form,
+            "images": number,
+            **{key: dict(counter.most_common()) for key, counter in counts.items()},
+            "questions_by_type": dict(sorted(types.items())),
+            "files": written_files,
+            "listing": dict(self.listing.notes),
+        }
+
+    def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
+        """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
+        source."""
+        wanted = {self.listing.records[index].id for index in self.blocks.wanted}
+        for shard in self.blocks.numbers:
+            rows = {}
+            if self.config.paraphrase:
+                rows = {row.id: row for row in self.rows("paraphrase", shard)}
+            for image in self.concepts(shard):
+                if ((self.config.source == "pairs" and image.source_id) or image.id) in wanted:
+                    yield image, rows.get(image.id)
 
 
-def images(maker: NegbenchMaker) -> Iterator[tuple[Concepts, Reworded | None]]:
-    """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
-    source."""
-    wanted = {maker.listing.records[index].id for index in maker.blocks.wanted}
-    for shard in maker.blocks.numbers:
-        rows = {}
-        if maker.config.paraphrase:
-            rows = {row.id: row for row in maker.rows("paraphrase", shard)}
-        for image in maker.concepts(shard):
-            if ((maker.config.source == "pairs" and image.source_id) or image.id) in wanted:
-                yield image, rows.get(image.id)
-
-
-def card(config: NegbenchConfig, facts: dict[str, Any]) -> str:
+def card(config: NegbenchConfig, facts: Row) -> str:
     """What the data set is, how it was made, what was lost on the way, as Markdown."""
     about = [UNSAID] * config.medical + [NANO] * (config.source == "nano")
     parts = {

@@ -1,4 +1,4 @@
-"""What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
+"""What a language model is asked: objects of a caption, negated captions, paraphrases.
 
 The prompts are ours; what they ask for is the paper's (appendix on construction). By protocol "fixed" all
 answers are checked; by "paper" the right form is enough, as released.
@@ -17,7 +17,6 @@ from nein.datasets.negbench import polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Concepts, Negation, Protocol
 from nein.engine.folder import sample_seed
-from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
@@ -47,15 +46,6 @@ class Soundness(BaseModel):
     """Whether a list can be used."""
 
     valid: bool
-
-
-class Scene(BaseModel):
-    """A scene to be drawn twice."""
-
-    caption: str = Field(description="one sentence about the scene, without the extra object")
-    objects: list[str] = Field(description="two or three objects that the caption mentions")
-    extra: str = Field(description="one object that could be added to the scene")
-    caption_with_extra: str = Field(description="the same sentence with the extra object added")
 
 
 #: What is captioned -> its name in a prompt, what is looked for, as what, what is not. Videos show actions.
@@ -152,35 +142,6 @@ def _names(words: Sequence[str]) -> list[str]:
         if name and len(name.split()) <= LONGEST and re.fullmatch(r"[\w' -]+", name):
             names[name] = None
     return list(names)
-
-
-def imagine(client: Client, numbers: Sequence[str], seed: int) -> list[PairPlan | str]:
-    """A pair to be drawn per id, or why there is none."""
-    requests = [
-        Request(
-            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
-            "concrete objects. Choose one further concrete object that could plausibly be there but is not "
-            "mentioned, and write the sentence again with that object added. Do not use any negation. Be "
-            f"original: this is scene number {number}.",
-            sample_seed(seed, f"scene/{number}"),
-        )
-        for number in numbers
-    ]
-    plans: list[PairPlan | str] = []
-    for number, outcome in zip(numbers, client.complete(requests, Scene), strict=True):
-        value = outcome.value
-        if value is None:
-            plans.append(_failure(outcome.failure))
-            continue
-        extra, objects = _names([value.extra])[:1], _names(value.objects)
-        found = [polarity.polarity(value.caption, name) for name in (*objects, *extra)]
-        added = [polarity.polarity(value.caption_with_extra, name) for name in extra]
-        if len(objects) >= 2 and added == ["affirmed"] and found == ["affirmed"] * len(objects) + ["missing"]:
-            captions = value.caption, value.caption_with_extra
-            plans.append(PairPlan(number, *captions, tuple(objects), *extra))
-        else:
-            plans.append("the sentences of a scene contradict its objects")
-    return plans
 
 
 @dataclass(frozen=True)

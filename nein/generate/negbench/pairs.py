@@ -1,6 +1,5 @@
-"""HardNeg-Syn: two images that differ in one object, made by an editor or from text. A detector has to find
-the object in one and not in the other. A pair gives two images, without the object and with it.
-"""
+"""HardNeg-Syn: two images that differ in one object, which an editor adds. A detector has to find it in one
+and not in the other. A pair gives two images, without the object and with it."""
 
 from __future__ import annotations
 
@@ -15,12 +14,10 @@ from nein import editors
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine.errors import UserError
-from nein.engine.folder import sample_seed
+from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
-from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import MetricError, fingerprint
-from nein.models.llm import Client
 from nein.wording import nouns
 
 NOT_MADE = "no try gave a pair that the detector confirms"
@@ -40,19 +37,24 @@ class PairPlan:
     caption_with: str
     objects: tuple[str, ...]
     extra: str
-    other: str = ""
-    source_id: str = ""
-    start: Any = None
+    other: str
+    source_id: str
+    start: Any
 
 
-class EditorMaker:
-    """One of our editors adds the object to a given image."""
+@dataclass(frozen=True)
+class PairTools:
+    """What makes pairs: one of our editors, which adds the object, and a detector."""
 
-    def __init__(self, editor: editors.Editor) -> None:
-        self.editor, self.fingerprint = editor, editor.fingerprint
+    editor: editors.Editor
+    verifier: Verifier
 
-    def describe(self) -> dict[str, Any]:
-        return {"kind": "editor", **self.editor.describe()}
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint({"maker": self.editor.fingerprint, "detector": self.verifier.fingerprint})
+
+    def describe(self) -> Row:
+        return {"maker": self.editor.describe(), "detector": self.verifier.describe()}
 
     def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
         """Both images of every plan, or why there are none."""
@@ -62,86 +64,13 @@ class EditorMaker:
             )
             for plan, seed in zip(plans, seeds, strict=True)
         ]
+        results = self.editor.edit(requests) if requests else []
         return [
             result.error or "the editor gave no picture"
             if result.image is None
             else (plan.start, result.image)
-            for plan, result in zip(plans, self.editor.edit(requests), strict=True)
+            for plan, result in zip(plans, results, strict=True)
         ]
-
-
-class TextMaker:
-    """A text-to-image pipeline of diffusers (folder or hub, safetensors only): both images from one noise, so
-    that they are alike. Raises UserError."""
-
-    def __init__(self, name: str, *, resolution: int, steps: int, device: str, dtype: str) -> None:
-        from diffusers import AutoPipelineForText2Image, DiffusionPipeline
-
-        from nein.editors.checkpoint import check_parts, check_tokenizers, explained, locate
-
-        where, revision = locate(name)
-        with explained(name):
-            check_parts(DiffusionPipeline.load_config(where, revision=revision), name, where, revision)
-            pipeline = AutoPipelineForText2Image.from_pretrained(
-                where, revision=revision, use_safetensors=True, torch_dtype=torch_dtype(dtype)
-            )
-        check_tokenizers(pipeline, name)
-        pipeline.set_progress_bar_config(disable=True)
-        if getattr(pipeline, "safety_checker", None) is not None:
-            pipeline.safety_checker = None  # a refused image is black, and the detector would judge it
-        self.pipeline, self._size, self._steps = pipeline.to(device), resolution, steps
-        self._facts = {
-            "kind": "text",
-            "class": type(pipeline).__name__,
-            "weights": folder_digest(Path(where))
-            if Path(where).is_dir()
-            else f"{where}@{revision or 'main'}",
-            "dtype": dtype,
-            "resolution": resolution,
-            "steps": steps,
-        }
-        self.fingerprint = fingerprint(self._facts)
-
-    def describe(self) -> dict[str, Any]:
-        return self._facts
-
-    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
-        return [
-            (self._draw(plan.caption, seed), self._draw(plan.caption_with, seed))
-            for plan, seed in zip(plans, seeds, strict=True)
-        ]
-
-    def _draw(self, text: str, seed: int) -> np.ndarray:
-        import torch
-
-        noise = torch.Generator().manual_seed(seed)  # on the CPU: the same noise on any device
-        how = {"height": self._size, "width": self._size, "num_inference_steps": self._steps}
-        return np.array(self.pipeline(prompt=text, generator=noise, **how).images[0].convert("RGB"))
-
-
-@dataclass(frozen=True)
-class PairTools:
-    """What makes pairs. client: thinks of scenes; None where an editor starts from images."""
-
-    maker: Any  # EditorMaker or TextMaker
-    verifier: Verifier
-    client: Client | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint({"maker": self.maker.fingerprint, "detector": self.verifier.fingerprint})
-
-    def describe(self) -> dict[str, Any]:
-        parts = {"maker": self.maker, "detector": self.verifier, "llm": self.client}
-        return {kind: part.describe() for kind, part in parts.items() if part is not None}
-
-    def usage(self) -> dict[str, Any]:
-        return self.client.usage() if self.client else {}
-
-    def stop(self) -> None:
-        """Ends waiting for answers."""
-        if self.client:
-            self.client.stop()
 
     def refuse(self, plan: PairPlan, pair: Pictures) -> str:
         """Why a pair may not be used, "" if it may."""
@@ -192,10 +121,11 @@ def make_pairs(
     open_ = [plan for plan in plans.values() if not isinstance(plan, str)]
     for turn in range(attempts):
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan in open_]
-        tries = [*zip(open_, tools.maker.make(open_, seeds) if open_ else [], strict=True)]
+        tries = [*zip(open_, tools.make(open_, seeds), strict=True)]
         open_ = []
         for plan, pair in tries:
-            if why := pair if isinstance(pair, str) else tools.refuse(plan, pair):
+            why = pair if isinstance(pair, str) else tools.refuse(plan, pair)
+            if isinstance(pair, str) or why:
                 done[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(why,))]
                 open_.append(plan)
             else:
@@ -215,8 +145,9 @@ def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[
         name = f"{plan.id}-{end}"
         path = f"pictures/{name.replace('/', '_')}.png"
         write_png(folder / path, picture)
-        source = plan.source_id or plan.id
-        images.append(Concepts(name, path, (caption,), present, absent, source_id=source, notes=notes))
+        images.append(
+            Concepts(name, path, (caption,), present, absent, source_id=plan.source_id, notes=notes)
+        )
     return images
 
 
@@ -235,7 +166,7 @@ class Verifier:
     def fingerprint(self) -> str:
         return str(self.detector.fingerprint)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Row:
         return dict(self.detector.describe())
 
     def present(self, images: Sequence[np.ndarray], names: Sequence[Sequence[str]]) -> list[dict[str, bool]]:

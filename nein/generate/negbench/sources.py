@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -9,7 +10,6 @@ from xml.etree import ElementTree
 
 from nein.datasets import coco
 from nein.datasets.negbench import official
-from nein.datasets.negbench.official import Records, Row
 from nein.datasets.negbench.records import PICTURE_SUFFIXES, VIDEO_SUFFIXES
 from nein.datasets.negbench.sentences import Concepts, with_negatives
 from nein.engine import atomic
@@ -54,8 +54,6 @@ def _read(config: NegbenchConfig) -> Iterator[Concepts]:
         return TABLES[config.source](Path(str(instances)), config.absent)
     if config.source == "voc":
         return _voc(config, Path(str(instances)))
-    if config.source == "pairs" and not config.edits:
-        return (Concepts(f"pair-{index:06d}") for index in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
         from nein.datasets.negbench import drawn
 
@@ -133,7 +131,6 @@ Pneumonia, Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture,
 FINDINGS = tuple(_FINDINGS.split(", "))
 #: What the paper asks about in questions with two options: the commonest finding, and another one.
 CONDITIONS = ("Lung Opacity", "Atelectasis")
-PRESENT, ABSENT, UNCERTAIN = 1.0, 0.0, -1.0
 #: HAM10000's codes -> the diagnosis in words.
 _CODES = """akiec: actinic keratosis, bcc: basal cell carcinoma, bkl: benign keratosis, df: dermatofibroma, \
 mel: melanoma, nv: melanocytic nevus, vasc: vascular lesion"""
@@ -144,39 +141,33 @@ NO_FINDING = "no finding that is there"
 def chexpert(path: Path, count: int) -> Iterator[Concepts]:
     """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
     images = []
-    for row in Records(path, ("Path", *FINDINGS), None):
-        name = PurePosixPath(official.cell(row.cells, "Path", path, row.line))
-        labels = {finding.lower(): _label(row, finding, path) for finding in FINDINGS}
-        found = tuple(finding for finding, label in labels.items() if label == PRESENT)
-        unsure = tuple(finding for finding, label in labels.items() if label in (UNCERTAIN, None))
+    for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
+        where, labels = f"'{path}', line {line}", dict[str, float | None]()
+        name = PurePosixPath(official.cell(row, "Path", where))
+        for finding in FINDINGS:
+            try:
+                labels[finding.lower()] = float(row[finding]) if row[finding] else None
+            except ValueError:
+                labels[finding.lower()] = math.nan
+            if labels[finding.lower()] not in (1, 0, -1, None):
+                wrong = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
+                raise UserError(f"{where}, {finding}: {wrong}.")
+        found = tuple(finding for finding, label in labels.items() if label == 1)
+        unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")
         problem = "" if found else NO_FINDING
         images.append(Concepts(str(name.with_suffix("")), str(name), (), found, (), unsure, problem, patient))
     yield from with_negatives(images, count)
 
 
-def _label(row: Row, finding: str, path: Path) -> float | None:
-    text = row.cells[finding].strip()
-    if not text:
-        return None
-    for value in (PRESENT, ABSENT, UNCERTAIN):
-        if text in (f"{value:g}", str(value)):
-            return value
-    where = f"'{path}', line {row.line}, {finding}"
-    raise UserError(f"{where}: '{text}' is not a label; allowed: 1, 0, -1 or empty.")
-
-
 def ham10000(path: Path, count: int) -> Iterator[Concepts]:
     """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
-    for row in Records(path, ("lesion_id", "image_id", "dx"), None):
-        code, name, lesion = (
-            official.cell(row.cells, column, path, row.line) for column in ("dx", "image_id", "lesion_id")
-        )
+    for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
+        where = f"'{path}', line {line}"
+        code, name, lesion = (official.cell(row, key, where) for key in ("dx", "image_id", "lesion_id"))
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
-            raise UserError(
-                f"'{path}', line {row.line}, dx: '{code}' is not a diagnosis; allowed: {allowed}."
-            )
+            raise UserError(f"{where}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
         others = tuple(words for other, words in DIAGNOSES.items() if other != code)
         yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
 

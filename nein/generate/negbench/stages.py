@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from nein import metrics
-from nein.datasets.negbench import drawn, official, sentences
-from nein.datasets.negbench.official import RETRIEVAL, TRAINING_CAPTIONS
+from nein.datasets.negbench import official, sentences
 from nein.datasets.negbench.polarity import mentions, polarity
-from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem
+from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine import images
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import COCO, ShardStage, llm_identity
-from nein.generate.negbench import language, pairs, sources
+from nein.generate.maker import COCO, ShardStage
+from nein.generate.negbench import language, pairs
 from nein.generate.negbench.language import Sentence, claims
 from nein.generate.negbench.pairs import Looked, PairTools, Verifier
 from nein.generate.negbench.sources import CONDITIONS
@@ -30,7 +29,6 @@ class NegbenchStage(ShardStage):
     """A shard whose language model gave no answer (a timeout, a refusal) is done again, and with it what was
     made of it."""
 
-    maker: NegbenchMaker
     kind = "llm"
 
     def load(self) -> Any:
@@ -60,36 +58,27 @@ class NegbenchStage(ShardStage):
 
 
 class MakePairs(NegbenchStage):
-    """Two images that differ in one object, by an editor or from text (HardNeg-Syn)."""
+    """Two images that differ in one object, which an editor adds (HardNeg-Syn)."""
 
     name, kind = "pairs", "pairs"
 
     def load(self) -> PairTools:
-        config, name = self.config, self.config.maker.partition(":")[2]
-        verifier = self.verifier("fixed")  # how the authors verified pairs is not released
-        how: Any = {"device": self.device, "dtype": config.dtype}
-        if not config.edits:
-            painter = pairs.TextMaker(name, resolution=config.resolution, steps=config.steps, **how)
-            return PairTools(painter, verifier, super().load())
-        choice = editor_choice.choose_editor(name, config.preset, {"steps": config.steps})
-        editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **how)
-        return PairTools(pairs.EditorMaker(editor), verifier)
+        config = self.config
+        choice = editor_choice.choose_editor(config.editor, config.preset, {"steps": config.steps})
+        how: Any = {"device": self.device, "dtype": config.dtype, "batch_size": config.batch_size}
+        editor = choice.load(services=self.maker.services, **how)
+        return PairTools(editor, self.verifier("fixed"))  # how the authors verified pairs is not released
 
     def read(self, number: int) -> list[Looked]:
-        return [self.look(image) if self.config.edits else (image, "") for image in super().read(number)]
+        return [self.look(image) for image in super().read(number)]
 
     def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
         from nein.nano.draw import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
-        names = [image.id for image, _ in inputs]
-        if model.client is None:
-            plans = [pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs]
-        else:
-            plans = language.imagine(model.client, names, config.seed)
-        named = dict(zip(names, plans, strict=True))
+        plans = {looked[0].id: pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs}
         how: Any = {"folder": self.maker.dataset, "seed": config.seed, "attempts": config.attempts}
-        return pairs.make_pairs(named, model, **how)
+        return pairs.make_pairs(plans, model, **how)
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """Images that have vanished are made again."""
@@ -169,70 +158,19 @@ class Paraphrase(NegbenchStage):
         return not any(why.startswith(language.NO_ANSWER) for row in rows for why in row.refused)
 
 
-class NegbenchFolder(maker.BuildFolder):
-    row_types: ClassVar[Any] = {"work": Concepts, "work/paraphrase": Reworded}
-
-
-class NegbenchMaker(maker.Maker):
-    """A build of NegBench. media: reads images by their path; dataset: the folder of finished files."""
-
-    config: NegbenchConfig
-    folder_type = NegbenchFolder
-    decides = (
-        "source form protocol concepts absent verify validate detector query threshold wording thing order "
-        "captions_per_image asked mcq paraphrase affneg maker attempts resolution steps seed shard_size dtype"
-    )
-
-    def __init__(self, config: NegbenchConfig) -> None:
-        super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
-        if config.asks_llm:  # models are looked at, not loaded: hours may pass before one is needed
-            llm.check(str(config.llm.model))
-        if config.detects:
-            metrics.check_reference(references.resolve(config.detector))
-        is_pairs = config.source == "pairs"
-        if is_pairs and config.edits:
-            editor_choice.choose_editor(config.maker.partition(":")[2], config.preset, {})
-        needed = {
-            MakePairs: is_pairs,
-            ExtractConcepts: config.concepts == "llm" and not is_pairs,
-            Verify: config.verify != "none" and not is_pairs,
-            Validate: config.validate,
-            Paraphrase: config.paraphrase,
-        }
-        self.stages = [stage for stage, is_needed in needed.items() if is_needed]
-        self.dataset = self.folder.path / "dataset"
-        where = sources.root(config)
-        self.media: Media = Drawn(drawn.picture) if where is None else Files(where)
-        self.listing = sources.load(config)
-
-    def identity(self, device: str) -> dict[str, Any]:
-        asked = llm_identity(self.config.llm) if self.config.asks_llm else None
-        return {**super().identity(device), "llm": asked}
-
-    def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
-        """The images of a shard as the stages before `before` left them."""
-        names = [stage.name for stage in self.stages]
-        done = names[: names.index(before)] if before in names else names
-        if not done:
-            return self.members(shard)
-        return self.rows(done[-1], shard)
-
-
 #: Stem of a file -> its layout: captions that negate and questions of evaluation (with the original captions
 #: beside them), questions of the medical sets, captions and questions to train on.
 FILES = {
-    "negated_retrieval": RETRIEVAL,
-    "retrieval": RETRIEVAL,
+    "negated_retrieval": official.Form(),
+    "retrieval": official.Form(),
     "mcq": official.Form(4),
     "mcq_control": official.Form(4),
     "binary_mcq": official.Form(2),
     "binary_mcq_control": official.Form(2),
-    "negcap": TRAINING_CAPTIONS,
+    "negcap": official.Form(training=True),
     "negmcq": official.Form(4, training=True),
 }
 ORIGINALS = "retrieval"
-#: Task of a medical question -> its file.
-MEDICAL = {"mcq-control": "mcq_control", "binary": "binary_mcq", "binary-control": "binary_mcq_control"}
 #: Files that are written in other words too, beside the templated ones.
 REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
 #: Stem of a file -> its records of one image.
@@ -265,7 +203,7 @@ def of_image(image: Concepts, config: NegbenchConfig) -> Tasks:
     if config.medical:
         named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
         medical = sentences.medical_questions(image, seed, wording=config.wording, conditions=named)
-        found |= {MEDICAL[task]: [question] for task, question in medical.items()}
+        found |= {stem: [question] for stem, question in medical.items()}
     return found
 
 
@@ -296,7 +234,8 @@ def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
 
 
 def rephrased(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
-    """The tasks in other words, by the ids of `parts`, without records that hold a refused sentence."""
+    """The tasks in other words, by the ids of `parts`, without records that hold a refused sentence; a stem
+    gets the end "_rephrased"."""
     found: Tasks = {}
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
@@ -308,5 +247,5 @@ def rephrased(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
             else:
                 options = zip(record.options, words, strict=True)
                 record = replace(record, options=tuple(replace(o, text=text) for o, text in options))
-            found.setdefault(stem, []).append(record)
+            found.setdefault(f"{stem}_rephrased", []).append(record)
     return found

@@ -4,22 +4,29 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nein.engine import atomic, images
+from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.engine.run import Executor
 from nein.generate.config import BuildConfig
-from nein.generate.maker import counted, losses, make, section
-from nein.generate.nein.stages import ACCEPTED, NeinMaker
-from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
+from nein.generate.maker import Maker, counted, losses, make, section
+from nein.generate.nein import sources
+from nein.generate.nein.stages import ACCEPTED, NOISE, Ask, Clauses, Generate, Match
+from nein.loading.digests import json_digest
+from nein.loading.references import parse_reference
+from nein.models import editor_choice, judges, references
+from nein.reporting import contact_sheet
+from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell
 from nein.wording.families import FAMILIES
 
 #: Fields of the annotation file: the official five, and one of ours.
@@ -48,23 +55,7 @@ Content: SHA-256 `{}` over records and pixels. The license of the source images 
 
 def build(config: BuildConfig, executor: Executor) -> str | None:
     """`nein generate`."""
-    return make(NeinMaker, config, executor, finish)
-
-
-def finish(maker: NeinMaker) -> tuple[str, dict[str, Any]]:
-    """Writes data set and card: a summary in words, and what the manifest says of it."""
-    data = Data(maker)
-    data.write()
-    facts = data.facts()
-    data.write_card(facts)
-    came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in facts["stages"].items())
-    splits = ", ".join(f"{n} {split}" for split, n in facts["samples"].items())
-    lines = [f"{facts['images']} images, {came} ({splits})."]
-    lines += losses("rejected", facts["rejected"]) + losses("images unusable", facts["image_problems"])
-    lines += losses("candidates lacking", facts["slots_without_candidate"])
-    lines.append(f"Data set: {maker.folder.path / 'dataset'}")
-    entries = {"data_sha256": facts["data_sha256"], "counts": facts["stages"], "samples": facts["samples"]}
-    return "\n".join(lines) + "\n", entries
+    return make(NeinMaker, config, executor)
 
 
 @dataclass(frozen=True)
@@ -73,10 +64,10 @@ class Way:
 
     source: Path
     source_sha256: str
-    candidate: dict[str, Any]
-    generated: dict[str, Any]
-    match: dict[str, Any] | None
-    ask: dict[str, Any] | None
+    candidate: Row
+    generated: Row
+    match: Row | None
+    ask: Row | None
 
     @property
     def verdict(self) -> str:
@@ -88,7 +79,7 @@ class Way:
     def source_name(self) -> str:
         return f"{self.candidate['source']}{self.source.suffix.lower()}"
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Row:
         """For candidates.jsonl; no times, no hosts."""
         facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
         match, ask = (row and {k: v for k, v in row.items() if k != "id"} for row in (self.match, self.ask))
@@ -101,25 +92,80 @@ class Way:
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
 
 
-class Data:
-    """What came out of a build. records: of every wanted source image, of stage "clauses"; ways: of their
-    candidates, in order; splits: the accepted ones."""
+class NeinMaker(Maker):
+    """A build of NeIn. Once finished: records, of every wanted source image, of stage "clauses"; ways, of
+    their candidates, in order; splits, the accepted ones."""
 
-    def __init__(self, maker: NeinMaker) -> None:
-        self.maker, self.config, self.root = maker, maker.config, maker.folder.path
-        self.records: list[dict[str, Any]] = []
+    config: BuildConfig
+    stages = (Clauses, Generate, Match, Ask)
+    decides = (
+        "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype "
+        "judge_dtype"
+    )
+
+    def __init__(self, config: BuildConfig) -> None:
+        super().__init__(config, config.shard_size)
+        if "parquet" in config.formats and importlib.util.find_spec("datasets") is None:
+            raise UserError(
+                "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
+            )
+        for kind in ("itm", "vqa"):
+            where = references.resolve(getattr(config.models, kind))
+            if parse_reference(where).kind == "name":
+                raise UserError(
+                    f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
+                )
+            judges.check(where)
+        self.listing = sources.load(config)
+        self.objects = sources.categories(config.objects, config.queried)
+        self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
+        self.records: list[Row] = []
         self.ways: list[Way] = []
         self.splits: dict[str, list[Way]] = {"train": [], "val": []}
-        for shard in maker.blocks.numbers:
+
+    def identity(self, device: str) -> Row:
+        return {
+            **super().identity(device),
+            "families": self.config.family_labels,
+            "objects": json_digest({"objects": self.objects})[:16],
+            "noise": NOISE,
+            **self.editor.identity(),
+            **vars(self.config.models),
+        }
+
+    def candidates(self, shard: int) -> list[Row]:
+        return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
+
+    def image_path(self, name: str) -> Path:
+        """Of a generated image."""
+        return self.folder.path / "work" / "pictures" / name
+
+    def finish(self) -> tuple[str, Row]:
+        self.collect()
+        self.write()
+        facts = self.facts()
+        self.write_card(facts)
+        came = ", ".join(f"{n} {stage.replace('passed', 'through')}" for stage, n in facts["stages"].items())
+        splits = ", ".join(f"{n} {split}" for split, n in facts["samples"].items())
+        lines = [f"{facts['images']} images, {came} ({splits})."]
+        lines += losses("rejected", facts["rejected"]) + losses("images unusable", facts["image_problems"])
+        lines += losses("candidates lacking", facts["slots_without_candidate"])
+        lines.append(f"Data set: {self.folder.path / 'dataset'}")
+        entries = {"counts": facts["stages"], "samples": facts["samples"]}
+        return "\n".join(lines) + "\n", {"data_sha256": facts["data_sha256"], **entries}
+
+    def collect(self) -> None:
+        """Reads what the stages wrote."""
+        for shard in self.blocks.numbers:
             generated, match, ask = (
-                {row["id"]: row for row in maker.rows(stage, shard)} for stage in ("generate", "match", "ask")
+                {row["id"]: row for row in self.rows(stage, shard)} for stage in ("generate", "match", "ask")
             )
-            records = maker.rows("clauses", shard)[: len(maker.blocks.wanted) - len(self.records)]
-            for source, record in zip(maker.members(shard), records, strict=False):
+            records = self.rows("clauses", shard)[: len(self.blocks.wanted) - len(self.records)]
+            for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
-                    rows = [stage.get(candidate["id"]) for stage in (match, ask)]
-                    made = generated.get(candidate["id"]) or {}
-                    self.ways.append(Way(source.path, record["sha256"], candidate, made, *rows))
+                    name = candidate["id"]
+                    facts = generated[name], match.get(name), ask.get(name)
+                    self.ways.append(Way(source.path, record["sha256"], candidate, *facts))
             self.records += records
         for way in self.ways:
             if way.verdict == ACCEPTED:
@@ -130,14 +176,14 @@ class Data:
     def write(self) -> None:
         """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
         formats that are asked for."""
-        atomic.write_lines(self.root / "candidates.jsonl", self._lines())
+        atomic.write_lines(self.folder.path / "candidates.jsonl", self._lines())
         for split, ways in self.splits.items():
             if "official" in self.config.formats:
                 self._write_official(split, ways)
         if "parquet" in self.config.formats:
             self._write_parquet()
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[Row]:
         ways = iter(self.ways)
         for record in self.records:
             yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
@@ -161,7 +207,7 @@ class Data:
     def _write_official(self, split: str, ways: Sequence[Way]) -> None:
         """OUT/dataset: `<split>.json`, written last, `coco_for_<split>/` and `nein_<split>/`. Source images
         are copied byte for byte, samples linked where the file system allows it."""
-        root = self.root / "dataset"
+        root = self.folder.path / "dataset"
         atomic.make_folder(root)
         listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
         listing.unlink(missing_ok=True)
@@ -173,7 +219,7 @@ class Data:
         for way in ways:
             if not (target := sources / way.source_name).exists():
                 shutil.copyfile(way.source, target)
-            made = self.maker.image_path(way.generated["image"])
+            made = self.image_path(way.generated["image"])
             try:
                 os.link(made, samples / made.name)
             except OSError:  # another file system, or one without links
@@ -184,7 +230,7 @@ class Data:
         """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
         import datasets
 
-        root = self.root / "hub" / "data"
+        root = self.folder.path / "hub" / "data"
         shutil.rmtree(root, ignore_errors=True)
         atomic.make_folder(root)
         for split, ways in self.splits.items():
@@ -198,8 +244,8 @@ class Data:
                 path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
                 datasets.Dataset.from_list(rows, features=features).to_parquet(path)
 
-    def _parquet_row(self, way: Way) -> dict[str, Any]:
-        facts, sample = way.candidate, self.maker.image_path(way.generated["image"])
+    def _parquet_row(self, way: Way) -> Row:
+        facts, sample = way.candidate, self.image_path(way.generated["image"])
         return {
             **self.official(way),
             "object": facts["object"],
@@ -212,9 +258,9 @@ class Data:
 
     # --- card ------------------------------------------------------------------------------
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Row:
         """What the card counts and was made by, JSON-serialisable; no times and no paths."""
-        config, records, models = self.config, self.records, self.maker.folder.models()
+        config, records, models = self.config, self.records, self.folder.models()
         accepted = [way.candidate for ways in self.splits.values() for way in ways]
         # Of a model's folder only the last part, which says nothing about the machine.
         asked = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
@@ -222,13 +268,13 @@ class Data:
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
-            "drawn": self.maker.listing.origin["kind"] == "nano",
+            "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(ways) for split, ways in self.splits.items()},
             "source_images": {
                 split: len({way.source for way in ways}) for split, ways in self.splits.items()
             },
             "image_problems": counted(row["problem"].partition(":")[0] for row in records if row["problem"]),
-            "list_notes": dict(self.maker.listing.notes),
+            "list_notes": dict(self.listing.notes),
             "queried": counted(row["fate"] for record in records for row in record["queried"]),
             "slots_without_candidate": counted(why for record in records for why in record["lost"]),
             "stages": {
@@ -249,16 +295,16 @@ class Data:
             },
         }
 
-    def write_card(self, facts: dict[str, Any]) -> None:
+    def write_card(self, facts: Row) -> None:
         """OUT/card.json and card.png; the card with its sheet in OUT/dataset and OUT/hub."""
-        atomic.write_json(self.root / "card.json", facts)
+        atomic.write_json(self.folder.path / "card.json", facts)
         heads = {"official": ("dataset", ""), "parquet": ("hub", front_matter(facts))}
         cards = dict(heads[form] for form in self.config.formats)
         for folder, head in cards.items():
-            atomic.write_text(self.root / folder / "README.md", head + card(facts))
+            atomic.write_text(self.folder.path / folder / "README.md", head + card(facts))
         sheet = self.sheet() if self.ways else b""
         for folder in (".", *cards) if sheet else ():
-            atomic.write_bytes(self.root / folder / "card.png", sheet)
+            atomic.write_bytes(self.folder.path / folder / "card.png", sheet)
 
     def sheet(self) -> bytes:
         """Examples of accepted samples and of every objection, source image beside sample, as PNG."""
@@ -269,8 +315,8 @@ class Data:
             group.sort(key=lambda way: hashlib.sha256(way.candidate["id"].encode()).digest())
             cells = [cell for way in group[:EXAMPLES] for cell in self._pair(way)]
             cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
-            rows += [Row(f"{verdict}: {len(group)}", "", cells)] if group else []
-        return draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
+            rows += [contact_sheet.Row(f"{verdict}: {len(group)}", "", cells)] if group else []
+        return contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
 
     def _pair(self, way: Way) -> list[Cell]:
         """Source image and sample; what the filters say of it is in candidates.jsonl."""
@@ -278,11 +324,11 @@ class Data:
             sample = Cell(None, way.generated["error"], color=RED)
         else:
             badge = Badge(way.candidate["generated"], GREEN if way.verdict == ACCEPTED else RED)
-            sample = Cell(images.decode(self.maker.image_path(image)), badges=[badge])
+            sample = Cell(images.decode(self.image_path(image)), badges=[badge])
         return [Cell(images.decode(way.source), badges=[Badge(way.candidate["caption"], GREY)]), sample]
 
 
-def card(facts: dict[str, Any]) -> str:
+def card(facts: Row) -> str:
     """The card as Markdown, without front matter."""
     samples, problems = facts["samples"], facts["image_problems"]
     per = [f"{n} in `{k}` from {facts['source_images'][k]} images" for k, n in samples.items() if n]
@@ -304,7 +350,7 @@ def card(facts: dict[str, Any]) -> str:
     return ABOUT.format(**about) + sections + CONTENT.format(facts["data_sha256"])
 
 
-def front_matter(facts: dict[str, Any]) -> str:
+def front_matter(facts: Row) -> str:
     """The YAML head of a hub card: what the files are."""
     from huggingface_hub import DatasetCardData
 

@@ -6,14 +6,14 @@ A file listed twice is one image with all its captions; another file with the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nein.datasets import coco
 from nein.engine import atomic
 from nein.engine.errors import UserError, shortlist
+from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.generate import maker
 from nein.generate.config import BuildConfig
@@ -57,7 +57,7 @@ def load(config: BuildConfig) -> Listing[Source]:
     return found
 
 
-def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Mapping[str, Any]) -> Listing[Source]:
+def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Row) -> Listing[Source]:
     captions: dict[str, list[str]] = {}
     again = 0
     for picture in pictures:

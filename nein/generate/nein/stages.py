@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +12,26 @@ import numpy as np
 
 from nein import editors
 from nein.engine import atomic, images
-from nein.engine.errors import UserError
 from nein.engine.folder import Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import Looked, ShardStage
-from nein.generate.nein import sources
 from nein.generate.nein.sources import Source
-from nein.loading.digests import json_digest
 from nein.loading.errors import isolated_answers
 from nein.loading.references import parse_reference
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, template
-from nein.models import editor_choice, judges, references
+from nein.models import judges, references
 from nein.wording import families, nouns
 
 EDITOR_FAILED = "the editor failed"
 
 
 class NeinStage(ShardStage):
-    maker: NeinMaker
-
     def load(self) -> Any:
         """The judge of a filter."""
         where = references.resolve(getattr(self.config.models, self.kind))
-        how: dict[str, Any] = {"device": self.device, "dtype": self.config.judge_dtype}
+        how: Row = {"device": self.device, "dtype": self.config.judge_dtype}
         if parse_reference(where).has_files:
             how["batch_size"] = self.config.batch_size
             if self.kind == "vqa":
@@ -146,52 +140,6 @@ class Ask(NeinStage):
         return ask(*inputs, model, protocol=self.config.protocol)
 
 
-class NeinMaker(maker.Maker):
-    """A build of NeIn."""
-
-    config: BuildConfig
-    stages = (Clauses, Generate, Match, Ask)
-    decides = (
-        "queried kept absent_below image_format match_above protocol seed shard_size batch_size dtype "
-        "judge_dtype"
-    )
-
-    def __init__(self, config: BuildConfig) -> None:
-        super().__init__(config, wanted=config.stages, shard_size=config.shard_size)
-        if "finish" in config.stages and "parquet" in config.formats:
-            if importlib.util.find_spec("datasets") is None:
-                raise UserError(
-                    "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
-                )
-        for kind in {stage.kind for stage in self.stages if stage.name in config.stages} - {"editor"}:
-            where = references.resolve(getattr(config.models, kind))
-            if parse_reference(where).kind == "name":
-                raise UserError(
-                    f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
-                )
-            judges.check(where)
-        self.listing = sources.load(config)
-        self.objects = sources.categories(config.objects, config.queried)
-        self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
-
-    def identity(self, device: str) -> dict[str, Any]:
-        return {
-            **super().identity(device),
-            "families": self.config.family_labels,
-            "objects": json_digest({"objects": self.objects})[:16],
-            "noise": NOISE,
-            **self.editor.identity(),
-            **vars(self.config.models),
-        }
-
-    def candidates(self, shard: int) -> list[Row]:
-        return [candidate for row in self.rows("clauses", shard) for candidate in row["candidates"]]
-
-    def image_path(self, name: str) -> Path:
-        """Of a generated image."""
-        return self.folder.path / "work" / "pictures" / name
-
-
 def _look(path: Path) -> Looked:
     try:
         return images.decode(path)
@@ -223,9 +171,7 @@ def queried(objects: Sequence[str], config: BuildConfig, source_id: str) -> list
     return stream(config.seed, source_id, "objects").sample(list(objects), config.queried)
 
 
-def clauses(
-    source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig
-) -> dict[str, Any]:
+def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config: BuildConfig) -> Row:
     """The record of one image: every object asked for with its fate, the candidates, and what is missing.
 
     Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
@@ -238,7 +184,7 @@ def clauses(
     rng = stream(config.seed, source.id, "templates")
     present = nouns.named_in(source.captions, objects)
     needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
-    candidates: list[dict[str, Any]] = []
+    candidates: list[Row] = []
     lost = [NO_OBJECT] * (config.kept - len(chosen))
     for k, noun in enumerate(chosen):
         if config.protocol == "paper" and k >= len(source.captions):
@@ -278,7 +224,7 @@ def clauses(
     return {"id": source.id, "problem": "", "queried": rows, "candidates": candidates, "lost": lost}
 
 
-def unusable(source: Source, problem: str) -> dict[str, Any]:
+def unusable(source: Source, problem: str) -> Row:
     """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
 
@@ -295,12 +241,12 @@ def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]])
 
 # --- stages 3 and 4: filters -----------------------------------------------------------------
 
-Candidates = Sequence[Mapping[str, Any]]
+Candidates = Sequence[Row]
 
 
 def match(
     candidates: Candidates, images: Sequence[np.ndarray], matcher: Any, *, above: float, protocol: str
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Filter 1: a row per candidate with the cosine of the image and a text, that the caption holds and the
     object is there (algorithm 2), accepted if it is above `above`."""
     texts = []
@@ -321,9 +267,7 @@ def match(
     return rows
 
 
-def ask(
-    candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, protocol: str
-) -> list[dict[str, Any]]:
+def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, protocol: str) -> list[Row]:
     """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
     form, rows, prompts = template(judge.template), [], []
     for item in candidates:
@@ -354,6 +298,6 @@ def verdict(about_caption: str, about_object: str, protocol: str) -> str:
     return NO_CAPTION if read[0] is False else REJECTED_OBJECT
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: Answer) -> Row:
     chances = {"p_yes": answer.p_yes, "p_no": answer.p_no}
     return {"text": answer.text, **{k: None if v is None else round(v, 6) for k, v in chances.items()}}

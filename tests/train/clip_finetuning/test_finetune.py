@@ -159,8 +159,8 @@ def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune):
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_path):
     captions, questions = tmp_path / "negcap.csv", tmp_path / "negmcq.csv"
     items = drawn.negcap("train", 12)
-    official.write_retrieval(captions, items, official.TRAINING_CAPTIONS)
-    official.write_questions(questions, drawn.negmcq("train", 12))
+    official.write(captions, items, training=True)
+    official.write(questions, drawn.negmcq("train", 12))
     for item in items:
         write_png(tmp_path / item.image, drawn.picture(item.image))
     broken = tmp_path / items[1].image
