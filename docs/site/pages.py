@@ -73,7 +73,7 @@ API = {
     "statistics": (
         "Statistics",
         (
-            "nein.statistics.estimates", "nein.statistics.calibration",
+            "nein.statistics.estimates", "nein.statistics.calibration", "nein.statistics.blind",
         ),
     ),
 }  # fmt: skip
