@@ -11,7 +11,6 @@ import pkgutil
 from importlib import metadata
 from typing import Any
 
-from nein.editors import lora
 from nein.editors.base import Editor, EditorError
 from nein.editors.base import EditRequest as EditRequest
 from nein.editors.base import EditResult as EditResult
@@ -27,6 +26,7 @@ from nein.editors.presets import (
     canonical,
     preset_row,
     split_address,
+    split_lora,
 )
 from nein.editors.presets import declared_class as declared_class
 from nein.loading.attributes import load_attribute
@@ -110,10 +110,10 @@ def origins(
     parts = [Need.of(reference, revision)]
     if expanded(located(reference)).is_file() or (colon and repository.count("/") == 1):
         parts = [Need.of(repository, revision, (file,))] if file else []
-        parts += [Need.of(options.get("config") or DEFAULT_CONFIG, files=TEXTS)]
+        parts.append(Need.of(options.get("config") or DEFAULT_CONFIG, files=TEXTS))
     parts += [Need.of(options[option]) for option, where in row.layouts.items() if where]
     if options.get("lora"):
-        where, file = lora.split(options["lora"])
+        where, file = split_lora(options["lora"])
         parts.append(Need.of(where, files=(file,)))
     return [part for part in parts if part is not None]
 

@@ -6,6 +6,7 @@ An image is always a NumPy array of shape (H, W, 3), dtype uint8, RGB. Nothing h
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -126,15 +127,6 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise EditorError(f"{name} is {value!r}; expected a whole number of at least {least}")
 
 
-def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...] = (8,)) -> None:
-    """Raise EditorError unless the UNet takes what an instruction editor's does."""
-    if channels not in allowed:
-        raise EditorError(
-            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
-            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
-        )
-
-
 Prepared = TypeVar("Prepared")
 #: What a bad sample can raise inside a pipeline of diffusers.
 SAMPLE_ERRORS = (*MODEL_ERRORS, TypeError)
@@ -157,9 +149,8 @@ def edit_in_batches(
     results: dict[int, EditResult] = {}
     groups: dict[Hashable, list[tuple[int, Prepared]]] = {}
     for index, request in enumerate(requests):
-        fault = find_fault(request)
         try:
-            ready = fault if fault is not None else prepare(request)
+            ready = find_fault(request) or prepare(request)
         except EditorError as error:
             ready = str(error)
         if isinstance(ready, str):
@@ -180,7 +171,50 @@ def edit_in_batches(
             indices, items = zip(*members[start : start + batch_size], strict=True)
             edited = isolated(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
             for index, result in zip(indices, edited, strict=True):
-                if isinstance(result, str):
-                    result = EditResult(requests[index].id, None, result)
-                results[index] = result
+                fault = isinstance(result, str)
+                results[index] = EditResult(requests[index].id, None, result) if fault else result
     return [results[index] for index in range(len(requests))]
+
+
+# --- editors without a model: for trying things out, and what doing nothing earns -----------------------
+
+
+class Identity(Editor):
+    """Returns a copy of each picture."""
+
+    def __init__(self, *, name: str = "identity") -> None:
+        self.name = name
+
+    def describe(self) -> dict[str, Any]:
+        return {"editor": self.name, "class": type(self).__name__}
+
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        results = []
+        for request in requests:
+            fault = find_fault(request)
+            results.append(EditResult(request.id, None if fault else self._paint(request), fault))
+        return results
+
+    def _paint(self, request: EditRequest) -> np.ndarray:
+        return request.image.copy()
+
+
+class Solid(Identity):
+    """Returns one colour at the size of the picture.
+
+    color  "#rrggbb"; mid-grey by default.
+    """
+
+    def __init__(self, *, name: str = "solid", color: str = "#808080") -> None:
+        super().__init__(name=name)
+        if not re.fullmatch("#[0-9a-fA-F]{6}", str(color)):
+            raise EditorError(f"color is {color!r}; expected '#rrggbb'")
+        self.color = [*bytes.fromhex(color[1:])]
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "color": self.color}
+
+    def _paint(self, request: EditRequest) -> np.ndarray:
+        image = request.image.copy()
+        image[:] = self.color
+        return image

@@ -1,15 +1,12 @@
-"""Reading a StableDiffusionInstructPix2PixPipeline from a folder, the hub or one file, with clear errors.
-Weights are safetensors, or else plain tensors of .bin and .ckpt files, of which nothing runs
-(weights_only=True).
+"""Pipelines: read from a folder, the hub or one file, and placed where they run. Weights are safetensors, or
+else plain tensors of .bin and .ckpt files, of which nothing runs (weights_only=True).
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import logging
-import pickle
 import re
 import warnings
 from collections import Counter
@@ -32,53 +29,85 @@ from diffusers.loaders.single_file_utils import (
 )
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from nein.editors import lora
-from nein.editors.base import EditorError, check_channels
-from nein.editors.presets import DEFAULT_CONFIG
+from nein.editors.base import EditorError
+from nein.editors.presets import DEFAULT_CONFIG, split_lora
 from nein.editors.sampling import euler_ancestral
-from nein.loading.errors import MODEL_ERRORS, UserError, message
+from nein.loading.digests import torch_dtype
+from nein.loading.errors import UserError, choose, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
 from nein.loading.tokenizers import check_tokenizer
-from nein.loading.weights import check_loaded, read_checkpoint
+from nein.loading.weights import aligned, check_loaded, read_checkpoint
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
-CONFIG_FILES = ("unet/config.json", "vae/config.json", "text_encoder/config.json", "tokenizer", "scheduler")
-_COMPONENTS = ("unet", "vae", "text_encoder", "tokenizer", "scheduler")
 _WEIGHTS: dict[str, Any] = {"unet": UNet2DConditionModel, "vae": AutoencoderKL}
 _WEIGHTS["text_encoder"] = CLIPTextModel
 #: The two matrices of a module of LoRA, as peft, diffusers and kohya name them.
 _HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
-# What the loaders raise for files they cannot use; everything else is a bug and should surface as one.
-LOAD_ERRORS: tuple[type[Exception], ...] = (
-    *MODEL_ERRORS,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ImportError,
-)
-LOAD_ERRORS += (SafetensorError, pickle.UnpicklingError, StrictDataclassError)
+OFFLOADS = ("none", "model", "sequential")
 
 logger = logging.getLogger(__name__)
+
+
+class RuntimeOptions:
+    """Where and how a model runs; none of it is meant to change a picture. Raises EditorError.
+
+    compile  Pass the denoiser through torch.compile; the first batch of every size takes minutes.
+    offload  "none"; "model": each part is on the device only while it works; "sequential": each layer
+             (pipelines only; slow). Needs a GPU.
+    """
+
+    def __init__(self, device: str, dtype: str, *, compile: bool = False, offload: str = "none") -> None:
+        self.device, self.dtype, self.torch_dtype = usable_device(device), dtype, torch_dtype(dtype)
+        self.compile, self.offload = compile, choose("offload", offload, OFFLOADS)
+        if offload != "none" and self.device.type == "cpu":
+            raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
+
+    def describe(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "compile": self.compile}
+
+    def place(self, module: Any) -> Any:
+        """The module for inference, in the dtype, on the device unless it is to be offloaded."""
+        device = self.device if self.offload == "none" else "cpu"
+        return aligned(module.to(device=device, dtype=self.torch_dtype).eval()).requires_grad_(False)
+
+    @contextmanager
+    def using(self, module: Any) -> Iterator[None]:
+        """The module is on the device inside; with offloading it goes back to the CPU afterwards."""
+        if self.offload == "none":
+            yield
+            return
+        module.to(self.device)
+        try:
+            yield
+        finally:
+            module.to("cpu")
+
+
+def usable_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise EditorError(f"unknown device {name!r}; use for instance 'cpu', 'cuda' or 'cuda:1'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EditorError(f"device {name!r} is not available: this PyTorch sees no GPU for it; use 'cpu'")
+    return device
 
 
 @dataclass(frozen=True)
 class LoadedPipeline:
     """A pipeline on the CPU in float32, and what is known of its origin.
 
-    weights_format  "safetensors", "bin", "ldm safetensors" and "ldm pickle" for a single file, or "memory".
     weights_sha256  Over tensors and configuration of UNet, VAE, text encoder and tokenizer, in float32.
-    published       What the checkpoint declares and we do otherwise, or what it was made of.
+    published       The class that the checkpoint declares, or what it was made of.
     """
 
     pipeline: Any
-    weights_format: str
     weights_sha256: str
     published: dict[str, Any] = field(default_factory=dict)
 
@@ -98,7 +127,7 @@ def load_pipeline(
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
     pictures. channels: what its UNet may have as input. tuned: LoRA weights to fuse into its own, as
-    `editors.lora` reads their name. Raises EditorError.
+    `presets.split_lora` reads their name. Raises EditorError.
     """
     path = expanded(checkpoint)
     single = path.is_file()
@@ -107,63 +136,60 @@ def load_pipeline(
             f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
             f"leave out ema and config"
         )
-    if path.suffix == ".py":
-        raise EditorError(f"{checkpoint!r} is a file of Python; name a function in it: {checkpoint}:FUNCTION")
-    if single and path.suffix not in SUFFIXES:
-        raise EditorError(
-            f"{checkpoint!r} is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}, and a "
-            f"pipeline in diffusers' layout is a folder"
-        )
     with explained(checkpoint):
         if single:
             pipeline, origin = read_file(path, ema=ema, config=config, channels=channels)
-            weights_format = "ldm safetensors" if path.suffix == ".safetensors" else "ldm pickle"
-            published = {"single_file": origin}
+            published: dict[str, Any] = {"single_file": origin}
         else:
             source, revision = locate(checkpoint, revision)
-            needed = ("model_index.json", *_COMPONENTS)
-            if path.is_dir() and (missing := [name for name in needed if not (path / name).exists()]):
-                raise EditorError(
-                    f"{checkpoint!r} lacks {' and '.join(missing)}; an instruction editor is a folder with "
-                    f"{', '.join(needed)}, as save_pretrained writes it, or one {' or '.join(SUFFIXES)} file"
-                )
             # Before gigabytes are read or fetched.
             unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
             check_channels(unet.get("in_channels", 4), checkpoint, channels)
-            pipeline, weights_format = _read(source, revision, checkpoint)
-            published = _declared(source, revision, pipeline)
+            parts = {
+                part: whole(cls, checkpoint, source, revision, subfolder=part)
+                for part, cls in _WEIGHTS.items()
+            }
+            pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+                source,
+                revision=revision,
+                requires_safety_checker=False,
+                **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder")),
+                **parts,
+            )
+            index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
+            published = {"class": index.get("_class_name")}
+            if (made_of := Path(source, ORIGIN)).is_file():
+                published["converted_from"] = json.loads(made_of.read_text(encoding="utf-8"))
         pipeline.to(torch.float32)
         if tuned is not None:
             add_lora(pipeline, tuned)
     pipeline.set_progress_bar_config(disable=True)
-    return _checked(pipeline, checkpoint, weights_format, published)
+    return _known(pipeline, checkpoint, published)
 
 
 def in_memory(pipeline: Any) -> LoadedPipeline:
     """A StableDiffusionInstructPix2PixPipeline that the caller has made, as it is. Raises EditorError."""
-    check_channels(pipeline.unet.config.in_channels, "the pipeline in memory")
-    return _checked(pipeline, "the pipeline in memory", "memory", {})
+    check_channels(pipeline.unet.config.in_channels, "the pipeline in memory", (8,))
+    return _known(pipeline, "the pipeline in memory", {})
 
 
-def _declared(source: str, revision: str | None, pipeline: Any) -> dict[str, Any]:
-    """What the files say about class, schedule and safety checker, none of which is followed; and origin."""
-    index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
-    checker = index.get("safety_checker")
-    facts = {
-        "class": index.get("_class_name"),
-        "scheduler": (index.get("scheduler") or [None, None])[1],
-        "timestep_spacing": pipeline.scheduler.config.get("timestep_spacing"),
-        "steps_offset": pipeline.scheduler.config.get("steps_offset"),
-        "safety_checker": "left out" if checker and checker[1] else "none",
-    }
-    origin = Path(source) / ORIGIN
-    if origin.is_file():
-        facts["converted_from"] = json.loads(origin.read_text(encoding="utf-8"))
-    return facts
+def _known(pipeline: Any, name: str, published: dict[str, Any]) -> LoadedPipeline:
+    check_tokenizers(pipeline, name)
+    parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
+    return LoadedPipeline(pipeline, content_hash(parts, [pipeline.tokenizer]), published)
+
+
+def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> None:
+    """Raise EditorError unless the UNet takes what an instruction editor's does."""
+    if channels not in allowed:
+        raise EditorError(
+            f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
+            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
+        )
 
 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
-    """(folder, None) or (hub id, revision or None). Raises EditorError or UserError."""
+    """(folder, None) or (hub id, revision or None). Raises EditorError."""
     if is_local(reference):
         return str(expanded(reference)), None
     given = parse_reference(reference)
@@ -175,43 +201,10 @@ def locate(reference: str, revision: str | None = None) -> tuple[str, str | None
     return given.name, revision or given.revision
 
 
-def _read(
-    source: str, revision: str | None, checkpoint: str, use_safetensors: bool = True
-) -> tuple[Any, str]:
-    """(pipeline, "safetensors"), or "bin" where the checkpoint has no safetensors."""
-    try:
-        parts = {
-            part: whole(cls, checkpoint, source, revision, use_safetensors, subfolder=part)
-            for part, cls in _WEIGHTS.items()
-        }
-        pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-            source,
-            revision=revision,
-            use_safetensors=use_safetensors,
-            requires_safety_checker=False,
-            **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder")),
-            **parts,
-        )
-    except LOAD_ERRORS as error:
-        # safetensors may be damaged rather than absent; then this error is the one worth reading.
-        absent = "safetensors" in str(error)
-        if Path(source).is_dir():
-            absent = not all(any((Path(source) / part).glob("*.safetensors")) for part in _WEIGHTS)
-        if not use_safetensors or isinstance(error, EditorError) or not absent:
-            raise
-        logger.warning("%s has no safetensors; reading its .bin files as plain tensors", checkpoint)
-        return _read(source, revision, checkpoint, use_safetensors=False)
-    return pipeline, "safetensors" if use_safetensors else "bin"
-
-
-def whole(
-    cls: Any, checkpoint: str, source: str, revision: str | None, use_safetensors: bool, **arguments: Any
-) -> Any:
-    """A model from a folder or the hub, its weights and its configuration checked against its files. Raises
-    UserError for one that lacks weights, which the library would draw at random."""
-    model, found = cls.from_pretrained(
-        source, revision=revision, use_safetensors=use_safetensors, output_loading_info=True, **arguments
-    )
+def whole(cls: Any, checkpoint: str, source: str, revision: str | None, **arguments: Any) -> Any:
+    """A model of which no weight is missing. Raises EditorError; warns of what its class leaves out.
+    arguments: of `from_pretrained`, which without `use_safetensors` reads plain tensors of .bin, too."""
+    model, found = cls.from_pretrained(source, revision=revision, output_loading_info=True, **arguments)
     check_loaded(cls, found, checkpoint)
     if others := sorted(found["unexpected_keys"]):
         text = "%s has %d weights that its %s does not read, first '%s'"
@@ -219,10 +212,9 @@ def whole(
     if issubclass(cls, ModelMixin):
         config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
         if unknown := sorted(cls.extract_init_dict(dict(config))[1]):
-            saved = config.get("_diffusers_version", "of unknown version")
             logger.warning(
                 f"{checkpoint}: {cls.__name__} of diffusers {version('diffusers')} does not know "
-                f"{', '.join(unknown)} of its configuration (saved by diffusers {saved}), and leaves it out"
+                f"{', '.join(unknown)} of its configuration, and leaves it out"
             )
     return model
 
@@ -240,38 +232,8 @@ def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision
         if is_local(home) and not Path(home, folder or "").is_dir():
             raise EditorError(f"{checkpoint!r} lacks the folder {folder}, which its index names")
         of_part = own.get("revision") if home != source else revision
-        whole(cls, checkpoint, home, of_part, True, subfolder=folder, device_map="meta")
-
-
-def _unusable(checkpoint: str, error: Exception) -> EditorError:
-    text = " ".join(str(error).split())
-    link: BaseException | None = error
-    while link is not None:  # loaders wrap the error that tells
-        if isinstance(link, pickle.UnpicklingError):
-            return EditorError(
-                f"{checkpoint!r} has a .bin file that is more than tensors and would run code when read; use "
-                f"a copy with safetensors"
-            )
-        link = link.__cause__ or link.__context__
-    reason = text if len(text) <= 300 else text[:300] + " ..."
-    hint = (
-        "check its files"
-        if Path(checkpoint).is_dir()
-        else "check the id and the revision, or fetch it anew (nein fetch)"
-    )
-    return EditorError(f"cannot load {checkpoint!r} ({type(error).__name__}: {reason}); {hint}")
-
-
-def _checked(pipeline: Any, checkpoint: str, kind: str, published: dict[str, Any]) -> LoadedPipeline:
-    width, hidden = pipeline.unet.config.cross_attention_dim, pipeline.text_encoder.config.hidden_size
-    if width != hidden:
-        raise EditorError(
-            f"{checkpoint!r} does not fit together: the UNet expects text vectors of {width} numbers, the "
-            f"text encoder gives {hidden}; it may belong to another pipeline class"
-        )
-    check_tokenizers(pipeline, checkpoint)
-    parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
-    return LoadedPipeline(pipeline, kind, content_hash(parts, [pipeline.tokenizer]), published)
+        how: dict[str, Any] = {"use_safetensors": True, "subfolder": folder, "device_map": "meta"}
+        whole(cls, checkpoint, home, of_part, **how)
 
 
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
@@ -284,34 +246,25 @@ def check_tokenizers(pipeline: Any, checkpoint: str) -> None:
 
 
 def add_lora(pipeline: Any, reference: str) -> None:
-    """Fuse LoRA weights into a pipeline's own; `reference`: see `editors.lora`. Raises EditorError."""
-    kind = type(pipeline).__name__
-    if not hasattr(pipeline, "load_lora_weights"):
-        raise EditorError(f"{kind} takes no LoRA weights; leave out lora={reference!r}")
-    if importlib.util.find_spec("peft") is None:
-        raise EditorError("LoRA weights need the package peft; pip install 'nein[train]'")
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    where, file = lora.split(reference)
+    """Fuse LoRA weights into a pipeline's own; `reference`: see `presets.split_lora`. Raises EditorError."""
+    where, file = split_lora(reference)
     source, revision = locate(where)
     with explained(reference):
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
         local = is_local(source)
         path = Path(source, file) if local else Path(hf_hub_download(source, file, revision=revision))
         with safe_open(path, "pt") as tensors:
             halves = Counter(match[1] for match in map(_HALF.fullmatch, tensors.keys()) if match)
-        if alone := sorted(module for module, count in halves.items() if count != 2):
-            raise EditorError(
-                f"lora {reference!r} is damaged: {len(alone)} of its {len(halves)} modules have one matrix "
-                f"of two, first {alone[0]!r}"
-            )
         pipeline.load_lora_weights(str(path.parent), weight_name=path.name, use_safetensors=True)
         parts = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
         used = sum(isinstance(layer, BaseTunerLayer) for part in parts for layer in part.modules())
-        if used < len(halves):
-            text = f"{kind} has only {used} of the {len(halves)} modules of lora {reference!r}"
-            if not used:
-                raise EditorError(text)
-            logger.warning(text)
+        if used < len(halves) or {*halves.values()} != {2}:
+            raise EditorError(
+                f"{type(pipeline).__name__} has {used} of the {len(halves)} modules of lora {reference!r}, "
+                f"{sum(count == 2 for count in halves.values())} of which have both matrices; it is damaged "
+                "or of another model"
+            )
         pipeline.fuse_lora(safe_fusing=True)
         pipeline.unload_lora_weights()
 
@@ -324,12 +277,13 @@ def explained(checkpoint: str) -> Iterator[None]:
             yield
         except UserError:
             raise
-        except LOAD_ERRORS as error:
-            raise _unusable(checkpoint, error) from error
-        except Exception as error:
-            if type(error) is not Exception:  # the library of tokenizers has no class of its own
+        except Exception as error:  # the libraries raise everything, the one of tokenizers a bare Exception
+            if out_of_memory(error):
                 raise
-            raise _unusable(checkpoint, error) from error
+            raise EditorError(
+                f"cannot load {checkpoint!r} ({type(error).__name__}: {message(error)}); check its files, or "
+                "the id and the revision, or fetch it anew (nein fetch)"
+            ) from error
 
 
 def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
@@ -389,13 +343,15 @@ def read_file(
     mapped by diffusers' own functions; that every tensor arrives is checked here.
 
     ema       Which set of UNet weights, where the file holds both; None is an error then, "auto" the average.
-    config    Folder or hub id with the files named in `CONFIG_FILES`; None is `DEFAULT_CONFIG`.
+    config    Folder or hub id with configurations, tokenizer and scheduler; None is `DEFAULT_CONFIG`.
     vouched   The user answers for the file: what is not a tensor or a plain container is left out and not
               refused. Either way nothing in the file is executed.
     channels  Numbers of input channels that the UNet may have.
 
     Raises EditorError.
     """
+    if path.suffix not in SUFFIXES:
+        raise EditorError(f"'{path}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     advice = (
         f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "
         f"{path.name} FOLDER --ema` (or --no-ema), which runs none of it, and give the folder"
@@ -416,18 +372,13 @@ def read_file(
     reference = config or DEFAULT_CONFIG
     given = parse_reference(reference)
     location: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
-    try:
+    with explained(reference):
         unet_config = UNet2DConditionModel.load_config(**location, subfolder="unet")
         vae_config = AutoencoderKL.load_config(**location, subfolder="vae")
         text_config = CLIPTextConfig.from_pretrained(**location, subfolder="text_encoder")
         tokenizer = CLIPTokenizer.from_pretrained(**location, subfolder="tokenizer")
         schedule = StableDiffusionInstructPix2PixPipeline.load_config(**location)["scheduler"]
         scheduler_config = getattr(diffusers, schedule[1]).load_config(**location, subfolder="scheduler")
-    except (OSError, ValueError, KeyError) as error:
-        raise EditorError(
-            f"a single file holds no configuration, and that of {reference!r} is not to be had "
-            f"({type(error).__name__}: {message(error)}); give config=FOLDER with {', '.join(CONFIG_FILES)}"
-        ) from error
     unet_config["in_channels"] = inputs
     with init_empty_weights(include_buffers=False):
         unet: Any = UNet2DConditionModel.from_config(unet_config)
@@ -440,18 +391,13 @@ def read_file(
         for name, tensor in convert_ldm_clip_checkpoint(tensors).items()
         if not name.endswith("position_ids")
     }
-    for part, module, state in (
-        ("UNet", unet, convert_ldm_unet_checkpoint(tensors, unet_config)),
-        ("VAE", vae, convert_ldm_vae_checkpoint(tensors, vae_config)),
-        ("text encoder", text_encoder, words),
+    for module, state in (
+        (unet, convert_ldm_unet_checkpoint(tensors, unet_config)),
+        (vae, convert_ldm_vae_checkpoint(tensors, vae_config)),
+        (text_encoder, words),
     ):
-        try:
+        with explained(f"{path} with the configuration of {reference}"):
             module.load_state_dict(state, strict=True, assign=True)
-        except RuntimeError as error:
-            raise EditorError(
-                f"the {part} of {str(path)!r} does not fit the configuration of {reference!r}: "
-                f"{message(error)}"
-            ) from error
         module.eval()
     pipeline = StableDiffusionInstructPix2PixPipeline(
         vae=vae,

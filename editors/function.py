@@ -1,30 +1,73 @@
-"""Editors that are a function, `edit(image, instruction) -> image`, or a pipeline of diffusers in memory."""
+"""Editors that work elsewhere: a function of yours, `edit(image, instruction) -> image`; and what makes an
+editor of it, or of a pipeline of diffusers in memory."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
-import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
 from nein.editors.presets import row_of_class
-from nein.editors.remote import RemoteEditor
 from nein.loading.digests import source_digest
-from nein.loading.errors import out_of_memory, reason
-from nein.loading.service import RETRIED
+from nein.loading.errors import UnavailableError, out_of_memory, reason
+from nein.loading.service import RETRIED, Pace, parallel_map
 
 if TYPE_CHECKING:
     import numpy as np
 
-log = logging.getLogger(__name__)
-
+PATIENCE = 8  # requests that fail, one after the other, until nothing more is sent
 #: What an editor is known by.
 _PARTS = ("name", "fingerprint", "describe", "edit")
 #: Options of any function; they decide no picture.
 FUNCTION_OPTIONS = ("concurrency", "retries")
+
+
+class RemoteEditor(Editor):
+    """Sends `concurrency` requests at a time; a subclass edits one, at the `pace` that all threads share.
+
+    paid    Every image costs something: it is asked sample by sample.
+    seeded  Whether the sample's seed decides the picture.
+    """
+
+    paid = True
+    seeded = True
+
+    def __init__(self, name: str, concurrency: int, pace: Pace | None = None) -> None:
+        check_count("concurrency", concurrency)
+        self.name, self.concurrency = name, concurrency
+        self.pace = pace or Pace(concurrency)
+        self._failed: int | None = 0  # so many failed since the start; None: one was answered
+
+    def edit_one(self, request: EditRequest) -> EditResult:
+        raise NotImplementedError
+
+    def hopeless(self, result: EditResult) -> bool:
+        """Whether other requests can be expected to fare alike."""
+        return result.transient
+
+    def stop(self) -> None:
+        self.pace.stop()
+
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        """Raises UnavailableError where no more can be sent, or where of several requests, or of `PATIENCE`,
+        none has succeeded; CancelledError after `stop`."""
+        numbers = range(len(requests))
+        by_number = parallel_map(
+            lambda number: self.edit_one(requests[number]), numbers, self.concurrency, self.pace.go_on
+        )
+        results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
+        failed = [result for result in results if self.hopeless(result)]
+        if len(failed) < len(results):
+            self._failed = None
+        elif self._failed is not None and failed:
+            self._failed += len(failed)
+            if len(requests) > 1 or self._failed >= PATIENCE:
+                why = f"Editor '{self.name}' has made no picture so far: {failed[-1].error}."
+                raise UnavailableError(why) from failed[-1].cause
+        return results
 
 
 class FunctionEditor(RemoteEditor):
@@ -37,7 +80,6 @@ class FunctionEditor(RemoteEditor):
                  0.5, 1, 2, ... 8 seconds.
 
     What it raises, and a result that is no picture, is the error of that sample; `Refused` is a refusal.
-    Raises EditorError for what cannot be called so.
     """
 
     def __init__(
@@ -46,7 +88,10 @@ class FunctionEditor(RemoteEditor):
         super().__init__(name or name_of(function), concurrency)
         check_count("retries", retries, least=0)
         self.function, self._retries, self._short = function, retries, self.name.rpartition("/")[2]
-        self.seeded = _takes_seed(function, self.name)
+        try:
+            self.seeded = "seed" in inspect.signature(function).parameters
+        except (TypeError, ValueError):  # written in C: nothing is known of it
+            self.seeded = False
         self._source = source_digest(function)
         self._first = threading.Lock()
         self._loop: Any = None  # of asyncio, once a call has returned something to await
@@ -130,10 +175,8 @@ def as_picture(made: Any) -> np.ndarray | str:
         return np.array(made)
     if isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.shape[2:] == (3,) and made.size:
         return made.copy()
-    given = "nothing (None)" if made is None else f"a {type(made).__module__}.{type(made).__name__}"
-    if isinstance(made, Image.Image):
-        given = f"a picture in mode {made.mode} of {made.width} x {made.height} pixels"
-    elif isinstance(made, np.ndarray):
+    given = f"a picture in mode {made.mode}" if isinstance(made, Image.Image) else f"a {type(made).__name__}"
+    if isinstance(made, np.ndarray):
         given = f"an array of shape {made.shape} and dtype {made.dtype}"
     return f"gave {given}; expected a PIL image in mode RGB, or an array (H, W, 3) of uint8"
 
@@ -161,10 +204,6 @@ def as_editor(
     if _is_pipeline(thing):
         row = row_of_class(type(thing).__name__, preset)
         given |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
-        dtypes = sorted({str(part.dtype) for part in thing.components.values() if hasattr(part, "dtype")})
-        if len(dtypes) > 1:
-            mixed, best = " and ".join(dtypes), "torch.float32" if device == "cpu" else dtypes[0]
-            log.warning("'%s' mixes %s, which is slow: pipeline.to(%s) makes it one.", label, mixed, best)
         if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import in_memory
             from nein.editors.instruct_pix2pix import InstructPix2Pix
@@ -178,16 +217,16 @@ def as_editor(
             f"{label!r} is of type {type(thing).__name__}, which is not an editor; expected a function "
             f"(image, instruction) -> image, a pipeline of diffusers, or an object with {', '.join(_PARTS)}"
         )
-    if not takes_options(thing):
+    if not isinstance(thing, type):
         if further := sorted(options.keys() - {*FUNCTION_OPTIONS}):
             raise EditorError(
                 f"{label!r} is a function and has no options but {' and '.join(FUNCTION_OPTIONS)}; leave out "
                 f"{', '.join(further)}"
             )
         return FunctionEditor(thing, name=label, **options)
-    parameters = _parameters(thing)
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        given = {p.name: given[p.name] for p in parameters if p.name in given}
+    parameters = inspect.signature(thing).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        given = {name: given[name] for name in parameters if name in given}
     try:
         editor = thing(**given, **options)
     except TypeError as error:
@@ -214,27 +253,3 @@ def name_of(thing: Any) -> str:
 
 def _is_pipeline(thing: Any) -> bool:
     return any(base.__module__.startswith("diffusers.") for base in type(thing).__mro__)
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # written in C: nothing is known of it
-        return [inspect.Parameter("arguments", inspect.Parameter.VAR_POSITIONAL)]
-
-
-def _takes_seed(function: Callable[..., Any], name: str) -> bool:
-    """Whether it has a parameter `seed`. Raises EditorError."""
-    parameters = _parameters(function)
-    seeded = any(p.name == "seed" for p in parameters)
-    if parameters and parameters[0].name in ("prompt", "instruction", "text"):
-        raise EditorError(f"{name} takes '{parameters[0].name}' first; an editor is edit(image, instruction)")
-    try:
-        inspect.Signature(parameters).bind(None, None, **({"seed": 0} if seeded else {}))
-    except TypeError:
-        signature = inspect.Signature(parameters)
-        raise EditorError(
-            f"{name}{signature} cannot be called with a picture and an instruction; an editor is a function "
-            "edit(image, instruction) -> image, with a further parameter seed if it draws anything"
-        ) from None
-    return seeded

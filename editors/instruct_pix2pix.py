@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
+from nein.editors.checkpoint import LoadedPipeline, RuntimeOptions, load_pipeline, quiet
 from nein.editors.resize import RULES, fit, strip_fault
-from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import (
     GUIDANCES,
     Avoided,
@@ -50,9 +49,9 @@ class InstructPix2Pix(Editor):
     guidance_scale, image_guidance_scale
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
-    lora                  Weights to fuse into those of the checkpoint: see `editors.lora`.
+    lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     output                "resized": pictures of the size the model worked at; "input": of the request's size.
-    machine               Options of `editors.runtime.RuntimeOptions`.
+    machine               Options of `editors.checkpoint.RuntimeOptions`.
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
@@ -88,7 +87,7 @@ class InstructPix2Pix(Editor):
             check_count("resolution", resolution)
         self._guidance = GUIDANCES[choose("guidance", guidance, GUIDANCES)]
         self._guidance.check(guidance_scale, image_guidance_scale)
-        self._machine = RuntimeOptions.of(device, dtype, **machine)
+        self._machine = RuntimeOptions(device, dtype, **machine)
         self.name = name
         self.batch_size = batch_size
         self.steps = steps
@@ -124,7 +123,7 @@ class InstructPix2Pix(Editor):
         self._facts = {
             "checkpoint": "in memory" if isinstance(checkpoint, LoadedPipeline) else checkpoint,
             "revision": revision,
-            "weights": {"format": loaded.weights_format, "sha256": loaded.weights_sha256},
+            "weights": {"sha256": loaded.weights_sha256},
             "published": loaded.published,
             "steps": steps,
             "guidance": guidance,
@@ -150,7 +149,7 @@ class InstructPix2Pix(Editor):
         return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
-        with torch.inference_mode(), self._machine.attending():
+        with torch.inference_mode():
             return edit_in_batches(
                 requests, self._prepare, self._edit_batch, batch_size=self.batch_size, device=self._device
             )

@@ -23,12 +23,18 @@ from huggingface_hub import hf_hub_download
 from PIL import Image
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import add_lora, check_parts, check_tokenizers, content_hash, explained, locate
+from nein.editors.checkpoint import (
+    RuntimeOptions,
+    add_lora,
+    check_parts,
+    check_tokenizers,
+    content_hash,
+    explained,
+    locate,
+)
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit, strip_fault
-from nein.editors.runtime import RuntimeOptions
 from nein.editors.sampling import Avoided, JointGuidance, Vsf, guidance_rule, install
-from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
 
@@ -39,12 +45,6 @@ _COSXL = {
     "sigma_data": 1.0,
     "prediction_type": "v_prediction",
     "sigma_schedule": "exponential",
-}
-#: Name -> backend of diffusers.PipelineQuantizationConfig, and its settings.
-QUANTIZATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bnb-nf4": ("bitsandbytes_4bit", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
-    "bnb-fp4": ("bitsandbytes_4bit", {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}),
-    "bnb-int8": ("bitsandbytes_8bit", {"load_in_8bit": True}),
 }
 #: The instruction as a class wants it; always verbatim within.
 _PROMPTS: dict[str, Callable[[str], str]] = {
@@ -102,10 +102,8 @@ class DiffusersPipeline(Editor):
     negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
-    lora                  Weights to fuse into those of the checkpoint: see `editors.lora`.
-    quantization          A key of `QUANTIZATIONS`, for denoiser and text encoders (bitsandbytes, a GPU).
-    device_map            "balanced" spreads the parts of a checkpoint over all GPUs (accelerate).
-    machine               attention, compile, offload of `editors.runtime.RuntimeOptions`.
+    lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
+    machine               Options of `editors.checkpoint.RuntimeOptions`.
     """
 
     def __init__(
@@ -126,8 +124,6 @@ class DiffusersPipeline(Editor):
         config: str | None = None,
         cosxl: bool = False,
         lora: str | None = None,
-        device_map: str | None = None,
-        quantization: str | None = None,
         **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -135,20 +131,16 @@ class DiffusersPipeline(Editor):
         if resolution is not None:
             check_count("resolution", resolution)
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
-        self._machine = RuntimeOptions.of(device, dtype, **machine)
-        _check_placing(device_map, quantization, self._machine)
-        self._mapped, given = device_map is not None, isinstance(checkpoint, str)
+        self._machine = RuntimeOptions(device, dtype, **machine)
+        given = isinstance(checkpoint, str)
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
         if isinstance(checkpoint, str):
-            how: dict[str, Any] = {"device_map": device_map, "quantization": quantization}
             self._pipeline, published = _load(
-                checkpoint, revision, name=pipeline, config=config, machine=self._machine, **how
+                checkpoint, revision, name=pipeline, config=config, machine=self._machine
             )
-        elif lora or device_map or quantization:
-            raise EditorError(
-                "a pipeline in memory has its weights; leave out lora, device_map, quantization"
-            )
+        elif lora is not None:
+            raise EditorError("a pipeline in memory has its weights; leave out lora")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
         self._class = type(self._pipeline).__name__
@@ -158,8 +150,6 @@ class DiffusersPipeline(Editor):
         if lora is not None:
             add_lora(self._pipeline, lora)
         if cosxl:
-            if not hasattr(self._pipeline, "is_cosxl_edit"):
-                raise EditorError(f"{self._class} runs no CosXL; leave out cosxl")
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._guidance: dict[str, float] = {}
@@ -191,10 +181,7 @@ class DiffusersPipeline(Editor):
             "pipeline": self._class,
             "checkpoint": checkpoint if given else "in memory",
             "revision": revision,
-            "weights": {
-                "format": "safetensors" if given else "memory",
-                "sha256": content_hash(modules, tokenizers),
-            },
+            "weights": {"sha256": content_hash(modules, tokenizers)},
             "published": published,
             "steps": steps,
             "guidance": self._guidance,
@@ -207,7 +194,6 @@ class DiffusersPipeline(Editor):
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
             **({"lora": lora} if lora else {}),
-            **({"quantization": quantization} if quantization else {}),
             **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
         }
         for component in modules.values():
@@ -215,12 +201,13 @@ class DiffusersPipeline(Editor):
         if self._machine.compile:
             part = self._recipe.denoiser
             setattr(self._pipeline, part, torch.compile(getattr(self._pipeline, part)))
-        if self._machine.offload == "model":
-            self._pipeline.enable_model_cpu_offload(device=self._machine.device)
-        elif self._machine.offload == "sequential":
-            self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
-        elif not self._mapped:
-            self._pipeline.to(self._machine.device)
+        with explained(str(self._facts["checkpoint"])):
+            if self._machine.offload == "model":
+                self._pipeline.enable_model_cpu_offload(device=self._machine.device)
+            elif self._machine.offload == "sequential":
+                self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
+            else:
+                self._pipeline.to(self._machine.device)
         self._pipeline.set_progress_bar_config(disable=True)
 
     def describe(self) -> dict[str, Any]:
@@ -247,9 +234,7 @@ class DiffusersPipeline(Editor):
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests, size = [request for request, _ in items], items[0][1]
         devices: list[Any] = [self._machine.device] if self._machine.device.type == "cuda" else []
-        if self._mapped:
-            devices = [*range(torch.cuda.device_count())]
-        with self._lock, torch.random.fork_rng(devices=devices), self._machine.attending():
+        with self._lock, torch.random.fork_rng(devices=devices):
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
             edited = self._edited(requests, size)
@@ -336,30 +321,21 @@ class DiffusersPipeline(Editor):
 
 
 def _load(
-    checkpoint: str,
-    revision: str | None,
-    *,
-    name: str | None,
-    config: str | None,
-    machine: RuntimeOptions,
-    device_map: str | None,
-    quantization: str | None,
+    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, machine: RuntimeOptions
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)
-    placed = device_map or quantization
     with warnings.catch_warnings(), explained(checkpoint):
         # `torch_dtype` is `dtype` in later versions of diffusers, which still take it.
         warnings.simplefilter("ignore", FutureWarning)
         if file or Path(source).is_file():
             path = hf_hub_download(source, file, revision=revision) if file else source
-            if Path(path).suffix != ".safetensors" or name is None or config is None or placed:
+            if Path(path).suffix != ".safetensors" or name is None or config is None:
                 raise EditorError(
-                    f"{path!r} is a single file; it has to end in .safetensors, pipeline=CLASS and "
-                    f"config=FOLDER have to say what it is, and it takes no device_map or quantization"
+                    f"{path!r} is a single file; it has to end in .safetensors, and pipeline=CLASS and "
+                    f"config=FOLDER have to say what it is"
                 )
-            get_recipe(name)
             # By diffusers' own conversion; only CosXL is published that way.
             load = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
@@ -370,8 +346,6 @@ def _load(
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = get_recipe(chosen)
-        if modular and (placed or machine.offload != "none"):
-            raise EditorError(f"{chosen} takes no device_map, quantization or offload")
         if recipe.dtype not in ("", machine.dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
@@ -384,32 +358,11 @@ def _load(
             if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
                 raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
             return pipeline, published
-        further: dict[str, Any] = {"safety_checker": None} if "safety_checker" in index else {}
-        if quantization:
-            backend, values = QUANTIZATIONS[quantization]
-            if "4bit" in backend:
-                values = {**values, "bnb_4bit_compute_dtype": machine.torch_dtype}
-            parts = [part for part in index if part == recipe.denoiser or part.startswith("text_encoder")]
-            further["quantization_config"] = diffusers.PipelineQuantizationConfig(backend, values, parts)
         dtypes = {"default": machine.torch_dtype, **dict.fromkeys(recipe.float32, torch.float32)}
         return load(
             source,
             revision=revision,
             use_safetensors=True,
             torch_dtype=dtypes if recipe.float32 else machine.torch_dtype,
-            device_map=device_map,
-            **further,
+            **({"safety_checker": None} if "safety_checker" in index else {}),
         ), published
-
-
-def _check_placing(device_map: str | None, quantization: str | None, machine: RuntimeOptions) -> None:
-    options = (("device_map", device_map, ["balanced"]), ("quantization", quantization, [*QUANTIZATIONS]))
-    for name, value, allowed in options:
-        if value is not None and choose(name, value, allowed) and machine.device.type == "cpu":
-            raise EditorError(f"{name} is {value!r}, which needs a GPU, but the device is 'cpu'")
-    if device_map and machine.offload != "none":
-        raise EditorError("device_map and offload both say where the parts are; leave out one")
-    if quantization and importlib.util.find_spec("bitsandbytes") is None:
-        raise EditorError(
-            f"quantization {quantization!r} needs bitsandbytes; pip install 'nein[quantized]', or omit it"
-        )

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
-from nein.loading.errors import UserError, choose, plain, spelled, unknown
+from nein.loading.errors import choose, plain, spelled, unknown
 from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
 
@@ -46,11 +46,6 @@ class EditorPreset:
         """The class of diffusers that it runs, where that is an option."""
         return self.values.get("pipeline")
 
-    @property
-    def models(self) -> dict[str, str]:
-        """Further models, by the option that takes them."""
-        return {option: self.values[option] for option in self.layouts}
-
     def options(self) -> dict[str, Any]:
         return {name: value for name, value in self.values.items() if value is not None}
 
@@ -76,7 +71,7 @@ PIPELINES: dict[str, dict[str, Any]] = _TABLE["pipelines"]
 #: Where the configurations and the tokenizer of a file that holds tensors only come from.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
 #: Options that change neither a picture nor its last bits, and so may differ when a run is continued.
-WITHOUT_EFFECT = ("offload", "device_map", "concurrency", "timeout", "retries")
+WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
 #: doing nothing, and painting everything over.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
@@ -85,9 +80,20 @@ CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
 ALIASES = {"instructpix2pix": "ip2p"}
 
 
+#: As diffusers' `save_lora_weights` names it.
+LORA = "pytorch_lora_weights.safetensors"
 #: Files that name the class of a pipeline, whole or made of blocks.
 INDICES = ("model_index.json", "modular_model_index.json")
 OPENAI = "https://api.openai.com/v1"
+
+
+def split_lora(reference: str) -> tuple[str, str]:
+    """(folder or hub id, file) of a file, a folder, or owner/name[@revision][:FILE]."""
+    path = expanded(reference)
+    if path.is_file() or path.is_dir():
+        return (str(path), LORA) if path.is_dir() else (str(path.parent), path.name)
+    where, _, file = reference.partition(":")
+    return where, file or LORA
 
 
 def split_address(reference: str) -> tuple[str, str]:
@@ -115,15 +121,9 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     if name not in PRESETS and given.has_files:
         same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == given.name]
         parent = same[0] if same else row_of_class(declared_class(name), preset)
-        return replace(
-            parent,
-            name=name,
-            editor=name,
-            checkpoint=name,
-            revision=None,
-            note=f"Values of the row {parent.name!r}.",
-            sources={"checkpoint": "given by the user", "*": f"row {parent.name!r}"},
-        )
+        sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
+        own: dict[str, Any] = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
+        return replace(parent, **own, sources=sources)
     rows = [row for row in PRESETS.values() if row.preset == preset]
     choices = sorted({name for row in rows for name in (row.name, row.editor)})
     raise unknown(f"editor of --preset {preset}", name, choices, "Or give a local folder or hub id.")
@@ -136,31 +136,21 @@ def row_of_class(declared: str | None, preset: str) -> EditorPreset:
     return replace(row, values={**row.values, "resolution": None})
 
 
+@functools.cache
 def declared_class(name: str) -> str | None:
     """The pipeline class in the index of a local folder or a repository on the hub, or None."""
-    folder = expanded(name)
-    existing = (folder / index for index in INDICES if (folder / index).exists())
-    file = _index_on_hub(name) if parse_reference(name).kind == "hub" else next(existing, None)
-    try:
-        return json.loads(file.read_text(encoding="utf-8")).get("_class_name") if file else None
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-@functools.cache
-def _index_on_hub(name: str) -> Path | None:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+    from huggingface_hub.errors import EntryNotFoundError
 
     given = parse_reference(name)
-    try:
-        check_hub(given.name, given.revision)
-    except UserError:
-        return None
-    for index in INDICES:  # the loader says more about what is wrong
-        with contextlib.suppress(OSError, EntryNotFoundError, HFValidationError):
-            return Path(hf_hub_download(given.name, index, revision=given.revision))
-    return None
+    for index in INDICES:
+        with contextlib.suppress(OSError, ValueError, AttributeError, EntryNotFoundError):
+            file = expanded(name) / index
+            if given.kind == "hub":
+                check_hub(given.name, given.revision)
+                file = Path(hf_hub_download(given.name, index, revision=given.revision))
+            return json.loads(file.read_text(encoding="utf-8")).get("_class_name")
+    return None  # the loader says more about what is wrong
 
 
 def canonical(name: str, choices: Iterable[str]) -> str | None:

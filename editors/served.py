@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import math
 from typing import Any
@@ -15,14 +14,13 @@ import numpy as np
 from PIL import Image
 
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
+from nein.editors.function import RemoteEditor
 from nein.editors.presets import split_address
-from nein.editors.remote import RemoteEditor
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 
 #: Fields of a request that are no user's: what is edited, and how the reply comes.
 OURS = ("image", "prompt", "model", "n", "mask", "markup", "stream", "partial_images")
 SENDING = ("concurrency", "timeout", "retries", "spending")
-MOST_PIXELS = 64_000_000
 #: The sizes of GPT image models before gpt-image-2. Source: openai-python, types/image_edit_params.py.
 THREE_SIZES = ((1024, 1024), (1536, 1024), (1024, 1536))
 
@@ -73,14 +71,13 @@ class ServedEditor(RemoteEditor):
         if size is None:
             early = self.model.startswith(("gpt-image-1", "chatgpt-image"))
             size = "nearest of three" if early else "about a megapixel" if hosted else "the picture's"
-        if "steps" in options:  # as `--steps` is called by the servers that have it
-            options["num_inference_steps"] = options.pop("steps")
         self.size, self.options = str(size), options
         self.seed = seed if seed is not None else "none" if hosted else "sample"
         if not (self.seed in ("none", "sample") or isinstance(self.seed, int)):
             raise EditorError(f"seed is {seed!r}; expected a whole number, sample or none")
         self.seeded = self.seed == "sample"
         self._service.check()
+        self.usage = self._service.usage
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -92,9 +89,6 @@ class ServedEditor(RemoteEditor):
             "options": dict(sorted(self.options.items())),
             "sent": "PNG",
         }
-
-    def usage(self) -> dict[str, Any]:
-        return self._service.usage()
 
     def stop(self) -> None:
         self._service.stop()
@@ -124,20 +118,15 @@ def _picture(reply: Any) -> np.ndarray:
     """(H, W, 3) uint8 of a reply, what is transparent on white. Raises NoAnswer."""
     try:
         raw = base64.b64decode(reply["data"][0]["b64_json"].rpartition(",")[2], validate=True)
-    except (LookupError, TypeError, AttributeError):
-        raise NoAnswer(
-            "the reply has no picture in b64_json; where the server gives a link in its place, add "
-            "--editor-options.response_format b64_json"
-        ) from None
-    except binascii.Error:
-        raise NoAnswer("the reply's picture is not base64") from None
-    try:
         with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG", "WEBP", "GIF")) as picture:
-            if picture.width * picture.height > MOST_PIXELS:
-                raise NoAnswer(f"the reply's picture has {picture.width} x {picture.height} pixels")
             if picture.has_transparency_data:
                 white = Image.new("RGBA", picture.size, "white")
                 return np.array(Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB"))
             return np.array(picture.convert("RGB"))
-    except (OSError, ValueError, Image.DecompressionBombError, SyntaxError) as error:
-        raise NoAnswer(f"the reply's picture cannot be read ({type(error).__name__})") from None
+    except (LookupError, TypeError, AttributeError, OSError, ValueError, SyntaxError) as error:
+        raise NoAnswer(
+            f"the reply has no picture in b64_json that can be read ({type(error).__name__}); where the "
+            "server gives a link in its place, add --editor-options.response_format b64_json"
+        ) from None
+    except Image.DecompressionBombError as error:
+        raise NoAnswer(f"the reply's picture is too large ({error})") from None

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from nein.editors import EditResult
-from nein.editors.basic import Identity
+from nein.editors.base import Identity
 from nein.loading.service import NoAnswer
 from nein.metrics.base import fingerprint
 from nein.metrics.chat import Chat, Completion

@@ -201,7 +201,6 @@ def test_a_pipeline_in_memory_edits_as_its_folder_does(caplog):
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     request = editors.EditRequest("a", image, "Remove the dog.", 7)
     assert (memory.edit([request])[0].image == folder.edit([request])[0].image).all()
-    assert memory.describe()["weights"]["format"] == "memory"
     assert memory.describe()["weights"]["sha256"] == folder.describe()["weights"]["sha256"]
     pipeline.unet.half()
     editors.as_editor(pipeline, name="mine", preset="nano", steps=4)

@@ -14,11 +14,10 @@ from nein import editors
 from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, images_in
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
-from nein.editors.zone import find_missing
 from nein.engine import images
 from nein.engine.errors import UserError, shortlist
 from nein.loading.attributes import load_attribute
-from nein.loading.references import expanded, is_served, parse_reference
+from nein.loading.references import expanded, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
 from nein.models.references import resolve, slug
@@ -98,8 +97,8 @@ class EditorChoice:
             resolve(self.checkpoint)
         row = editors.row_of(self.row)
         for option, folder in self._further().items():
-            if row and row.layouts[option] is None and (missing := find_missing(folder)):
-                raise UserError(missing)
+            if row and row.layouts[option] is None and not is_local(folder):
+                raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {row.note}")
 
     def _further(self) -> dict[str, str]:
         """The options that name a model, with the folders of embedded ones."""

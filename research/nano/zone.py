@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from nein.editors.zone.models import ACTIONS, ActionClassifier, decide, save_classifier
+from nein.editors.zone import ACTIONS, ActionClassifier, decide
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.draw import CATEGORIES, SIZE
 from nein.nano.scenes import Scene, mask, rng_for
@@ -361,7 +362,9 @@ def action_job(zoo: Path, device: torch.device, scale: float) -> Job:
             told = [decide(row, int(n), protocol) for row, n in zip(logits, lengths, strict=True)]
             hits = [a == ACTIONS[int(b)] for a, b in zip(told, truth, strict=True)]
             share[f"accuracy_{protocol}"] = round(sum(hits) / len(hits), 4)
-        save_classifier(classifier, zoo / "zone-action")
+        (zoo / "zone-action").mkdir(parents=True, exist_ok=True)
+        weights = {k: tensor.detach().half().cpu() for k, tensor in classifier.state_dict().items()}
+        save_file(weights, zoo / "zone-action" / "model.safetensors", {"format": "pt"})
         return {"held_out": {"instructions": len(unseen), **share, "chance": 0.3333}}
 
     modules, steps = {"classifier": classifier}, step_count(600, scale)

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from nein import editors
-from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor, runtime
+from nein.editors import PRESETS, EditorError, EditRequest, can, get_editor
 from nein.editors.checkpoint import check_parts
 from nein.editors.pipelines import RECIPES, DiffusersPipeline
 from nein.editors.resize import kontext
@@ -341,7 +341,7 @@ def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, c
     save_file({**load_file(weights), "more": torch.zeros(1)}, weights, metadata={"format": "pt"})
     get_editor("flux-kontext", checkpoint=str(folder))
     installed = f"FluxTransformer2DModel of diffusers {diffusers.__version__} does not know zero_cond_t"
-    assert f"{installed} of its configuration (saved by diffusers 9.1.0)" in caplog.text
+    assert f"{installed} of its configuration" in caplog.text
     assert "1 weights that its AutoencoderKL does not read, first 'more'" in caplog.text
 
 
@@ -359,11 +359,6 @@ def test_a_package_that_is_missing_is_named(folder_of, monkeypatch):
         ("OmniGenPipeline", {"guidance_scale": -1}, "guidance_scale is -1"),
         ("OmniGenPipeline", {"resolution": 0}, "resolution is 0"),
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
-        ("OmniGenPipeline", {"device_map": "balanced"}, "needs a GPU, but the device is 'cpu'"),
-        ("OmniGenPipeline", {"device_map": "auto"}, "Unknown device_map 'auto'"),
-        ("OmniGenPipeline", {"quantization": "bnb-nf4"}, "needs a GPU, but the device is 'cpu'"),
-        ("OmniGenPipeline", {"quantization": "int3"}, "Unknown quantization 'int3'"),
-        ("OmniGenPipeline", {"lora": "a/b"}, "OmniGenPipeline takes no LoRA weights"),
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
         ("ZImageOmniPipeline", {"dtype": "float32"}, "runs in bfloat16 only; give --dtype bfloat16"),
@@ -387,55 +382,8 @@ def test_values_that_are_not_finite_are_an_error_of_their_sample_only(build, req
     assert "not finite" in bad.error
 
 
-@pytest.fixture
-def told(monkeypatch):
-    """Gives the list of what `from_pretrained` of a class is told as `option`, and where it is moved then."""
-    monkeypatch.setattr(runtime, "usable_device", lambda name: torch.device("meta"))  # no GPU is needed here
-
-    def watch(kind, option):
-        original, seen = kind.from_pretrained.__func__, []
-
-        def from_pretrained(cls, *args, **options):
-            seen.append(options.pop(option))
-            return original(cls, *args, **options)
-
-        monkeypatch.setattr(kind, "from_pretrained", classmethod(from_pretrained))
-        monkeypatch.setattr(kind, "to", lambda self, device: seen.append(device))
-        return seen
-
-    return watch
-
-
-def test_a_map_of_devices_is_diffusers_own_and_nothing_is_moved_after_it(folder_of, told):
-    seen = told(diffusers.OmniGenPipeline, "device_map")
-    for options in ({"device_map": "balanced"}, {}):
-        get_editor(str(folder_of("OmniGenPipeline")), device="cuda", steps=2, **options)
-    assert seen == ["balanced", None, torch.device("meta")]
-    with pytest.raises(EditorError, match="QwenImage21TurboModularPipeline takes no device_map"):
-        get_editor(str(folder_of("QwenImage21TurboModularPipeline")), device="cuda", device_map="balanced")
-    with pytest.raises(EditorError, match="device_map and offload both"):
-        get_editor(str(folder_of("OmniGenPipeline")), device="cuda", device_map="balanced", offload="model")
-
-
-def test_quantized_loading_is_diffusers_own_for_denoiser_and_text_encoders(folder_of, told, monkeypatch):
-    folder, seen = (
-        str(folder_of("FluxKontextPipeline")),
-        told(diffusers.FluxKontextPipeline, "quantization_config"),
-    )
-    with pytest.raises(EditorError, match=r"needs bitsandbytes; pip install 'nein\[quantized\]'"):
-        get_editor(folder, device="cuda", quantization="bnb-nf4")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    editor = get_editor(folder, device="cuda", dtype="bfloat16", steps=2, quantization="bnb-nf4")
-    assert seen[0].components_to_quantize == ["text_encoder", "text_encoder_2", "transformer"]
-    assert seen[0].quant_backend == "bitsandbytes_4bit"
-    assert seen[0].quant_kwargs["bnb_4bit_compute_dtype"] == torch.bfloat16
-    assert editor.describe()["quantization"] == "bnb-nf4"
-
-
 @pytest.mark.device
-@pytest.mark.parametrize(
-    "options", [{"offload": "model"}, {"offload": "sequential"}, {"device_map": "balanced"}]
-)
+@pytest.mark.parametrize("options", [{"offload": "model"}, {"offload": "sequential"}])
 def test_offloading_on_a_gpu_gives_the_same_pictures(options, cuda, build, request_of):
     plain = build("FluxKontextPipeline", device=cuda)
     other = build("FluxKontextPipeline", device=cuda, **options)

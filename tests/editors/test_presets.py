@@ -46,13 +46,11 @@ def test_zones_row_holds_the_published_constants_and_nano_only_shrinks_lengths()
 
 def test_every_row_names_its_sources_and_the_nano_ones_are_embedded():
     # A wheel has no package of another name, and a user's editors.py may lie beside the script.
-    assert {row.place.partition(":")[0].rpartition(".")[0] for row in PRESETS.values()} <= {
-        "nein.editors", "nein.editors.zone",
-    }  # fmt: skip
+    assert {row.place.partition(":")[0].rpartition(".")[0] for row in PRESETS.values()} == {"nein.editors"}
     for row in PRESETS.values():
         assert row.sources["*"], row
         assert row.note, row
-        models = (row.checkpoint or "", *row.models.values())
+        models = (row.checkpoint or "", *map(row.values.get, row.layouts))
         assert row.preset != "nano" or all(model.startswith("nano:") for model in models), row
 
 
@@ -87,6 +85,7 @@ def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution
         (lambda: editors.check("ip2p", guidence_scale=3), r"option 'guidence_scale'; did you mean"),
         (lambda: get_editor("identity", steps=3), r"Unknown option 'steps'\. It was given to editor"),
         (lambda: get_editor("solid", checkpoint="x/y"), "'solid' has no model"),
+        (lambda: get_editor("solid", color="red"), "color is 'red'; expected '#rrggbb'"),
         (lambda: get_editor("ip2p-nano", checkpoint="nano:ip2q"), "'nano:ip2q' cannot be resolved"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_request_has_picture_sentence_size_and_every_option_and_the_reply_is_t
 ):
     [request] = requests_of(1)
     request = replace(request, image=picture(0, 40, 60), negative_prompt="a cat")
-    editor = build(quality="high", guidance_scale=4.5, steps=20, lora={"name": "a"})
+    editor = build(quality="high", guidance_scale=4.5, num_inference_steps=20, lora={"name": "a"})
     used = {"input_tokens": 20, "output_tokens": 30, "input_tokens_details": {"image_tokens": 7}}
     server.rule = lambda body, count: (*reply_with(255 - request.image, usage=used)[:2], {})
     [result] = editor.edit([request])
@@ -140,8 +140,8 @@ FIRST_FAILS = [
      "sends requests on to 'http://elsewhere.example/"),
     ((400, {"detail": "size is odd"}, {}), "", "HTTP 400 {\"detail\": \"size is odd\"}"),
     ((200, "no JSON", {}), "", "is not JSON"),
-    ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "is not base64"),
-    ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "cannot be read"),
+    ((200, {"data": [{"b64_json": "no picture"}]}, {}), "", "the reply has no picture"),
+    ((200, {"data": [{"b64_json": base64.b64encode(b"nothing").decode()}]}, {}), "", "that can be read"),
     ((200, {"data": [{"url": "/a.png"}]}, {}), "", "add --editor-options.response_format b64_json"),
 ]  # fmt: skip
 
@@ -215,14 +215,14 @@ def test_a_key_that_is_refused_ends_the_command(build, server, requests_of):
 def test_a_kill_loses_at_most_what_is_on_its_way(server, tmp_path):
     server.models = (200, {"data": [{"id": "edit-1"}]}, {})
     server.rule = inverted
-    line = ["eval", "--editor", f"openai:{server.url}#edit-1", "--limit", "24", "--control", "none"]
-    line += ["--editor-options.concurrency", "8", "--metrics", "l1", "--device", "cpu"]
+    line = ["eval", "--editor", f"openai:{server.url}#edit-1", "--limit", "12", "--control", "none"]
+    line += ["--editor-options.concurrency", "4", "--metrics", "l1", "--device", "cpu"]
     line += ["--out", str(tmp_path / "out")]
-    assert killing.run(cli.main, line, killing.File("*.png", 10, "after")) == killing.KILLED
+    assert killing.run(cli.main, line, killing.File("*.png", 5, "after")) == killing.KILLED
     paid = len(server.requests)
-    assert 10 <= paid < 24
+    assert 5 <= paid < 12
     assert killing.run(cli.main, line) == 0
-    assert 24 <= len(server.requests) <= 24 + 8
+    assert 12 <= len(server.requests) <= 12 + 4
     assert max(Counter((body["image"], body["prompt"]) for body in server.requests).values()) <= 2
 
 

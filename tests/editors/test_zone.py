@@ -9,8 +9,7 @@ from transformers import CLIPTextModel, CLIPTokenizer
 
 from nein import editors
 from nein.editors import EditorError, EditRequest
-from nein.editors.zone.models import ActionClassifier, Segmenter, load_classifier, save_classifier
-from tests.editors.tiny import build_action
+from nein.editors.zone import ActionClassifier, Segmenter, load_classifier
 
 STEPS = 3
 SHEET = [
@@ -156,10 +155,6 @@ def test_fixed_returns_the_picture_and_a_status_when_there_is_nothing_to_paste(
     assert reason in result.note
     assert result.note.endswith(": the picture as it was")
     np.testing.assert_array_equal(result.image, request.image)
-    monkeypatch.setattr(editor, "settings", replace(editor.settings, fallback="edit"))
-    whole = editor.edit([replace(request, maps=True)])[0]
-    assert whole.note.endswith(": the whole edit")
-    np.testing.assert_array_equal(whole.image, whole.maps["edit"])
 
 
 def record_of_one_cell(unet, x, t, embeddings, conditions, cross_attention_kwargs):
@@ -232,16 +227,10 @@ def test_words_can_take_the_place_of_the_last_token_and_branches_follow_protocol
 @pytest.mark.parametrize(
     "option, expected",
     [
-        ({"protocol": "papers"}, "Unknown protocol 'papers'; did you mean 'paper'. Allowed: paper, fixed"),
-        ({"fallback": "none"}, "Unknown fallback 'none'. Allowed: input, edit"),
-        ({"against": "first"}, "Unknown against 'first'.*last, words"),
-        ({"floor": "min"}, "Unknown floor 'min'. Allowed: zero, least"),
-        ({"branches": "both"}, "Unknown branches 'both'. Allowed: text, uncond, all"),
-        ({"smooth_closing": 4}, "smooth_closing is 4; expected an odd number"),
+        ({"protocol": "papers"}, "protocol is 'papers'; input should be 'paper' or 'fixed'"),
         ({"edge_alpha": 2}, "edge_alpha is 2; .*less than or equal to 1"),
-        ({"dilation": -1}, "dilation is -1; .*greater than or equal to 0"),
         ({"map_stride": "8"}, "map_stride is '8'"),
-        ({"action": "nowhere.pth"}, r"not at 'nowhere.pth'; fetch ckpts/action_classifier.pth of github"),
+        ({"action": "nowhere.pth"}, "cannot read 'nowhere.pth'"),
         ({"sam": "no/such folder/x"}, "neither an existing folder nor a hub id"),
         ({"magicbrush": "./nowhere"}, "neither an existing folder nor a hub id"),
     ],
@@ -249,11 +238,6 @@ def test_words_can_take_the_place_of_the_last_token_and_branches_follow_protocol
 def test_impossible_settings_are_refused_in_a_sentence(option, expected, zone_editor):
     with pytest.raises(EditorError, match=expected):
         zone_editor(**option)
-
-
-def test_a_classifier_of_another_text_encoder_is_refused(zone_editor, tmp_path):
-    with pytest.raises(EditorError, match=r"reads text vectors of 16 numbers.*gives 32"):
-        zone_editor(action=str(build_action(tmp_path / "a", width=16)))
 
 
 def test_a_folder_that_is_no_sam_is_refused(checkpoint):
@@ -268,16 +252,11 @@ def test_the_released_classifier_file_is_read_as_tensors_and_nothing_else(tmp_pa
     assert 390_000 < (tmp_path / "action_classifier.pth").stat().st_size < 400_000  # 396,767 in the original
     states = torch.randn(77, 768)
     torch.testing.assert_close(load_classifier(str(tmp_path / "action_classifier.pth"))(states), made(states))
-    save_classifier(made, tmp_path / "folder")
-    torch.testing.assert_close(
-        load_classifier(str(tmp_path / "folder"))(states), made(states), atol=2e-2, rtol=1e-2
-    )
-
     torch.save({"state": made}, tmp_path / "whole.pth")
     with pytest.raises(EditorError, match=r"whole\.pth"):
         load_classifier(str(tmp_path / "whole.pth"))
     torch.save({"fc1.weight": torch.zeros(2, 2)}, tmp_path / "part.pth")
-    with pytest.raises(EditorError, match=r"expected exactly the tensors fc1.weight, fc1.bias, fc2.weight"):
+    with pytest.raises(EditorError, match=r"cannot load .*part\.pth"):
         load_classifier(str(tmp_path / "part.pth"))
 
 

@@ -3,14 +3,16 @@ import pytest
 import torch
 from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import Attention
+from PIL import Image
+from scipy import ndimage
 from torchvision.ops import nms
 from transformers import SamImageProcessor, SamModel
 
 from nein.editors import sampling
+from nein.editors import zone as masks
 from nein.editors.resize import zone, zone_frame
 from nein.editors.sampling import AttentionRecord, Processor
-from nein.editors.zone import masks
-from nein.editors.zone.models import ACTIONS, Segmenter, decide
+from nein.editors.zone import ACTIONS, Segmenter, Settings, decide
 
 
 def grid(*rows):
@@ -76,7 +78,7 @@ def attend(branches, record=True):
     return output, kept, scores.softmax(-1).view(3, 2, 2, 4, 5)  # branch, sample, head, cell, token
 
 
-@pytest.mark.parametrize("branches, rows", [("text", [0]), ("uncond", [1, 2]), ("all", [0, 1, 2])])
+@pytest.mark.parametrize("branches, rows", [("text", [0]), ("uncond", [1, 2])])
 def test_recorded_attention_is_the_mean_over_heads_and_the_chosen_branches(branches, rows):
     output, kept, probabilities = attend(branches)
     torch.testing.assert_close(kept.mean(), probabilities[rows].mean((0, 2)).view(2, 2, 2, 5))
@@ -85,7 +87,7 @@ def test_recorded_attention_is_the_mean_over_heads_and_the_chosen_branches(branc
 
 
 def test_the_mean_is_over_steps_and_layers_by_their_heads_and_other_sizes_are_left_out():
-    kept = AttentionRecord(1, (1, 2), "all")
+    kept = AttentionRecord(1, (1, 2), "uncond")
     assert kept.wants(2)
     assert not kept.wants(4)
     kept.add(torch.full((3 * 1, 2, 1), 0.2), heads=1)
@@ -200,9 +202,8 @@ def test_the_first_segment_with_the_best_overlap_is_chosen(rough, segments, best
 
 def smooth(edited, source, dilated=None, protocol="fixed", radius=1000.0, threshold=30, closing=1):
     dilated = np.ones(edited.shape[:2], bool) if dilated is None else dilated
-    return masks.smoother(
-        source, edited, dilated, radius=radius, threshold=threshold, closing=closing, protocol=protocol
-    )
+    lengths = {"smooth_radius": radius, "smooth_threshold": threshold, "smooth_closing": closing}
+    return masks.smoother(source, edited, dilated, Settings(protocol=protocol, **lengths))
 
 
 def flat(value, shape=(8, 8)):
@@ -248,10 +249,15 @@ def test_paper_lets_what_overshoots_wrap_around():
 
 
 def test_the_disk_is_off_centre_in_paper_unless_the_picture_is_square():
-    fixed, paper = masks.disk((6, 10), 1, "fixed"), masks.disk((6, 10), 1, "paper")
-    assert np.argwhere(fixed).tolist() == [[2, 5], [3, 4], [3, 5], [3, 6], [4, 5]]
-    assert np.argwhere(paper).tolist() == [[4, 3], [5, 2], [5, 3], [5, 4]]  # cut by the border
-    np.testing.assert_array_equal(masks.disk((8, 8), 2.5, "fixed"), masks.disk((8, 8), 2.5, "paper"))
+    numbers = np.random.default_rng(0).integers(0, 256, (6, 10, 3), dtype=np.uint8)
+    grey = np.asarray(Image.fromarray(numbers).convert("L"), np.float64)
+    for protocol, centre in (("fixed", (3, 5)), ("paper", (5, 3))):
+        y, x = np.ogrid[:6, :10]
+        keep = (y - centre[0]) ** 2 + (x - centre[1]) ** 2 <= 4
+        coarse = np.abs(np.fft.ifft2(np.fft.ifftshift(np.fft.fftshift(np.fft.fft2(grey)) * keep))).astype(int)
+        shown = numbers[..., ::-1] if protocol == "paper" else numbers  # weighed as if it were BGR
+        found = smooth(shown, flat(0, (6, 10)), protocol=protocol, radius=2, threshold=100)
+        np.testing.assert_array_equal(found, ndimage.binary_fill_holes(coarse % 256 > 100))
 
 
 def test_gaps_are_closed_holes_are_filled_and_the_border_is_no_gap():

@@ -6,8 +6,9 @@ import torch
 import transformers
 from diffusers import AutoencoderKL, EulerAncestralDiscreteScheduler, UNet2DConditionModel
 from diffusers import StableDiffusionInstructPix2PixPipeline as Pipeline
+from safetensors.torch import save_file
 
-from nein.editors.zone.models import ActionClassifier, save_classifier
+from nein.editors.zone import ActionClassifier
 
 TOKENS = 77
 TINY_UNET = {
@@ -103,7 +104,8 @@ def build_sam(folder, *, seed=0):
 
 def build_action(folder, *, width=32, seed=0):
     """Save an action classifier of random weights; returns its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        save_classifier(ActionClassifier(width, 8), folder)
+        save_file(ActionClassifier(width, 8).state_dict(), folder / "model.safetensors", {"format": "pt"})
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nein.editors import EditRequest, EditResult
-from nein.editors.basic import Identity
+from nein.editors.base import Identity
 from nein.engine.answers import AnswerCache
 from nein.metrics.base import MemoryStore, Score
 from nein.models import editor_choice, judges

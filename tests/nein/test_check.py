@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nein.editors import EditResult
-from nein.editors.basic import Identity
+from nein.editors.base import Identity
 from nein.judges.check import DetectorChecks, EditorChecks, JudgeChecks
 from nein.metrics.judges.base import Answer
 from tests.helpers import commands

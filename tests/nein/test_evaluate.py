@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from nein.editors.basic import Identity
+from nein.editors.base import Identity
 from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers.runs import scores_in

@@ -70,7 +70,7 @@ def test_options_go_to_the_editors_that_have_them_keep_their_type_and_are_part_o
     )
     assert (editor.options["steps"], editor.options["offload"], control.options) == (7, "model", {})
     typed = ["--editor-options.compile", "true", "--editor-options.ema", "false"]
-    [found] = choose("ip2p", *typed, "--editor-options.attention", "math")
+    [found] = choose("ip2p", *typed, "--editor-options.rounding", "truncate")
     assert [found.options[name] for name in ("compile", "ema", "attention")] == [True, False, "math"]
     [plain], [other] = choose("ip2p"), choose("ip2p", "--editor-options.offload", "model")
     assert plain.identity() == other.identity()  # offloading makes no other run

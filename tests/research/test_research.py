@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nein import editors, metrics
-from nein.editors.zone.models import Segmenter
+from nein.editors.zone import Segmenter
 from nein.engine.errors import UserError
 from nein.engine.machine import Terminated
 from nein.metrics.judges.base import template

@@ -13,7 +13,7 @@ from PIL import Image
 from nein import editors, metrics
 from nein.benchmarks.negvqa.data import Answer
 from nein.benchmarks.negvqa.stages import matched
-from nein.editors.basic import Identity
+from nein.editors.base import Identity
 from nein.generate.negvqa import Choice, by_model
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
 from nein.models import llm
