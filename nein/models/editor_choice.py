@@ -98,7 +98,8 @@ class EditorChoice:
         row = editors.row_of(self.row)
         for option, folder in self._further().items():
             if row and row.layouts[option] is None and not is_local(folder):
-                raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {row.note}")
+                how = row.note.partition("; ")[0]
+                raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {how}.")
 
     def _further(self) -> dict[str, str]:
         """The options that name a model, with the folders of embedded ones."""
