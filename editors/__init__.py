@@ -66,7 +66,7 @@ def spelled(name: str) -> str:
 
 
 def can(name: str, what: str) -> bool:
-    """Whether requests to the editor may have "negative_prompt", "guided", "weights" or "maps"."""
+    """Whether requests to the editor may have "negative_prompt", "guided" or "weights"."""
     if is_served(name):  # a hosted service has none
         from nein.loading.service import hosted
 

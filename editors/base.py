@@ -34,7 +34,6 @@ class EditRequest:
     instruction  Given to the model verbatim.
     seed         0 <= seed < 2**63; with image, instruction and editor it decides the result, whatever else is
                  in the batch.
-    maps         Whether an editor that has intermediate pictures returns them.
     negative_prompt  What the edit is guided away from; with it the instruction may be empty (`editors.can`).
     guided       By what rule attention is guided away from the negative prompt in place of classifier-free
                  guidance: "nag", "vsf", or with a scale "nag:8" (`editors.can`).
@@ -46,7 +45,6 @@ class EditRequest:
     image: np.ndarray
     instruction: str
     seed: int
-    maps: bool = False
     negative_prompt: str = ""
     guided: str = ""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -57,7 +55,6 @@ class EditResult:
     """What came of one request: `image` (H', W', 3) uint8 RGB, or None and a one-sentence `error`.
 
     note       What a reader should know although the edit succeeded.
-    maps       The named intermediate pictures that were asked for, each (h, w) or (h, w, 3) uint8.
     refused    Whether a service declined the request; `error` has its words.
     transient  Whether the error is about the service or the machine, and another try may succeed.
     cause      What a user's function raised.
@@ -67,7 +64,6 @@ class EditResult:
     image: np.ndarray | None
     error: str | None = None
     note: str = ""
-    maps: Mapping[str, np.ndarray] = field(default_factory=dict)
     refused: bool = False
     transient: bool = False
     cause: BaseException | None = field(default=None, compare=False, repr=False)

@@ -351,6 +351,8 @@ def read_file(
     Raises EditorError.
     """
     if path.suffix not in SUFFIXES:
+        if path.suffix == ".py":
+            raise EditorError(f"'{path}' is a file of Python; name a function in it: {path}:FUNCTION")
         raise EditorError(f"'{path}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     advice = (
         f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
-from nein.loading.errors import choose, plain, spelled, unknown
+from nein.loading.errors import UserError, choose, plain, spelled, unknown
 from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
 
@@ -144,12 +143,16 @@ def declared_class(name: str) -> str | None:
 
     given = parse_reference(name)
     for index in INDICES:
-        with contextlib.suppress(OSError, ValueError, AttributeError, EntryNotFoundError):
+        try:
             file = expanded(name) / index
             if given.kind == "hub":
                 check_hub(given.name, given.revision)
                 file = Path(hf_hub_download(given.name, index, revision=given.revision))
             return json.loads(file.read_text(encoding="utf-8")).get("_class_name")
+        except UserError:
+            return None
+        except (OSError, ValueError, AttributeError, EntryNotFoundError):
+            continue
     return None  # the loader says more about what is wrong
 
 

@@ -149,9 +149,9 @@ class Zone(InstructPix2Pix):
         readings = [self._read(request.instruction) for request, _ in items]
         embeddings, conditions, notes = self._condition(items)
         height, width = (-(-side // self.settings.map_stride) for side in items[0][1].shape[:2])
-        records = [AttentionRecord(len(items), (height, width), str(self.settings.branches)) for _ in "12"]
+        record = AttentionRecord(len(items), (height, width), str(self.settings.branches))
         weights = self._attention(items).get("cross_attention_kwargs", {})
-        first, second = ({"cross_attention_kwargs": {"record": record, **weights}} for record in records)
+        first, second = ({"cross_attention_kwargs": {**weights, **more}} for more in ({"record": record}, {}))
         # After each step x becomes (x + b y) / (1 + b): y is MagicBrush's own latent, to which nothing flows
         # back. A sampler for one pass of one model each: it remembers its last outputs.
         wanted = [self.settings.blend_beta if r.action == "REMOVE" else OTHER_SHARE for r in readings]
@@ -167,7 +167,7 @@ class Zone(InstructPix2Pix):
                 guided = self._predict(self._unet, sampler.scale_model_input(x, t), t, *given, **first)
                 x = sampler.step(guided, t, x, return_dict=False)[0]
                 x = (x + share * y) / (1 + share)
-        attention = zip(*(record.mean().cpu().numpy() for record in records), strict=True)  # h, w, tokens
+        attention = record.mean().cpu().numpy()  # of InstructPix2Pix: B, h, w, tokens
         return [
             self._result(request, edit, note)
             if edit is None
@@ -192,16 +192,14 @@ class Zone(InstructPix2Pix):
         framed: np.ndarray,
         edit: np.ndarray,
         reading: Reading,
-        attention: tuple[np.ndarray, ...],
+        attention: np.ndarray,
         note: str,
     ) -> EditResult:
-        """Steps 5 to 12 for one sample. attention: (h, w, T) of InstructPix2Pix and of MagicBrush."""
+        """Steps 5 to 12 for one sample. attention: (h, w, T)."""
         settings, protocol = self.settings, self.settings.protocol
         fixed, removes = protocol == "fixed", reading.action == "REMOVE"
-        (first, other), magicbrush = [
-            (maps[..., 0], rival(maps, reading.tokens, settings.against)) for maps in attention
-        ]
-        apart = difference(first, other, settings.floor)
+        other = rival(attention, reading.tokens, settings.against)
+        apart = difference(attention[..., 0], other, settings.floor)
         rough = localise(apart, (framed.shape[1], framed.shape[0]), settings.mask_threshold)
         rough = drop_small(rough, settings.least_area, protocol)
         segments = self._segmenter(framed if removes else edit)
@@ -212,26 +210,6 @@ class Zone(InstructPix2Pix):
         where = dilated if removes else fine  # step 10
         smooth = smoother(framed, edit, dilated, settings)
         result = final(framed, edit, fine, where, smooth, alpha=settings.edge_alpha, protocol=protocol)
-        maps: dict[str, np.ndarray] = {}
-        if request.maps:
-            seen = np.zeros(rough.shape, np.uint8)
-            for index, segment in enumerate(segments):
-                seen[segment] = 255 - 200 * index // len(segments)
-            maps = {
-                "source": framed,
-                "first token": stretch(first, settings.floor),
-                "last token" if settings.against == "last" else "words": stretch(other, settings.floor),
-                "difference": apart,
-                "MagicBrush": difference(*magicbrush, settings.floor),
-                "rough mask": np.uint8(255) * rough,
-                "edit": edit,
-                "segments": seen,
-                "fine mask": np.uint8(255) * fine,
-                "dilated": np.uint8(255) * dilated,
-                "smoother": np.uint8(255) * smooth,
-                "layer": np.where(where[..., None], edit, framed),
-                "result": result,
-            }
         if number is not None and fine.any():
             status = f"segment of {int(fine.sum())} pixels, Region-IoU {overlap:.2f}"
         elif not rough.any():
@@ -244,7 +222,7 @@ class Zone(InstructPix2Pix):
         note = "; ".join(part for part in (note, f"{reading.action}, {status}") if part)
         if number is None and not fixed:
             reason = f"{status}; the released code of ZONE ends here, and protocol 'fixed' goes on"
-            return EditResult(request.id, None, reason, note, maps)
+            return EditResult(request.id, None, reason, note)
         if fixed:
             note += "" if fine.any() else ": the picture as it was"
             height, width = request.image.shape[:2]
@@ -253,7 +231,7 @@ class Zone(InstructPix2Pix):
             result = result[top : top + frame.scaled[1], left : left + frame.scaled[0]].copy()
             if frame.scaled != (width, height):
                 result = np.array(Image.fromarray(result).resize((width, height), Image.Resampling.BICUBIC))
-        return EditResult(request.id, result, note=note, maps=maps)
+        return EditResult(request.id, result, note=note)
 
 
 # --- step 1: what an instruction asks for ----------------------------------------------------------------

@@ -90,7 +90,11 @@ def _editors() -> Iterator[Entry]:
             yield Entry(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
-        files = [name for name in row.models.values() if name.endswith((".pth", ".ckpt", ".safetensors"))]
+        files = [
+            name
+            for name in map(row.values.get, row.layouts)
+            if name.endswith((".pth", ".ckpt", ".safetensors"))
+        ]
         lacking = f"no {files[0]}" if needs and files and not Path(files[0]).exists() else ""
         yield _of(row.name, what, needs, lacking)
     known = {name for row in rows for name in (row.name, row.editor)}

@@ -31,7 +31,7 @@ PUBLISHED = [row for row in PRESETS.values() if row.preset == "paper" and row.ch
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row.name)
 def test_fetch_names_every_model_of_every_published_editor(row):
     repositories = {row.checkpoint.partition(":")[0]}
-    repositories |= {model for model in row.models.values() if not model.endswith(".pth")}
+    repositories |= {row.values[m] for m in row.layouts if not row.values[m].endswith(".pth")}
     repositories |= {row.values["config"]} if row.values.get("config") else set()
     assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
 

@@ -42,7 +42,7 @@ def build(request, tmp_path_factory):
         return get_editor(row.name, **small, **{"batch_size": 8, **options})
 
     # Editors that cut masks at thresholds: there, a last bit may decide over a whole pixel, of few.
-    make.thresholded = "maps" in row.can
+    make.thresholded = row.editor == "zone"
     return make
 
 
