@@ -1,7 +1,7 @@
 """Removal, Retention and AUC-Removal: was the object left out, and is everything else still there?
 
 Source: NeIn (CVPRW 2025), section 4, and https://github.com/tanbuinhat/NeIn, evaluation_protocol. For a
-sample with object S, unedited picture F and edited picture E:
+sample with object S, unedited image F and edited image E:
 
     Removal      1 if the judge does not see S in E, else 0.
     AUC-Removal  1 - s, with s the detector's best score for S in E, or 0 where Removal is 1. The mean is the
@@ -14,12 +14,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
-from nein.loading.errors import choose, isolated, reason
+from nein.loading.errors import choose, isolated_answers, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
@@ -30,106 +30,8 @@ NOTHING_FOUND = "no object of the caption was found in the sample"
 #: What a judge said about one word: a JSON object; or why it could not be asked.
 Reply = Mapping[str, Any] | BaseException
 Protocol = Literal["paper", "fixed"]
-#: The metrics that ask about the object that should be gone.
-REMOVAL: dict[str, tuple[str, ...]] = {"vqa": ("removal_vqa",), "ovd": ("removal_ovd", "auc_removal")}
-
-
-# --- the five metrics ------------------------------------------------------------------------------
-
-
-def removal_by_answer(judge: Asked, look: Look) -> Score:
-    """1 where the judge says that the object is not in the edited picture."""
-    reply, detail = judge.about_object(look)
-    if isinstance(reply, BaseException):
-        return _unanswered(reply, detail)
-    answer = reply["answer"]
-    detail |= {**reply, "question": judge.question(look.item.object)}
-    seen = not paper_removed(answer) if judge.paper else parse_yes_no(answer)
-    if seen is None:
-        return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
-    return Score(float(not seen), f"the judge answered {answer!r}", detail)
-
-
-def removal_by_score(judge: Asked, look: Look) -> Score:
-    """1 where the detector finds no object above the threshold."""
-    score = auc_removal(judge, look)
-    return score if score.value is None else replace(score, value=float(not judge.present(score.detail)))
-
-
-def auc_removal(judge: Asked, look: Look) -> Score:
-    """1 less the detector's best score above the threshold."""
-    reply, detail = judge.about_object(look)
-    if isinstance(reply, BaseException):
-        return _unanswered(reply, detail)
-    threshold, score = judge.settings.threshold, reply["score"]
-    best = score if score > threshold else 0.0
-    why = f"best score {score:.3f} is {'above' if best else 'not above'} {threshold}"
-    return Score(1.0 - best, why, {**detail, **reply, "threshold": threshold})
-
-
-def retention(judge: Asked, look: Look) -> Score:
-    """The share of `look.in_sample` that is still seen in the edit."""
-    before, after, kept, protocol = look.before, look.after, look.in_sample, judge.settings.protocol
-    detail: dict[str, Any] = {
-        "objects": list(look.objects),
-        "in_sample": list(kept),
-        "protocol": protocol,
-        "before": {word: _plain(reply) for word, reply in before.items()},
-        "after": {word: _plain(after[word]) for word in look.again},
-    }
-    if judge.kind == "ovd":
-        detail["threshold"] = judge.settings.threshold
-    if look.others is not None:
-        both = {protocol: look.objects}
-        detail["objects_of"] = {name: both.get(name, look.others) for name in ("fixed", "paper")}
-    for word, reply in [*((w, before[w]) for w in look.objects), *((w, after[w]) for w in kept)]:
-        if isinstance(reply, BaseException):
-            return _unanswered(reply, detail, f"{word}: ")
-    if not kept:
-        return Score(None, NOTHING_FOUND, detail)
-    verdicts = {word: judge.present(after[word]) for word in kept}
-    if unclear := [word for word in kept if verdicts[word] is None]:
-        answer = _plain(after[unclear[0]])
-        return Score(None, f"the answer {answer!r} about '{unclear[0]}' is neither yes nor no", detail)
-    still = sum(verdicts[word] is True for word in kept)
-    lost = [word for word, seen in verdicts.items() if not seen]
-    why = f"{still} of {len(kept)} objects are still there"
-    return Score(still / len(kept), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
-
-
-def _unanswered(error: BaseException, detail: Mapping[str, Any], about: str = "") -> Score:
-    return Score(None, f"{about}{reason(error)}", detail, again=isinstance(error, NoAnswer))
-
-
-def _plain(reply: Reply) -> Any:
-    """The part of a reply worth keeping in a list of many."""
-    if isinstance(reply, BaseException):
-        return {"error": reason(reply)}
-    # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
-    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
-
-
-def _scores(kind: str, score: Callable[[Asked, Look], Score], batch: Batch) -> list[Score]:
-    judge = batch.once(("presence", kind), lambda: Asked(batch, kind))
-    return [score(judge, look) for look in judge.looks]
-
-
-# Removal does not look at the sample. It needs it all the same: where the sample is not the one that was
-# edited, the edit says nothing, and both metrics are then asked for in one pass over the same edits.
-def _metric(name: str, title: str, kind: Any, judge: str, score: Callable[[Asked, Look], Score]) -> Metric:
-    needs, settings = ("edited", "sample", judge), ("protocol", "article" if judge == "vqa" else "threshold")
-    scores, source = partial(_scores, judge, score), "NeIn (CVPRW 2025), Table 3; section 4"
-    ends = (0.0, 1.0)
-    return Metric(name, title, "per cent", "higher", ends, kind, needs, scores, settings, source)
-
-
-METRICS = (
-    _metric("removal_vqa", "Removal (VQA)", "proportion", "vqa", removal_by_answer),
-    _metric("retention_vqa", "Retention (VQA)", "bounded", "vqa", retention),
-    _metric("removal_ovd", "Removal (OVD)", "proportion", "ovd", removal_by_score),
-    _metric("auc_removal", "AUC-Removal", "bounded", "ovd", auc_removal),
-    _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd", retention),
-)
+#: The metrics that ask about the object that should be gone -> their judge.
+REMOVAL = {"removal_vqa": "vqa", "removal_ovd": "ovd", "auc_removal": "ovd"}
 
 
 # --- what a judge is asked, once for all metrics of a batch -----------------------------------------
@@ -153,14 +55,13 @@ class Asked:
     """One judge ("vqa" or "ovd") and a batch."""
 
     def __init__(self, batch: Batch, kind: str) -> None:
-        self.batch, self.kind = batch, kind
-        self.judge, self.settings = batch.models[kind], batch.settings
-        self.paper = batch.settings.protocol == "paper"
+        self.batch, self.kind, self.judge = batch, kind, batch.models[kind]
+        self.settings, self.paper = batch.settings, batch.settings.protocol == "paper"
 
-    @cached_property
-    def looks(self) -> list[Look]:
+    def look(self) -> list[Look]:
         """First the samples are looked at, then the edits, for what was seen in the samples."""
         items, names, both = self.batch.items, self.batch.names, self.settings.evidence == "both"
+        # What the captions name, and the judge sees in the samples.
         objects = self._objects("paper" if self.paper else "fixed")
         others = self._objects("fixed" if self.paper else "paper") if both else [None] * len(items)
         if self.kind == "ovd":
@@ -169,22 +70,19 @@ class Asked:
             list(dict.fromkeys([*row, *(more or ())])) for row, more in zip(objects, others, strict=True)
         ]
         before = self._samples(words)
-        in_sample = [
-            [word for word in row if self.present(seen[word])]
-            for row, seen in zip(objects, before, strict=True)
-        ]
-        again = [
-            [word for word in seen if word in kept or (both and self._maybe(seen[word]))]
-            for kept, seen in zip(in_sample, before, strict=True)
-        ]
-        removal = any(name in names for name in REMOVAL[self.kind])
+        kept, again = [], []
+        for row, seen in zip(objects, before, strict=True):
+            kept.append([word for word in row if self.present(seen[word])])
+            again.append([w for w in seen if w in kept[-1] or (both and self._maybe(seen[w]))])
+        # The edits: what should be gone, and what was seen before.
+        removal = any(REMOVAL.get(name) == self.kind for name in names)
         gone = [[item.object] if removal else [] for item in items]
         wanted = [list(dict.fromkeys([*denied, *row])) for denied, row in zip(gone, again, strict=True)]
-        turned = self.kind == "ovd"  # the pipeline of transformers turns pictures, nothing else does
+        turned = self.kind == "ovd"  # the pipeline of transformers turns images, nothing else does
         edits = [item.upright if turned and item.upright is not None else item.edited for item in items]
         after = self._replies(edits, wanted)
         unedited = self._samples(gone if self.settings.before else [[] for _ in gone])
-        return [*map(Look, items, objects, others, before, in_sample, again, after, unedited)]
+        return [*map(Look, items, objects, others, before, kept, again, after, unedited)]
 
     def _objects(self, protocol: Protocol) -> list[Any]:
         if f"retention_{self.kind}" not in self.batch.names:
@@ -211,45 +109,36 @@ class Asked:
             return f"label:{word}"
         return template(self.judge.template).ask_presence(word, self.settings.article)
 
-    def about_object(self, look: Look) -> tuple[Reply, dict[str, Any]]:
-        """The reply about the object that should be gone, and what is kept beside its score."""
-        name = look.item.object
-        detail: dict[str, Any] = {"object": name, "protocol": self.settings.protocol}
-        if look.unedited:
-            detail["before"] = {word: _plain(reply) for word, reply in look.unedited.items()}
-            detail["present_before"] = self.present(look.unedited[name])
-        return look.after[name], detail
+    def _replies(self, images: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
+        """One pass per image; one that fails costs itself only."""
+        rows = [i for i, row in enumerate(words) if row]
+        asked = [words[i] for i in rows]
+        answers = isolated_answers(self._ask, [images[i] for i in rows], asked, lambda error: error)
+        found: list[dict[str, Reply]] = [{} for _ in words]
+        for i, answer in zip(rows, answers, strict=True):
+            found[i] = dict.fromkeys(words[i], answer) if isinstance(answer, BaseException) else answer
+        return found
 
-    def _replies(self, pictures: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
-        """One pass per picture."""
-        indices = [i for i, row in enumerate(words) if row]
-        answers = isolated(
-            lambda rows: self._ask([pictures[i] for i in rows], [words[i] for i in rows]),
-            indices,
-            lambda error: error,
-        )
-        result: list[dict[str, Reply]] = [{} for _ in words]
-        for i, found in zip(indices, answers, strict=True):
-            result[i] = dict.fromkeys(words[i], found) if isinstance(found, BaseException) else found
-        return result
-
-    def _ask(self, pictures: Images, words: Texts) -> list[dict[str, Reply]]:
-        if self.kind == "vqa":
-            answers = self.judge.ask(pictures, [[self.question(word) for word in row] for row in words])
-            replies = [[_reply(answer) for answer in row] for row in answers]
-        else:
-            found = self.judge.detect(pictures, words, self.settings.threshold)
-            replies = [
-                [{"score": row[w].score, "box": [round(x, 2) for x in row[w].box]} for w in wanted]
-                for wanted, row in zip(words, found, strict=True)
+    def _ask(self, images: Images, words: Texts) -> list[dict[str, Reply]]:
+        if self.kind == "ovd":
+            found = self.judge.detect(images, words, self.settings.threshold)
+            boxes = [
+                [(w, row[w].score, row[w].box) for w in names]
+                for names, row in zip(words, found, strict=True)
             ]
-        return [dict(zip(wanted, row, strict=True)) for wanted, row in zip(words, replies, strict=True)]
+            return [
+                {w: {"score": s, "box": [round(x, 2) for x in box]} for w, s, box in row} for row in boxes
+            ]
+        answers = self.judge.ask(images, [[self.question(word) for word in row] for row in words])
+        return [
+            dict(zip(row, map(_reply, said), strict=True)) for row, said in zip(words, answers, strict=True)
+        ]
 
     def _samples(self, words: Texts) -> list[dict[str, Reply]]:
         """Replies about unedited samples: from the store, or asked once and stored."""
         store, space = self.batch.records, self.judge.fingerprint
         seen = [item.seen(turned=self.kind == "ovd") for item in self.batch.items]
-        pictures = dict(reversed(seen))
+        images = dict(reversed(seen))
         replies: dict[str, dict[str, Reply]] = {key: {} for key, _ in seen}
         missing: dict[str, dict[str, str]] = {}  # sample -> word -> its key in the store
         for (sample, _), row in zip(seen, words, strict=True):
@@ -259,7 +148,7 @@ class Asked:
                     replies[sample][word] = record
                 else:
                     missing.setdefault(sample, {})[word] = key
-        found = self._replies([pictures[key] for key in missing], [list(row) for row in missing.values()])
+        found = self._replies([images[key] for key in missing], [list(row) for row in missing.values()])
         for (sample, keys), answers in zip(missing.items(), found, strict=True):
             replies[sample] |= answers
             for word, reply in answers.items():
@@ -271,6 +160,101 @@ class Asked:
 def _reply(a: Any) -> dict[str, Any]:
     version = {"version": a.version} if getattr(a, "version", "") else {}
     return {"answer": a.text, "tokens": a.token_count, "p_yes": a.p_yes, "p_no": a.p_no, **version}
+
+
+# --- the five metrics ------------------------------------------------------------------------------
+
+
+def _removal(name: str, judge: Asked, look: Look) -> Score:
+    """Removal: 1 where the judge does not see the object in the edit; AUC-Removal: 1 less its best score."""
+    reply, denied = look.after[look.item.object], look.item.object
+    detail: dict[str, Any] = {"object": denied, "protocol": judge.settings.protocol}
+    if look.unedited:
+        detail["before"] = {word: _plain(before) for word, before in look.unedited.items()}
+        detail["present_before"] = judge.present(look.unedited[denied])
+    if isinstance(reply, BaseException):
+        return _unanswered(reply, detail)
+    detail |= reply
+    if judge.kind == "vqa":
+        detail["question"], answer = judge.question(denied), reply["answer"]
+        seen = not paper_removed(answer) if judge.paper else parse_yes_no(answer)
+        if seen is None:
+            return Score(None, f"the answer {answer!r} is neither yes nor no", detail)
+        return Score(float(not seen), f"the judge answered {answer!r}", detail)
+    threshold, score = judge.settings.threshold, reply["score"]
+    best = score if score > threshold else 0.0
+    why = f"best score {score:.3f} is {'above' if best else 'not above'} {threshold}"
+    value = 1.0 - best if name == "auc_removal" else float(not judge.present(reply))
+    return Score(value, why, {**detail, "threshold": threshold})
+
+
+def _retention(name: str, judge: Asked, look: Look) -> Score:
+    """The share of `look.in_sample` that is still seen in the edit."""
+    before, after, kept, protocol = look.before, look.after, look.in_sample, judge.settings.protocol
+    detail: dict[str, Any] = {
+        "objects": list(look.objects),
+        "in_sample": list(kept),
+        "protocol": protocol,
+        "before": {word: _plain(reply) for word, reply in before.items()},
+        "after": {word: _plain(after[word]) for word in look.again},
+    }
+    if judge.kind == "ovd":
+        detail["threshold"] = judge.settings.threshold
+    if look.others is not None:
+        both = {protocol: look.objects}
+        detail["objects_of"] = {name: both.get(name, look.others) for name in ("fixed", "paper")}
+    for word, reply in [*((w, before[w]) for w in look.objects), *((w, after[w]) for w in kept)]:
+        if isinstance(reply, BaseException):
+            return _unanswered(reply, detail, f"{word}: ")
+    if not kept:
+        return Score(None, NOTHING_FOUND, detail)
+    verdicts = {word: judge.present(after[word]) for word in kept}
+    for word, seen in verdicts.items():
+        if seen is None:
+            answer = _plain(after[word])
+            return Score(None, f"the answer {answer!r} about '{word}' is neither yes nor no", detail)
+    still = sum(verdicts[word] is True for word in kept)
+    lost = [word for word, seen in verdicts.items() if not seen]
+    why = f"{still} of {len(kept)} objects are still there"
+    return Score(still / len(kept), why + (f"; lost: {', '.join(lost)}" if lost else ""), detail)
+
+
+def _unanswered(error: BaseException, detail: Mapping[str, Any], about: str = "") -> Score:
+    return Score(None, f"{about}{reason(error)}", detail, again=isinstance(error, NoAnswer))
+
+
+def _plain(reply: Reply) -> Any:
+    """The part of a reply worth keeping in a list of many."""
+    if isinstance(reply, BaseException):
+        return {"error": reason(reply)}
+    # Nine digits tell every float32 from every other: a verdict worked out later is the verdict given now.
+    return reply["answer"] if "answer" in reply else float(f"{reply['score']:.9g}")
+
+
+def _scores(name: str, kind: str, batch: Batch) -> list[Score]:
+    judge = Asked(batch, kind)
+    looks = batch.once(("presence", kind), judge.look)
+    score = _retention if name.startswith("retention") else _removal
+    return [score(name, judge, look) for look in looks]
+
+
+# Removal does not look at the sample. It needs it all the same: where the sample is not the one that was
+# edited, the edit says nothing, and both metrics are then asked for in one pass over the same edits.
+def _metric(name: str, title: str, kind: Any, judge: str) -> Metric:
+    return Metric(
+        name, title, "per cent", "higher", (0.0, 1.0), kind, ("edited", "sample", judge),
+        partial(_scores, name, judge), ("protocol", "article" if judge == "vqa" else "threshold"),
+        "NeIn (CVPRW 2025), Table 3; section 4",
+    )  # fmt: skip
+
+
+METRICS = (
+    _metric("removal_vqa", "Removal (VQA)", "proportion", "vqa"),
+    _metric("retention_vqa", "Retention (VQA)", "bounded", "vqa"),
+    _metric("removal_ovd", "Removal (OVD)", "proportion", "ovd"),
+    _metric("auc_removal", "AUC-Removal", "bounded", "ovd"),
+    _metric("retention_ovd", "Retention (OVD)", "bounded", "ovd"),
+)
 
 
 # --- what a caption names: what an edit should leave alone -----------------------------------------
