@@ -39,8 +39,7 @@ from nein.editors.sampling import euler_ancestral
 from nein.loading.digests import torch_dtype
 from nein.loading.errors import UserError, choose, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
-from nein.loading.tokenizers import check_tokenizer
-from nein.loading.weights import aligned, check_loaded, read_checkpoint
+from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
 
 SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
 _WEIGHTS: dict[str, Any] = {"unet": UNet2DConditionModel, "vae": AutoencoderKL}

@@ -16,8 +16,7 @@ from safetensors import SafetensorError
 from nein.loading.digests import folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line
 from nein.loading.references import check_hub, parse_reference
-from nein.loading.tokenizers import check_tokenizer
-from nein.loading.weights import aligned, check_loaded, read_checkpoint
+from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
 from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.

@@ -35,8 +35,6 @@ JUDGES: dict[str, dict[str, str]] = {
     "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
     "ovd": {
         "owlv2": "nein.metrics.judges.detectors:load_owlv2",
-        # The published checkpoint is that of the model of videos, with this one in it.
-        **dict.fromkeys(("sam3", "sam3_video"), "nein.metrics.judges.detectors:load_sam3"),
         "": "nein.metrics.judges.detectors:load",
     },
     "itm": {"": "nein.metrics.judges.blip:load"},
@@ -59,8 +57,8 @@ DUALS: dict[str, str] = {
 }
 #: Judges of whole edits: prefix of a reference -> loader.
 REWARDS: dict[str, str] = {
-    "editscore": "nein.metrics.rewards.editscore:load",
-    "pairwise": "nein.metrics.rewards.pairwise:load",
+    "editscore": "nein.metrics.rewards:load_editscore",
+    "pairwise": "nein.metrics.rewards:load_pairwise",
     "matching": "nein.metrics.judges.blip:load_matching",
 }
 #: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
@@ -100,7 +98,7 @@ def load_judge(
 
     kind        "vqa" (`ask`), "ovd" (`detect`) or "itm" (`match`).
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template, also
-                "openai:URL#MODEL"; ovd: OWLv2, SAM 3, or any zero-shot detector of transformers; itm: BLIP.
+                "openai:URL#MODEL"; ovd: OWLv2, or any zero-shot detector of transformers; itm: BLIP.
                 Besides "plugin:NAME" and "module:attribute" or "file.py:attribute" (`offered`).
     more        LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.

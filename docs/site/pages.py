@@ -59,7 +59,7 @@ API = {
         (
             "nein.metrics.judges.base", "nein.metrics.judges", "nein.metrics.presence",
             "nein.metrics.letters", "nein.metrics.choices", "nein.metrics.rewards",
-            "nein.metrics.rewards.editscore", "nein.metrics.rewards.pairwise", "nein.metrics.dual",
+            "nein.metrics.dual",
         ),
     ),
     "benchmarks": (

@@ -170,8 +170,9 @@ class Endpoint(Chat):
             text, why = message.get("content") or "", choice.get("finish_reason")
             entries = (choice.get("logprobs") or {}).get("content") or []
             thoughts = str(message.get("reasoning") or message.get("reasoning_content") or "")
-            index = answer_place([str(entry["token"]) for entry in entries], text, thoughts)
-            likely = [] if index is None or not entries else entries[index].get("top_logprobs") or []
+            # Behind thoughts nobody says which token begins the answer.
+            thinks = thoughts or THOUGHTS.match(text) or THOUGHTS_END.search(text)
+            likely = entries[0].get("top_logprobs") or [] if entries and not thinks else []
             first = [(str(candidate["token"]), candidate["logprob"]) for candidate in likely]
             used = tokens(reply.get("usage"))
             count = (reply.get("usage") or {}).get("completion_tokens")
@@ -228,34 +229,6 @@ def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
 
 def words(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def answer_place(generated: Sequence[str], text: str, thoughts: str = "") -> int | None:
-    """Which of the generated tokens begins the answer: 0 without thoughts, None where that cannot be told.
-
-    text      As the server gives it, with thoughts up to </think> or without.
-    thoughts  What the server gives apart from it.
-    """
-    whole = "".join(generated)
-    ends = [tag.end() for tag in THOUGHTS_END.finditer(whole)]
-    if not thoughts and not ends and not THOUGHTS_END.search(text) and not THOUGHTS.match(whole or text):
-        return 0
-    *heads, answer = THOUGHTS_END.split(text)
-    thoughts, answer = THOUGHTS.sub("", thoughts or "".join(heads), count=1).strip(), answer.strip()
-    if ends:
-        begin = ends[-1]
-    else:
-        before = whole.rstrip().removesuffix(answer)
-        found = answer and whole.rstrip().endswith(answer) and not THOUGHTS.match(answer)
-        if not found or (before.strip() and thoughts not in before):
-            return None
-        begin = len(before.rstrip())
-    start = 0
-    for index, token in enumerate(generated):
-        start += len(token)
-        if whole[begin:start].strip():
-            return index if start - len(token) >= begin else None  # else it ends the thoughts, too
-    return None
 
 
 # --- references ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from nein.loading.digests import folder_digest
 from nein.loading.errors import first_line
 from nein.loading.references import parse_reference
-from nein.loading.tokenizers import check_tokenizer
+from nein.loading.weights import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 from nein.metrics.encoders import HubTowers, TwoTowers, joined, load_clip, pooled

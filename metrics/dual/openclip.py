@@ -21,7 +21,7 @@ import torch
 from nein.loading.digests import DTYPES, folder_digest, tensor_digest
 from nein.loading.errors import choose, message
 from nein.loading.references import TEXTS, Need
-from nein.loading.tokenizers import check_tokenizer
+from nein.loading.weights import check_tokenizer
 from nein.metrics import loading
 from nein.metrics.base import MetricError, check_image, chunks
 from nein.metrics.encoders import TwoTowers, joined

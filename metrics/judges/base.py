@@ -38,7 +38,7 @@ class Answer:
 class Detection:
     """What a detector says about one label. Raises ValueError for numbers that are not finite.
 
-    score  Highest over all boxes, or of presence (SAM 3), in [0, 1]; count: boxes above the threshold.
+    score  Highest over all boxes, in [0, 1]; count: boxes above the threshold.
     box    (x0, y0, x1, y1) of the best box in pixels of the picture; not clipped to it.
     named  Highest over the boxes whose best label this is; 0 without one; None: labels share no boxes.
     """

@@ -1,4 +1,4 @@
-"""Open-vocabulary detectors of transformers: OWLv2, SAM 3, OWL-ViT, Grounding DINO, and others like these."""
+"""Open-vocabulary detectors of transformers: OWLv2, OWL-ViT, Grounding DINO, and others like these."""
 
 from __future__ import annotations
 
@@ -159,55 +159,6 @@ def load_owlv2(
     model, source = loading.load_model(Owlv2ForObjectDetection, path_or_id, "owlv2", **how)
     parts = source.part(AutoImageProcessor, backend=backend), source.part(AutoTokenizer), source
     return Owlv2Detector(model, *parts, pad=pad, backend=backend, batch_size=batch_size)
-
-
-class Sam3Detector(_Detector):
-    """A `Sam3Model` (Carion et al., arXiv:2511.16719); bare object names are the prompts, each by itself.
-
-    The score of a label is the model's own for "it is somewhere in this picture", the sigmoid of its presence
-    logit. A box is scored by that times its own sigmoid, as in the library's post-processing.
-    """
-
-    def __init__(self, model: Any, processor: Any, source: loading.Source) -> None:
-        super().__init__(model, processor, source)
-        self._texts: dict[str, tuple[Any, torch.Tensor]] = {}  # label -> its features, and their mask
-
-    def describe(self) -> dict[str, Any]:
-        facts = self.facts(f"{type(self.processor).__name__}-{self.processor.target_size}")
-        return {**facts, "score": "presence"}
-
-    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
-        from PIL import Image
-
-        pixels = self._inputs(images=Image.fromarray(image), return_tensors="pt")["pixel_values"]
-        seen = self.model.get_vision_features(pixels.to(self.model.device, self.model.dtype))
-        detections = {}
-        for label in labels:
-            text, mask = self._read(label)
-            found = self.model(vision_embeds=seen, text_embeds=text, attention_mask=mask)
-            presence = float(found.presence_logits[0, 0].float().sigmoid())
-            scores = found.pred_logits[0].float().sigmoid() * presence  # Q
-            x0, y0, x1, y1 = found.pred_boxes[0, scores.argmax()].tolist()  # relative to the picture
-            height, width = image.shape[:2]
-            box = (x0 * width, y0 * height, x1 * width, y1 * height)
-            detections[label] = Detection(presence, int((scores > threshold).sum()), box)
-        return detections
-
-    def _read(self, label: str) -> tuple[Any, torch.Tensor]:
-        if label not in self._texts:
-            tokens = self._inputs(text=label, return_tensors="pt").to(self.model.device)
-            self.check_length(label, tokens["input_ids"], "SAM 3")
-            mask = tokens["attention_mask"]
-            features = self.model.get_text_features(input_ids=tokens["input_ids"], attention_mask=mask)
-            self._texts[label] = features, mask
-        return self._texts[label]
-
-
-def load_sam3(path_or_id: str, **how: Any) -> Sam3Detector:
-    from transformers import Sam3Model, Sam3Processor
-
-    model, source = loading.load_model(Sam3Model, path_or_id, **how)
-    return Sam3Detector(model, source.part(Sam3Processor), source)
 
 
 # --- others -------------------------------------------------------------------------------

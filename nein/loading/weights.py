@@ -1,4 +1,5 @@
-"""Weights: read from files without running anything of theirs, and where they lie in memory."""
+"""Checkpoints: weights read from files without running anything of theirs, where they lie in memory, and
+whether weights and tokenizer are the model's."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nein.loading.errors import UserError, message
+from nein.loading.errors import UserError, message, reason
 
 ALIGNMENT = 64  # bytes, as PyTorch aligns what it allocates itself
 
@@ -47,6 +48,56 @@ def check_loaded(cls: Any, found: Mapping[str, Any], where: str) -> None:
         )
 
 
+PROBE = "a photo of a dog and no cat"
+#: Share of an embedding's rows that have a word at least; the rest is padding to a round number.
+LEAST = 0.9
+
+
+def check_tokenizer(tokenizer: Any, config: Any, where: str) -> None:
+    """Raises UserError for a tokenizer of transformers whose ids are not those of a model; gives it the end
+    token as padding token where it has none in the model's vocabulary.
+
+    config  The model's configuration; without `vocab_size` in its text part nothing is compared.
+    where   Folder or hub id, for the message.
+    """
+    text = config.get_text_config()
+    rows = getattr(text, "vocab_size", None)
+    if rows is None:
+        return
+    name = f"The tokenizer of '{where}'"
+    what = "check tokenizer.json and tokenizer_config.json, or copy them from the model's repository"
+    if len(tokenizer) < LEAST * rows:
+        raise UserError(f"{name} has {len(tokenizer)} words and the model's embedding {rows}; {what}.")
+    try:
+        ids = tokenizer(PROBE)["input_ids"]
+        words = tokenizer(PROBE, add_special_tokens=False)["input_ids"]
+    except Exception as error:  # the library of tokenizers has no class of its own
+        raise UserError(f"{name} cannot read '{PROBE}' ({reason(error)}); {what}.") from error
+    if max(ids) >= rows:
+        word = tokenizer.convert_ids_to_tokens(max(ids))
+        raise UserError(f"{name} gives '{word}' the id {max(ids)}, but the model has {rows} words; {what}.")
+    own = Path(tokenizer.name_or_path, "tokenizer.json")
+    if own.is_file():
+        from tokenizers import Tokenizer
+
+        published = Tokenizer.from_file(str(own))
+        published.no_padding()  # as the file was saved
+        if published.encode(PROBE, add_special_tokens=False).ids != words:
+            kind = type(tokenizer).__name__
+            raise UserError(
+                f"{name} is read as {kind}, which splits '{PROBE}' otherwise than its file; {what}."
+            )
+    # CLIP's text towers pool at the end token: at the id of their configuration, or at the highest (2).
+    end = getattr(text, "eos_token_id", None)
+    end = max(ids) if end == 2 else end
+    if type(tokenizer).__name__ == "CLIPTokenizer" and isinstance(end, int) and ids[-1] != end:
+        raise UserError(f"{name} ends sentences with id {ids[-1]}, the model with {end}; {what}.")
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= rows:
+        if tokenizer.eos_token_id is None or tokenizer.eos_token_id >= rows:
+            raise UserError(f"{name} has no padding or end token among the model's {rows} words; {what}.")
+        tokenizer.pad_token = tokenizer.eos_token
+
+
 class _Inert:
     """Stands for a class that a file names: takes whatever the file says of it, and does nothing."""
 
@@ -57,22 +108,13 @@ class _Inert:
         self.__dict__.update(state if isinstance(state, dict) else {"state": state})
 
 
-class _Dictionary(_Inert):
-    """The same for a kind of dictionary, which the file goes on to fill."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return {}
-
-
-class _List(_Inert):
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return []
-
-
 def _stand_in(name: str) -> type:
+    """Kinds of dictionaries and lists, which the file goes on to fill, become plain ones."""
     if name.endswith(("dict", "Dict")):
-        return _Dictionary
-    return _List if name == "collections.deque" else _Inert
+        return type("_Dictionary", (_Inert,), {"__new__": lambda cls, *args, **kwargs: {}})
+    if name == "collections.deque":
+        return type("_List", (_Inert,), {"__new__": lambda cls, *args, **kwargs: []})
+    return _Inert
 
 
 def read_checkpoint(

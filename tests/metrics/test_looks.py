@@ -1,18 +1,14 @@
 """One look per picture: OWLv2 equals the pipeline, BLIP equals the library, one label or text at a time."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 import transformers
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from nein import metrics
 from nein.metrics import MetricError
-from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
 SIZES = [(40, 32), (48, 48), (64, 40), (30, 70), (100, 90), (40, 32)]
@@ -167,42 +163,3 @@ def test_values_equal_one_pair_at_a_time_with_the_library_in_any_batch(models, b
     assert len({round(v, 6) for row in expected for v in row}) == 7, "one text occurs twice"
     with pytest.raises(MetricError, match="itc, itm"):
         blip.match(MATCHED[:1], [["car"]], "itx")
-
-
-@pytest.mark.parametrize("of_videos", [False, True])
-def test_sam3_says_that_a_thing_is_there_and_where_as_its_own_post_processing_does(tmp_path, of_videos):
-    folder = tiny.make_sam3(tmp_path / "sam3")
-    model, processor = (
-        transformers.Sam3Model.from_pretrained(folder).eval(),
-        transformers.Sam3Processor.from_pretrained(folder),
-    )
-    if of_videos:  # the published layout: the model of pictures within that of videos
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(
-            json.dumps({"model_type": "sam3_video", "detector_config": config})
-        )
-        tensors = load_file(folder / "model.safetensors")
-        named = {f"detector_model.{name}": value for name, value in tensors.items()}
-        save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
-    detector = metrics.load_judge("ovd", str(folder), pad="gray", backend="pil")  # those concern OWLv2
-    found = detector.detect(IMAGES, [LABELS] * 5 + [[]], threshold=0.2)
-    counts = set()
-    for image, row in zip(IMAGES, found, strict=False):
-        for label, one in row.items():
-            inputs = processor(images=Image.fromarray(image), text=label, return_tensors="pt")
-            with torch.no_grad():
-                outputs = model(**inputs)
-            [boxes, above] = [
-                processor.post_process_object_detection(outputs, threshold, [image.shape[:2]])[0]
-                for threshold in (0.0, 0.2)
-            ]
-            assert one.score == pytest.approx(float(outputs.presence_logits.sigmoid()), abs=1e-6)
-            assert one.count == len(above["scores"])
-            expected = boxes["boxes"][boxes["scores"].argmax()].numpy()
-            np.testing.assert_allclose(one.box, expected, atol=1e-3)
-            counts.add(one.count)
-    assert found[5] == {}
-    assert len(counts) > 2
-    assert len({round(one.score, 4) for row in found for one in row.values()}) > 10
-    with pytest.raises(MetricError, match="longer than the 32 tokens SAM 3"):
-        detector.detect(IMAGES[:1], [["a very long and unusual name " * 3]])

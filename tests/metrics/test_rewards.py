@@ -12,8 +12,7 @@ from nein.metrics import rewards
 from nein.metrics.base import MetricError
 from nein.metrics.chat import Message, Sampling
 from nein.metrics.choices import Reply
-from nein.metrics.rewards import editscore, pairwise
-from nein.metrics.rewards.editscore import EditScore
+from nein.metrics.rewards import EditScore, Pairwise
 from tests.metrics import tiny
 from tests.rehearsal import ScriptedChat
 
@@ -169,7 +168,7 @@ def test_a_preference_for_a_place_cancels_where_there_are_probabilities():
         _, middle, right = panels(sheet)
         return probable(1 / (1 + math.exp(-(2.0 + 0.1 * (middle > right) - 0.1 * (middle < right)))))
 
-    judge = pairwise.Pairwise(Choosing(rule))
+    judge = Pairwise(Choosing(rule))
     first, second = judge.prefer([source] * 2, [bright, dark], [dark, bright], [TOLD] * 2)
     assert (first.value, second.value) == (1, 0)
     assert first.detail["letters"] == ["A", "A"]
@@ -180,16 +179,14 @@ def test_a_preference_for_a_place_cancels_where_there_are_probabilities():
 @pytest.mark.parametrize(("texts", "value"), [("AB", 1.0), ("BA", 0.0), ("AA", 0.5), (("A", "Hm."), None)])
 def test_letters_of_both_orders_have_to_agree(texts, value):
     said = iter(texts)
-    judge = pairwise.Pairwise(Choosing(lambda sheet: Reply(next(said)), ("generated",)))
+    judge = Pairwise(Choosing(lambda sheet: Reply(next(said)), ("generated",)))
     [one] = judge.prefer(*([grey] for grey in GREYS), [TOLD])
     assert one.value == value
     assert value is not None or "no letter in" in one.reason
 
 
 def test_several_edits_are_ranked_by_their_comparisons():
-    judge = pairwise.Pairwise(
-        Choosing(lambda sheet: probable(0.9 if panels(sheet)[1] > panels(sheet)[2] else 0.1))
-    )
+    judge = Pairwise(Choosing(lambda sheet: probable(0.9 if panels(sheet)[1] > panels(sheet)[2] else 0.1)))
     ranks = rewards.rank(judge, GREYS[0], [GREYS[2], GREYS[1], GREYS[0]], TOLD)
     assert [one.value for one in ranks] == [0, 1, 0.5]
 
@@ -264,7 +261,7 @@ def test_a_mistake_is_one_sentence(make, said):
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_numbers_written_as_strings_are_read(protocol):
-    assert editscore.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
-    assert editscore.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
-    read = [editscore.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]
+    assert rewards.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
+    assert rewards.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
+    read = [rewards.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]
     assert read == [[], []] if protocol == "paper" else all("two numbers" in str(one) for one in read)

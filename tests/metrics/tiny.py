@@ -328,27 +328,3 @@ def make_grounding_dino(folder, seed=0):
     images = transformers.GroundingDinoImageProcessor(size={"height": 128, "width": 128})
     transformers.GroundingDinoProcessor(images, words).save_pretrained(folder)
     return folder
-
-
-def make_sam3(folder, seed=0):
-    words = tokenizer([], bos="<|startoftext|>", eos="<|endoftext|>", pad="<pad>", limit=32)
-    part = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_layers": 1}
-    eyes = {"model_type": "sam3_vit_model", **SMALL, "image_size": 56, "patch_size": 14, "window_size": 2}
-    with seeded(seed):
-        config = transformers.Sam3Config(
-            vision_config={
-                "backbone_config": {**eyes, "global_attn_indexes": [1], "pretrain_image_size": 28},
-                "fpn_hidden_size": 32, "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
-            },
-            text_config={**SMALL, **of_words(words), "max_position_embeddings": 32, "projection_dim": 16},
-            geometry_encoder_config=part, detr_encoder_config=part,
-            detr_decoder_config={**part, "num_queries": 10},
-            mask_decoder_config={"hidden_size": 32, "num_attention_heads": 2},
-        )  # fmt: skip
-        model = transformers.Sam3Model(config)
-        for parameter in model.parameters():
-            parameter.data.normal_(0, 0.3) if parameter.ndim > 1 else None
-        model.save_pretrained(folder)
-    images = transformers.Sam3ImageProcessor(size={"height": 56, "width": 56})
-    transformers.Sam3Processor(images, words).save_pretrained(folder)
-    return folder

@@ -1,0 +1,408 @@
+"""Judges of edits as wholes: (source, edit, instruction) in, a reward out; which of two edits is better; a
+rank of several. `metrics.load_reward` loads one.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nein.loading.digests import folder_digest
+from nein.loading.errors import choose, isolated, reason
+from nein.loading.references import expanded
+from nein.loading.service import NoAnswer
+from nein.metrics.base import (
+    Described,
+    Images,
+    MetricError,
+    Score,
+    check_images,
+    fingerprint,
+    without_thoughts,
+)
+from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.chat.asking import open_chat
+from nein.metrics.choices import ChatChoices, ChoiceQuestion, Prompt, Reply, answer_each
+from nein.metrics.letters import LETTERS, parse
+
+
+class RewardJudge(Described, ABC):
+    """Says how good edits are, each (H, W, 3) uint8, given the picture before and the instruction.
+
+    compares  It is asked about two edits at a time: `score` compares with the picture as it was, and several
+              edits are ranked by comparisons with each other.
+    """
+
+    compares = False
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    @abstractmethod
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
+
+    def prefer(
+        self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
+    ) -> list[Score]:
+        """One per pair: 1 where the first has the higher score, 0 the second, 0.5 neither; None: unscored."""
+        n, scores = len(sources), []
+        both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
+        for one, other in zip(both[:n], both[n:], strict=True):
+            detail = {"scores": [one.value, other.value]}
+            if one.value is None or other.value is None:
+                which, lacking = ("first", one) if one.value is None else ("second", other)
+                scores.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
+            else:
+                value = 0.5 if one.value == other.value else float(one.value > other.value)
+                scores.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
+        return scores
+
+    def usage(self) -> dict[str, Any]:
+        return getattr(self.model, "usage", dict)()
+
+    def stop(self) -> None:
+        """Ends all waiting of a model behind an endpoint."""
+        getattr(self.model, "stop", lambda: None)()
+
+
+def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
+    """A value per edit of one picture; of a judge that compares, its mean preference over all others."""
+    if not judge.compares:
+        return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+    pairs = list(itertools.combinations(range(len(edits)), 2))
+
+    def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
+        first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
+        return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
+
+    votes = each(compare, pairs)
+    wins: list[list[float]] = [[] for _ in edits]
+    for (i, k), vote in zip(pairs, votes, strict=True):
+        if vote.value is not None:
+            wins[i].append(vote.value)
+            wins[k].append(1 - vote.value)
+    why = next((vote.reason for vote in votes if vote.value is None), "there is nothing to compare it with")
+    return [
+        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why) for row in wins
+    ]
+
+
+def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
+    """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
+    return isolated(work, items, lambda error: Score(None, reason(error)))
+
+
+def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None:
+    """Raises MetricError unless there are as many pictures of every kind as instructions, all in order."""
+    for row in pictures:
+        if len(row) != len(instructions):
+            raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
+        check_images(row, row, "pictures")
+    for sentence in instructions:
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise MetricError(f"The instruction is {sentence!r}; expected a sentence.")
+
+
+# --- EditScore -------------------------------------------------------------------------------------------
+# Source: arXiv:2509.23909; github.com/VectorSpaceLab/EditScore, editscore/__init__.py and json_parser.py at
+# 6e0f1b9; the questions are VIEScore's (arXiv:2312.14867). SC, about source and edit: how well the
+# instruction was followed, and how little else was changed. PQ, about the edit: how natural it is, and how
+# free of artefacts. Each is the smaller of its two numbers, from 0 to 10; the score is sqrt(SC x PQ).
+
+#: Largest number that the model may give; a score is a tenth of the numbers' range per point.
+RANGE = 25
+#: How the released code draws: the seed of pass k is SEED + k.
+SEED, TEMPERATURE, TOP_P, TOP_K, TOKENS = 42, 0.7, 0.9, 20, 512
+#: The settings of a LoRA, as EditScore's weights are given out.
+ADAPTER = "adapter_config.json"
+#: The authors' file with their questions, copied into the folder of the weights.
+AUTHORS = "vie_prompts.py"
+_FORM = (
+    "You look at pictures that a program made. Answer with one JSON object and nothing else, the reasoning "
+    'in one sentence: {"reasoning": "...", "score": [first, second]}\n'
+)
+#: Our own words, for models that were not trained with the authors'.
+OWN = {
+    "SC": f"{_FORM}The first picture is the original, the second is what the program made of it when it was "
+    "told what stands below; where it did nothing the two are the same.\n"
+    f"first: from 0, nothing of what it was told is done, to {RANGE}, all of it is done.\n"
+    f"second: from 0, nothing of the original is left, to {RANGE}, nothing was changed but what had to be.\n"
+    "The program was told: <instruction>",
+    "PQ": f"{_FORM}Say how well the picture is made.\n"
+    f"first: from 0, it cannot be a photograph of anything, to {RANGE}, it looks natural.\n"
+    f"second: from 0, it is full of artefacts, to {RANGE}, it has none.",
+}
+
+
+class EditScore(RewardJudge):
+    """Scores from 0 to 10; the best edit has all of it.
+
+    protocol  "fixed": numbers are read from the JSON object alone; an answer without two numbers in range is
+              unscored; PQ is asked about the edit alone. "paper": as the released `batch_evaluate`. Numbers
+              are taken from wherever they stand, none at all counts as the middle of the range, a number out
+              of range as 12.5 on a scale that ends at 10, and PQ is shown source and edit.
+    passes    Answers to each question, seeds 42, 43, ...; one, as released. Their scores' mean counts.
+    temperature, texts  0.7 as released; the two questions, with <instruction>.
+    """
+
+    def __init__(
+        self,
+        chat: Chat,
+        *,
+        protocol: str = "fixed",
+        passes: int = 1,
+        temperature: float = TEMPERATURE,
+        texts: dict[str, str] = OWN,
+    ) -> None:
+        choose("protocol", protocol, ("fixed", "paper"))
+        if passes < 1 or temperature < 0:
+            raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
+        super().__init__(chat)
+        self.chat, self.texts = chat, texts
+        self.protocol, self.passes, self.temperature = protocol, passes, temperature
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self.chat.describe(),
+            "kind": "editscore",
+            "protocol": self.protocol,
+            "passes": self.passes,
+            "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
+            "texts": self.texts,
+            "numbers": "plain or as strings",  # other readings of answers are another reward
+        }
+
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        """See `metrics.rewards.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
+        check_edits([sources, edits], instructions)
+        items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]
+        messages = []
+        for i, k, part in items:
+            both = part == "SC" or self.protocol == "paper"
+            # Every image behind its label, as in the released code.
+            shown = ("<img1>: ", sources[i], "<img2>: ", edits[i]) if both else ("<img1>: ", edits[i])
+            text = self.texts[part].replace("<instruction>", instructions[i])
+            messages.append(Message((*shown, text), SEED + k))
+        drawn = (self.temperature, TOP_P, TOP_K) if self.temperature > 0 else ()
+        sampling = Sampling(TOKENS, *drawn)
+        answers = dict(zip(items, self.chat.complete(messages, sampling), strict=True))
+        return [
+            self._one([(answers[i, k, "SC"], answers[i, k, "PQ"]) for k in range(self.passes)])
+            for i in range(len(edits))
+        ]
+
+    def _one(self, answers: Sequence[Sequence[Completion]]) -> Score:
+        """Of the pairs of answers (SC, PQ) of all passes."""
+        numbers = []
+        for pair in answers:
+            if failed := next((one.error for one in pair if one.error is not None), None):
+                return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
+            found = [read_numbers(one.text, self.protocol) for one in pair]
+            for read in found:
+                if isinstance(read, str):
+                    return Score(None, read, {"answers": [one.text for one in pair]})
+            numbers.append(found)
+        # The smaller number of SC and of PQ, from 0 to 10; out of range only under "paper".
+        passes = [[min(row, default=RANGE / 2) / (RANGE / 10) for row in found] for found in numbers]
+        passes = [[part if 0 <= part <= 10 else RANGE / 2 for part in parts] for parts in passes]
+        sc, pq = (sum(parts[k] for parts in passes) / len(passes) for k in (0, 1))
+        value = sum(math.sqrt(s * p) for s, p in passes) / len(passes)
+        return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
+
+
+def read_numbers(answer: str, protocol: str) -> list[float] | str:
+    """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
+    if protocol == "paper":
+        return _paper(answer)
+    behind = without_thoughts(answer) or ""
+    quoted = f"the answer {answer[:80]!r}"
+    try:
+        value = json.loads(behind[behind.find("{") : behind.rfind("}") + 1])["score"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        value = None
+    numbers = [_number(entry) for entry in value] if isinstance(value, list) else []
+    if len(numbers) != 2 or None in numbers:
+        return f"{quoted} has no 'score' of two numbers"
+    if not all(0 <= number <= RANGE for number in numbers):
+        return f"{quoted} has a number that is not from 0 to {RANGE}"
+    return numbers
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also one written as a string ("20"); None for anything else."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
+
+
+def _paper(answer: str) -> list[float]:
+    """JSON, if need be with its quotes mended, else the numbers behind the word score, else all numbers."""
+    block = re.search(r"\{.*\}", answer, re.DOTALL)
+    text = block[0] if block else answer.strip()
+    for attempt in (text, text.replace("'", '"'), re.sub(r"([{\s,])(\w+)\s*:", r'\1"\2":', text)):
+        try:
+            value = json.loads(attempt)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and ("score" in value or "reasoning" in value):
+            score = value.get("score", [])
+            listed = score if isinstance(score, list) else [score]
+            return [number for entry in listed if (number := _number(entry)) is not None]
+    behind = re.search(r"[\"']score[\"']\s*:(.*)", text, re.DOTALL | re.IGNORECASE)
+    return [float(digits) for digits in _NUMBER.findall(behind[1] if behind else text)]
+
+
+def load_editscore(path_or_id: str, **how: Any) -> EditScore:
+    """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
+    its base. The authors' questions in the folder are asked. Raises MetricError."""
+    own = ("protocol", "passes", "temperature")
+    options: dict[str, Any] = {name: how.pop(name) for name in own if name in how}
+    folder = expanded(path_or_id)
+    chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
+    if (folder / AUTHORS).is_file():
+        options["texts"] = _authors_texts(folder / AUTHORS)
+    return EditScore(chat, **options)
+
+
+def _authors_texts(file: Path) -> dict[str, str]:
+    """Both questions, from the texts that the authors' file assigns to names; nothing of it is run."""
+    rules = ("two_image_edit_rule", "tie_rule_SC", "rule_PQ")
+    names = ["_context_no_delimit_reasoning_first", *(f"_prompts_0shot_{rule}" for rule in rules)]
+    try:
+        assigned = [line for line in ast.parse(file.read_bytes()).body if isinstance(line, ast.Assign)]
+        texts = {ast.unparse(line.targets[0]): line.value for line in assigned}
+        context, about, sc, pq = (ast.literal_eval(texts[name]) for name in names)
+    except (SyntaxError, ValueError, KeyError) as error:
+        raise MetricError(
+            f"'{file}' lacks texts of EditScore ({reason(error)}); copy editscore/{AUTHORS} of "
+            "github.com/VectorSpaceLab/EditScore. It is read, not run."
+        ) from None
+    sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
+    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
+
+
+def _with_adapter(folder: Path, **how: Any) -> Chat:
+    try:
+        import peft
+    except ImportError:
+        raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install 'nein[train]'.") from None
+    from nein.metrics.chat.local import LocalChat, load_chat
+    from nein.metrics.loading import Source
+
+    try:
+        base = str(json.loads((folder / ADAPTER).read_bytes())["base_model_name_or_path"])
+        model, processor, source = load_chat(base, **how)
+        merged = peft.PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise MetricError(f"The LoRA '{folder}' or its base cannot be used: {reason(error)}") from error
+    merged.eval().requires_grad_(False)
+    digest = f"{source.digest}+{folder_digest(folder)}"
+    return LocalChat(merged, processor, Source(str(folder), source.revision, digest))
+
+
+# --- which of two, in both orders ---------------------------------------------------------------------------
+
+#: Between the pictures of a sheet, as a share of their height; white.
+GAP = 0.06
+OPTIONS = ("the picture in the middle", "the picture on the right")
+LISTED = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
+QUESTION = (
+    "Three pictures side by side. On the left is the original; in the middle and on the right are two edits "
+    'of it. The editor was told: "{instruction}" Which edit is as it was told?'
+)
+
+
+class Pairwise(RewardJudge):
+    """Shown the picture before and both edits side by side in one picture, the model is asked twice, with the
+    edits in either place. The mean over both orders of ln P(first) - ln P(second) decides, from which a
+    preference for a place cancels; without probabilities the letters, and two that disagree are no preference
+    (0.5). `detail` has the letters of both orders."""
+
+    compares = True
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        # Writing costs a local model more than looking at the first step; a server may give no probabilities.
+        cheap = "logprob" in model.scorings and not model.concurrent
+        self._scorings = ("logprob",) if cheap else tuple(model.scorings)
+        self.fingerprint = fingerprint({"kind": "pairwise", "model": model.fingerprint, "prompt": QUESTION})
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
+
+    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
+        """Against the picture before, 0 to 1: the logistic of the mean difference, else the preference."""
+        scores = []
+        for result in self.prefer(sources, edits, sources, instructions):
+            if result.value is not None and (x := result.detail["difference"]) is not None:
+                result = replace(result, value=1 / (1 + math.exp(-x)) if x > -700 else 0.0)
+            scores.append(result)
+        return scores
+
+    def prefer(
+        self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
+    ) -> list[Score]:
+        check_edits([sources, first, second], instructions)
+        sheets, questions = [], []
+        for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
+            sheets += [sheet([source, one, other]), sheet([source, other, one])]
+            question = QUESTION.replace("{instruction}", instruction)
+            words = f"{question}\n{LISTED}\nAnswer with the letter alone."
+            questions += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
+        replies = [row[0] for row in answer_each(self.model, sheets, questions, self._scorings)]
+        return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
+
+
+def sheet(pictures: Images) -> np.ndarray:
+    """Pictures side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
+    from PIL import Image
+
+    height, width = pictures[0].shape[:2]
+    gap = max(1, round(GAP * height))
+    canvas = np.full((height, len(pictures) * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for k, picture in enumerate(pictures):
+        if picture.shape != pictures[0].shape:
+            picture = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
+        canvas[:, k * (width + gap) : k * (width + gap) + width] = picture
+    return canvas
+
+
+def _preference(straight: Reply, swapped: Reply) -> Score:
+    letters: list[str | None] = []
+    sides: list[float] = []  # ln P(A) - ln P(B)
+    for order, reply in (("first", straight), ("second", swapped)):
+        if reply.error:
+            return Score(None, f"the {order} order: {reply.error}")
+        letters.append(reply.likeliest or (parse(reply.text, OPTIONS).letter if reply.text else None))
+        a, b = (reply.logprobs or (None, None))[:2]
+        sides += [] if a is None or b is None else [a - b]
+    detail: dict[str, Any] = {"letters": letters, "difference": None}
+    if len(sides) == 2:
+        difference = (sides[0] - sides[1]) / 2
+        value = 0.5 if difference == 0 else float(difference > 0)
+        return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
+    if None in letters:
+        return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
+    value = {"AB": 1.0, "BA": 0.0}.get("".join(map(str, letters)), 0.5)
+    return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
+
+
+def load_pairwise(path_or_id: str, **how: Any) -> Pairwise:
+    """By any model of multiple choice (`metrics.load_choices`)."""
+    return Pairwise(ChatChoices.load(path_or_id, **how))
