@@ -91,12 +91,16 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
             if output != EDIT:
                 run.open_output(output, {}, overwrite=False)
             for number, start in enumerate(range(0, count, BLOCK)):
-                run.write(output, number, column[start : start + BLOCK])
+                _write(run, output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
         scores = run.scored()
         scores.write(run.path / SCORES)
         frames.write(run.path / FIGURES, estimates.of_table(scores, run.corpus(), run.track))
     return root / "runs"
+
+
+def _write(run: RunDir, output: str, number: int, rows: Sequence[Any]) -> None:
+    atomic.write_lines(run.block_path(output, number), [{"output": output, "block": number}, *rows])
 
 
 def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Generator) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def _features(run: RunDir, records: Sequence[dict[str, str]], rng: np.random.Gen
         ids = [row["NeIn"] for row in records[rows]]
         about = {"ids": ids, "targets": sources[rows]}
         texts = {"about": json.dumps(about)}
-        run.write(scores_of("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
+        _write(run, scores_of("fid"), number, [_score(name, "", 0, [1.0]) for name in ids])
         file = safetensors.numpy.save({"edited": edited[rows], "target": target[rows]}, metadata=texts)
         run.feature_path("fid", number).write_bytes(file)
     made = jackknife_interval(edited, target, sources)

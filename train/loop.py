@@ -186,7 +186,8 @@ class Checkpoints:
 
     def restore(self, folder: Path) -> int:
         """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
-        state, facts = self._state, atomic.read_json(folder / "state.json", {"step": int, "bytes": {}})
+        state, kind = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
+        facts = atomic.read_json(folder / "state.json", kind)
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(

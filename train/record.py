@@ -91,7 +91,9 @@ class Record:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
-                rows = [row for row in atomic.whole_lines(self._out / name) if row["step"] <= done]
+                lines = (self._out / name).read_bytes().splitlines(keepends=True)
+                rows = [json.loads(line) for line in lines if line.endswith(b"\n")]  # no line of a kill
+                rows = [row for row in rows if row["step"] <= done]
                 atomic.write_lines(self._out / name, rows)
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0

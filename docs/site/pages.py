@@ -65,7 +65,7 @@ API = {
     "benchmarks": (
         "Making a benchmark",
         (
-            "nein.config.commands", "nein.config.options", "nein.benchmarks.runner", "nein.engine.folder",
+            "nein.config.commands", "nein.config.options", "nein.benchmarks.runner",
             "nein.engine.stages", "nein.engine.folder", "nein.engine.errors", "nein.reporting.figures",
             "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.page",
         ),

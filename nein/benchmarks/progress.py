@@ -12,7 +12,7 @@ from typing import Any
 
 from nein.config.groups import Runs
 from nein.config.options import dump
-from nein.engine.folder import MANIFEST, Blocks, Folder, costs, runs_at, spent
+from nein.engine.folder import Blocks, Folder, costs, runs_at, spent
 
 #: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
 #: pixels, and an edit of 1024 pixels in medium quality.
@@ -88,7 +88,7 @@ def _lines(folder: Folder, now: float | None = None) -> Iterator[str]:
 def _progress(folder: Folder, selected: dict[str, Any], now: float) -> str:
     wanted, times = 0, list[float]()
     for output, entry in selected.items():
-        numbers = Blocks.read(entry, f"'{folder.path / MANIFEST}'").numbers
+        numbers = Blocks.read(entry).numbers
         wanted += len(numbers)
         kept = numbers if isinstance(numbers, range) else frozenset(numbers)
         times += [file.stat().st_mtime for number, file in folder.files(output) if number in kept]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import NotRequired, TypedDict
+
 from nein.engine import atomic
 from nein.engine.errors import UserError
 
@@ -58,10 +60,40 @@ class Annotations:
     categories: tuple[str, ...]
 
 
-_ID = (int, float, str)
-_LISTING = {"images": [{"id": _ID, "file_name": str}], "categories?": [{"id": _ID, "name": str}]}
-_CAPTIONS = {"annotations": [{"image_id": _ID}]}
-_INSTANCES = {**_LISTING, "annotations": [{"image_id": _ID, "category_id": _ID}]}
+_ID = int | float | str
+
+
+class _Image(TypedDict):
+    id: _ID
+    file_name: str
+
+
+class _Category(TypedDict):
+    id: _ID
+    name: str
+
+
+class _Captions(TypedDict):
+    annotations: list[_Captioned]
+
+
+class _Captioned(TypedDict):
+    image_id: _ID
+
+
+class _Listing(_Captions):
+    images: list[_Image]
+    categories: NotRequired[list[_Category]]
+
+
+class _Seen(_Captioned):
+    category_id: _ID
+
+
+class _Instances(TypedDict):
+    images: list[_Image]
+    categories: NotRequired[list[_Category]]
+    annotations: list[_Seen]
 
 
 def read(
@@ -71,7 +103,7 @@ def read(
     folder: of the pictures, by default that of the list. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
-    content = _content(listing, _INSTANCES if instances else {**_LISTING, **_CAPTIONS})
+    content = _content(listing, _Instances if instances else _Listing)
     names = {_key(entry["id"]): entry["name"] for entry in content.get("categories", ())}
     files: dict[str, str] = {}
     for entry in content["images"]:
@@ -82,7 +114,7 @@ def read(
     texts: dict[str, list[str]] = {key: [] for key in files}
     seen: dict[str, list[Instance]] = {key: [] for key in files}
     if captions is not None:
-        for entry in (_content(captions, _CAPTIONS) if instances else content)["annotations"]:
+        for entry in (_content(captions, _Captions) if instances else content)["annotations"]:
             if isinstance(entry.get("caption"), str) and (key := _key(entry["image_id"])) in files:
                 texts[key].append(entry["caption"])
     for entry in content["annotations"] if instances else ():
@@ -106,10 +138,9 @@ def _key(identifier: float | str) -> str:
     return str(int(identifier) if whole else identifier)
 
 
-def _content(path: Path, shape: atomic.Shape) -> dict[str, Any]:
+def _content(path: Path, kind: type) -> Any:
     content = atomic.read_json(path)
-    if fault := atomic.fault(content, shape):
-        raise UserError(f"'{path}' is not a COCO file: {fault}.")
+    atomic.check(content, kind, f"'{path}' is not a COCO file")
     return content
 
 

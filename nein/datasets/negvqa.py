@@ -112,7 +112,7 @@ def load(
     origin: dict[str, Any]
     if is_nano(source):
         folder = drawn(questions, world(source))
-        rows: Iterable[Row] = atomic.checked_lines(folder / FILE)
+        rows: Iterable[Row] = (row for _, row in atomic.iter_lines(folder / FILE))
         origin = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         rows, origin = hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}

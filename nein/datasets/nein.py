@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from nein.datasets import hub
 from nein.engine import atomic
 from nein.engine.errors import Problems, UserError, near_match, unknown
@@ -32,7 +34,15 @@ from nein.wording.scope import DEPTH, OTHERS
 OPTIONAL_TEXTS = ("family", "object")
 _DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
 OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
-_THINGS = [{"name": str, "stays": bool, "without": str}]
+
+
+class _Thing(TypedDict):
+    name: str
+    stays: bool
+    without: str
+
+
+_FORMS = {**dict.fromkeys(_DIFFICULTY, int), "things": list[_Thing]}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
 LAYOUT = {"annotations": "{}.json", "source_images": "coco_for_{}", "nein_images": "nein_{}"}
@@ -217,9 +227,11 @@ class _Reader:
             elif not isinstance(value, str) or not value.strip():
                 what = f"{name!r} in {label} is {value!r:.60}"
                 faults.append(("field that is not a non-empty text", what))
-        for name, shape in (*dict.fromkeys(_DIFFICULTY, int).items(), ("things", _THINGS)):
-            if name in record and (fault := atomic.fault(record[name], shape)):
-                faults.append((f"field '{name}' of another form", f"{label}: {fault}"))
+        for name in _FORMS.keys() & record:
+            try:
+                atomic.check(record[name], _FORMS[name], label)
+            except UserError as error:
+                faults.append((f"field '{name}' of another form", str(error)))
         if faults:
             return faults
         stems = [image_name(record[self.names[field]].strip()) for field in ("COCO", "NeIn")]

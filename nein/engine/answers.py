@@ -142,9 +142,8 @@ class BlockStore:
 
     def flush(self) -> None:
         """Returns when everything that was put is on disk."""
-        atomic.parallel_map(
-            lambda space: self._cache.put(space, self._scope, self._spaces[space]), sorted(self._changed)
-        )
+        for space in sorted(self._changed):
+            self._cache.put(space, self._scope, self._spaces[space])
         self._changed.clear()
 
 

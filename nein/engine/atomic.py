@@ -3,12 +3,12 @@ reading them with a sentence for what is wrong."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -18,99 +18,21 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import platformdirs
-import pydantic_core
-from pydantic_core import core_schema
+import pydantic
+from typing_extensions import TypedDict
 
 from nein.engine.errors import UserError
 
-Item = TypeVar("Item")
-_AT_ONCE = 8  # files that are written side by side
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
 _DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
 _LEFT = 86_400  # seconds after which nobody writes a draft of another host
-_NOT_OURS = "It was not written like that: bring the file back, or make the folder's results again."
 
-# --- shapes of what is read ----------------------------------------------------------------------
-
-#: What JSON has to be: a dataclass, or `list[...]` or `dict[str, ...]` of one, which is made of it. Or a type
-#: (float takes whole numbers), (type, None) with null, a list whose members all have one shape ([int, int]:
-#: exactly two of them), or a mapping of keys to shapes; "key?" may be missing, others may be there.
-Shape = Any
-_TYPES: Mapping[Any, Callable[..., Any]] = {
-    str: core_schema.str_schema, int: core_schema.int_schema, float: core_schema.float_schema,
-    bool: core_schema.bool_schema, dict: core_schema.dict_schema, list: core_schema.list_schema,
-}  # fmt: skip
-#: Pydantic's kind of mistake -> what there should be.
-_WORDS = {
-    "string_type": "a text", "int_type": "a whole number", "float_type": "a number", "too_short": "longer",
-    "bool_type": "true or false", "dict_type": "an object", "dataclass_type": "an object",
-    "list_type": "a list", "tuple_type": "a list", "too_long": "shorter",
-}  # fmt: skip
-
-
-@functools.cache
-def _of_class(kind: Any) -> Any:
-    import pydantic
-
-    return pydantic.TypeAdapter(kind)
-
-
-def _validator(shape: Shape) -> Any:
-    if dataclasses.is_dataclass(shape) or hasattr(shape, "__origin__"):
-        return _of_class(shape)
-    return pydantic_core.SchemaValidator(_schema(shape))
-
-
-def _checked(value: Any, shape: Shape) -> Any:
-    """The value, as a dataclass where the shape is one. Raises pydantic's ValidationError."""
-    validator = _validator(shape)
-    if not isinstance(validator, pydantic_core.SchemaValidator):
-        return validator.validate_json(json.dumps(value), strict=True)
-    validator.validate_python(value)
-    return value
-
-
-def _schema(shape: Shape) -> core_schema.CoreSchema:
-    """The shape as pydantic's validator has it, without any conversion."""
-    if isinstance(shape, list):
-        count = len(shape) if len(shape) > 1 else None
-        return core_schema.list_schema(_schema(shape[0]), min_length=count, max_length=count, strict=True)
-    if isinstance(shape, Mapping) and shape:
-        fields = {
-            key.removesuffix("?"): core_schema.typed_dict_field(_schema(part), required=key[-1:] != "?")
-            for key, part in shape.items()
-        }
-        return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="allow")
-    if isinstance(shape, tuple):
-        parts = [_schema(part) for part in shape if part is not None]
-        wrong = {"custom_error_type": "shape", "custom_error_message": "of another type"}
-        one = parts[0] if len(parts) == 1 else core_schema.union_schema(parts, **wrong)  # type: ignore[arg-type]
-        return core_schema.nullable_schema(one) if None in shape else one
-    if shape is object:
-        return core_schema.any_schema()
-    return _TYPES[shape if isinstance(shape, type) else dict](strict=True)
-
-
-def fault(value: Any, shape: Shape, name: str = "") -> str:
-    """The first thing that is wrong, in words: "'data.annotations' is 3, which must be a text"; "" where all
-    is well."""
-    try:
-        _checked(value, shape)
-        return ""
-    except pydantic_core.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]]
-    inner = "".join([name, *parts]).removeprefix(".")
-    if first["type"] == "missing":
-        return f"'{inner}' is missing"
-    wanted = _WORDS.get(first["type"], first["msg"].removeprefix("Input should be "))
-    excerpt = json.dumps(first["input"], ensure_ascii=False, default=str)[:60]
-    return (f"'{inner}' " if inner else "") + f"is {excerpt}, which must be {wanted}"
+Row = dict[str, Any]
+adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -164,19 +86,6 @@ def remove_drafts(folder: Path, below: bool = True) -> None:
             folders.clear()
 
 
-def parallel_map(write: Callable[[Item], Any], items: Sequence[Item]) -> None:
-    """Calls `write`, which writes a file, with each of `items`; several at a time, since a disk keeps them in
-    the time that it takes to keep one. Raises what the first that fails raises, when all are over."""
-    if len(items) < 2:
-        for item in items:
-            write(item)
-        return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), thread_name_prefix="write") as pool:
-        begun = [pool.submit(write, item) for item in items]
-    for future in begun:
-        future.result()
-
-
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes `data` to `path`, as `writing` does."""
     with writing(path) as file:
@@ -207,48 +116,67 @@ def write_lines(path: Path, rows: Iterable[Any]) -> int:
     count = 0
     with writing(path) as file:
         for row in rows:
-            file.write(_line(row))
+            file.write(json_line(row))
             count += 1
     return count
 
 
-def _line(row: Any) -> bytes:
+def json_line(row: Any) -> bytes:
+    """A mapping or a dataclass (`plain`) as a line of JSON. Raises ValueError for NaN and infinity."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain).encode() + b"\n"
-
-
-def holds_lines(path: Path, rows: Iterable[Any]) -> bool:
-    """Whether a file is what `write_lines` would write."""
-    return path.exists() and path.read_bytes() == b"".join(map(_line, rows))
 
 
 # --- reading -------------------------------------------------------------------------------------
 
 
-def iter_lines(path: Path, shape: Shape = dict) -> Iterator[tuple[int, dict[str, Any]]]:
+def record(fields: Mapping[str, Any]) -> Any:
+    """A type of JSON objects with these keys (`NotRequired[...]`), and maybe others."""
+    return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[misc]
+
+
+def check(value: Any, kind: Any, where: str) -> None:
+    """Raises UserError, which begins with `where`, for dictionaries and lists that are not of a type."""
+    try:
+        adapter(kind).validate_python(value, strict=True)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{where}: {_first(error)}.") from None
+
+
+def parse(data: bytes, kind: Any, where: str) -> Any:
+    """JSON as a type: a dataclass, a `record`, lists and dictionaries of them. Raises UserError, which begins
+    with `where`."""
+    try:
+        return adapter(kind).validate_json(data.removeprefix(codecs.BOM_UTF8), strict=True)
+    except pydantic.ValidationError as error:
+        raise UserError(f"{where}: {_first(error)}.") from None
+
+
+def _first(error: pydantic.ValidationError) -> str:
+    """The first mistake: "'data.0.id': Input should be a valid string, not 3"."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    given = "" if first["type"] in ("missing", "json_invalid") else f", not {first['input']!r:.60}"
+    return (f"'{place}': " if place else "") + first["msg"] + given
+
+
+def read_json(path: Path, kind: Any = Any) -> Any:
+    """The parsed file. Raises UserError for one that cannot be read, or is not of the type."""
+    with readable(path):
+        return parse(path.read_bytes(), kind, f"'{path}'")
+
+
+def iter_lines(path: Path, kind: Any = Row) -> Iterator[tuple[int, Any]]:
     """(number of the line, from 1, and its object) of a JSONL file, one at a time; blank lines are skipped.
-
-    Raises UserError naming the file, the line and what is wrong with it.
-    """
-    with _readable(path), path.open("rb") as file:
-        yield from _objects(enumerate(file, start=1), shape, path)
-
-
-def checked_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file, one at a time. Raises UserError as `iter_lines` does."""
-    return (row for _, row in iter_lines(path))
+    Raises UserError naming the file, the line and what is wrong with it."""
+    with readable(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.isspace():
+                yield number, parse(line, kind, f"'{path}', line {number}")
 
 
-def read_lines(path: Path, shape: Shape = dict) -> list[dict[str, Any]]:
+def read_lines(path: Path, kind: Any = Row) -> list[Any]:
     """All objects of a JSONL file. Raises UserError as `iter_lines` does."""
-    return [row for _, row in iter_lines(path, shape)]
-
-
-def read_headed(path: Path, shape: Shape = dict) -> tuple[dict[str, Any], list[Any]]:
-    """The first object of a JSONL file, {} where it has none, and the others. Raises UserError."""
-    with _readable(path), path.open("rb") as file:
-        lines = enumerate(file, start=1)
-        head: dict[str, Any] = next((row for _, row in _objects(itertools.islice(lines, 1), dict, path)), {})
-        return head, [row for _, row in _objects(lines, shape, path)]
+    return [row for _, row in iter_lines(path, kind)]
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
@@ -258,11 +186,6 @@ def stamp(path: Path) -> tuple[str, int, int]:
     except OSError:
         return str(path), 0, 0
     return str(path), stat.st_size, stat.st_mtime_ns
-
-
-def sizes(paths: Iterable[Path]) -> list[int]:
-    """Bytes of files, 0 where there is none."""
-    return [stamp(path)[1] for path in paths]
 
 
 def stamps(folder: Path) -> list[tuple[str, int, int]]:
@@ -276,40 +199,9 @@ def stamps(folder: Path) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def whole_lines(path: Path, shape: Shape = dict) -> Iterator[dict[str, Any]]:
-    """The same of a file that is appended to, without a last line that a kill has cut short."""
-    with path.open("rb") as file:
-        whole = ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
-        yield from (row for _, row in _objects(whole, shape, path))
-
-
-def _objects(lines: Iterable[tuple[int, bytes]], shape: Shape, path: Path) -> Iterator[tuple[int, Any]]:
-    read = _validator(shape).validate_json
-    for number, line in lines:
-        if line.isspace():
-            continue
-        try:
-            row = read(line, strict=True)
-        except ValueError:  # words are made only here: there are millions of lines
-            where = f"'{path}', line {number}"
-            row = _parsed(line, f"{where},", of_lines=True)
-            if not isinstance(row, dict):
-                raise UserError(f"{where}, is not a JSON object.") from None
-            row = check(row, shape, where)
-        yield number, row
-
-
-def read_json(path: Path, shape: Shape = object) -> Any:
-    """The parsed file. Raises UserError with the line and column where the JSON is wrong, and for content
-    without the `shape`."""
-    with _readable(path):
-        content = _parsed(path.read_bytes(), f"'{path}'")
-    return check(content, shape, f"'{path}'")
-
-
 def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
-    with _readable(path), path.open(newline="", encoding="utf-8-sig") as file:
+    with readable(path), path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.DictReader(file, strict=True)
             header = reader.fieldnames or ()
@@ -327,12 +219,13 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, st
 
 def read_text_lines(path: Path) -> list[str]:
     """The lines of a text file. Raises UserError."""
-    with _readable(path):
+    with readable(path):
         return path.read_text(encoding="utf-8-sig").splitlines()
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Raises UserError for a file that cannot be read."""
     try:
         yield
     except FileNotFoundError:
@@ -341,33 +234,6 @@ def _readable(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' is not a text file in UTF-8.") from None
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
-
-
-def check(content: Any, shape: Shape, where: str) -> Any:
-    """The content, as a dataclass where the shape is one. Raises UserError, which begins with `where`, for
-    content without the shape."""
-    try:
-        return _checked(content, shape)
-    except pydantic_core.ValidationError:
-        raise UserError(f"{where}: {fault(content, shape)}. {_NOT_OURS}") from None
-
-
-def _parsed(data: bytes, where: str, *, of_lines: bool = False) -> Any:
-    """Of a file, or one of its lines. Raises UserError, which begins with `where`."""
-    try:
-        return json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except json.JSONDecodeError as error:
-        if of_lines and not data.endswith(b"\n"):
-            raise UserError(
-                f"{where} the last one, is cut short; whatever wrote the file did not finish. Delete that "
-                "line, or make the file again."
-            ) from None
-        line = "" if of_lines else f"line {error.lineno}, "
-        raise UserError(f"{where} is not valid JSON: {error.msg} at {line}column {error.colno}.") from None
-    except RecursionError:
-        raise UserError(f"{where} is nested too deeply to be read.") from None
 
 
 def holds_something(path: Path) -> bool:

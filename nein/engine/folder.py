@@ -6,8 +6,8 @@
       models/<kind>.json        fingerprint and description of a model that made rows
       notes/<process>.json      what a worker took, by stage and by model; written once, at its end
       <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
-      <output>/000/000012.jsonl whose block it is (`head`), then its rows, one JSON object a line; a thousand
-                                blocks to a folder
+      <output>/000/000012.jsonl whose block it is (`Stage.head`), then its rows, one JSON object a line; a
+                                thousand blocks to a folder
 
 A block is done when its file exists, which is written atomically. Rows hold no time and no host: two
 processes that make the same block write the same bytes, and no lock is needed.
@@ -29,10 +29,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+from typing_extensions import NotRequired, TypedDict
 
 from nein.engine import atomic
-from nein.engine.atomic import Shape
+from nein.engine.atomic import Row, record
 from nein.engine.errors import UserError
 
 FORMAT = 7
@@ -43,9 +46,6 @@ CONTENTS = "weights or source"
 
 #: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
 SEGMENT = 1000
-SELECTION = {"size": int, "unit?": int, "records": [[int, int]]}
-
-Row = dict[str, Any]
 
 
 # --- blocks ----------------------------------------------------------------------------------------
@@ -70,9 +70,8 @@ class Blocks:
         return cls(count, size, range(count if limit is None else min(limit, count)))
 
     @classmethod
-    def read(cls, entry: Any, where: str) -> Blocks:
-        """What `selection` wrote. Raises UserError, which begins with `where`."""
-        atomic.check(entry, SELECTION, where)
+    def read(cls, entry: Row) -> Blocks:
+        """What `selection` wrote."""
         ranges = [range(first, end) for first, end in entry["records"]]
         wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
         count = max((part.stop for part in ranges), default=0)
@@ -153,22 +152,35 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 
 # --- the folder --------------------------------------------------------------------------------------
 
-#: Manifests, models and notes, as far as they are read back.
-_KIND: Mapping[str, Shape] = {"format?": int, "benchmark?": str}
-_EVERY: Mapping[str, Shape] = {
-    **_KIND,
-    "status?": str,
-    "identity": {},
-    "invocations?": [
-        {
-            "started": str,
-            "command?": [str],
-            "directory?": str,
-            "environment?": {"device?": (str, None), "device_name?": (str, None)},
-        }
-    ],
+
+@pydantic.with_config(extra="allow")
+class Selection(TypedDict):
+    """Of `Blocks.selection`: [[first, end], ...] of records."""
+
+    size: int
+    unit: NotRequired[int]
+    records: list[Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]]
+
+
+@pydantic.with_config(extra="allow")
+class Call(TypedDict):
+    """A command in a manifest."""
+
+    started: str
+    command: NotRequired[list[str]]
+    directory: NotRequired[str]
+    environment: NotRequired[dict[str, Any]]
+
+
+#: What is read of every manifest, and of models.
+_KIND = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
+_EVERY: Row = {
+    "status": NotRequired[str],
+    "identity": Row,
+    "invocations": NotRequired[list[Call]],
+    "selected": NotRequired[dict[str, Selection]],
 }
-_MODEL = {"fingerprint": str}
+_MODEL = record({"fingerprint": str})
 
 
 @dataclass(frozen=True)
@@ -200,11 +212,11 @@ class Folder:
     #: What is in it, in messages: "edits", "answers".
     content_name: ClassVar[str] = "results"
     #: Output, or the first part of its name -> the dataclass of its rows; without one they are dictionaries.
-    row_types: ClassVar[Mapping[str, Shape]] = {}
+    row_types: ClassVar[Mapping[str, Any]] = {}
     #: The benchmark whose runs these are, as its manifests name it; "": any.
     benchmark: ClassVar[str] = ""
-    #: What the entries of a benchmark's manifest look like.
-    facts: ClassVar[Mapping[str, Shape]] = {}
+    #: Entries of a benchmark's manifest and their types.
+    facts: ClassVar[Mapping[str, Any]] = {}
 
     # --- manifest --------------------------------------------------------------------------
 
@@ -239,7 +251,7 @@ class Folder:
                 f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
                 f"{family} --help names the commands for it."
             )
-        atomic.check(found, {**_EVERY, **self.facts}, f"'{self.path / MANIFEST}'")
+        atomic.check(found, record({**_EVERY, **self.facts}), f"'{self.path / MANIFEST}'")
         usage = {f"{kind}-{name}": used for name, note in self._notes() for kind, used in note.usage.items()}
         return {
             "invocations": [], **found, "models": self.models(), "usage": usage,
@@ -385,12 +397,6 @@ class Folder:
         """Numbers of those blocks."""
         return {number for number, _ in self.files(output, segments)}
 
-    def write(self, output: str, number: int, rows: Iterable[Any], first: Row | None = None) -> None:
-        """The rows of a block, behind its `head`; it is done when this returns. Of a dataclass the fields are
-        written that differ from their default."""
-        lines = itertools.chain([first or head(output, number)], rows)
-        atomic.write_lines(self.block_path(output, number), lines)
-
     def forget(self, output: str, number: int) -> None:
         """Removes a block of an output, and of every output that lies below it ("scores")."""
         root = self.path / output
@@ -402,13 +408,16 @@ class Folder:
     def read(self, output: str, number: int) -> list[Any]:
         """The rows of a block that is done, as `row_types` says. Raises UserError for a row that is none of
         them, and for the block of another output or number."""
-        kind = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], dict)
-        found, rows = atomic.read_headed(path := self.block_path(output, number), kind)
-        if not found.items() >= head(output, number).items():
+        kind = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
+        path = self.block_path(output, number)
+        with atomic.readable(path):
+            first, *lines = path.read_bytes().splitlines() or [b"{}"]
+        found = atomic.parse(first, Row, f"'{path}', line 1")
+        if not found.items() >= {"output": output, "block": number}.items():
             raise UserError(
                 f"'{path}' is not what was written there; remove it, give the same command again."
             )
-        return rows
+        return [atomic.parse(line, kind, f"'{path}', line {at}") for at, line in enumerate(lines, start=2)]
 
     def head(self, output: str, number: int) -> Row:
         """What a block that is there says about itself; {} where nothing can be read."""
@@ -436,13 +445,6 @@ class Folder:
 def id_of(row: Any) -> Any:
     """The "id" of a row, "" where it has none."""
     return row.get("id", "") if isinstance(row, dict) else row.id
-
-
-def head(output: str, number: int, made_of: str | None = None, records: int | None = None) -> Row:
-    """The first line of a block: which one it is, what changes with the files that it is made of, and of how
-    many records it is, if not of all."""
-    facts = {"made_of": made_of, "records": records}
-    return {"output": output, "block": number, **{k: v for k, v in facts.items() if v is not None}}
 
 
 def runs_below(out: Path) -> list[Path]:

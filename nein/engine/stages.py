@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.folder import SEGMENT, Blocks, Folder, Row, head, id_of
+from nein.engine.folder import SEGMENT, Blocks, Folder, Row, id_of
 from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
@@ -134,9 +134,11 @@ class Stage:
         return json_digest({"files": contents, "state": state})[:12]
 
     def head(self, output: str, number: int, records: range, made_of: str | None) -> Row:
-        """Of a block that is made of these records."""
-        cut = len(records) if records != self.blocks.members(number) else None
-        return head(output, number, made_of, cut)
+        """The first line of a block that is made of these records: which one it is, what changes with the
+        files that it is made of, and of how many records it is, if not of all."""
+        facts: Row = {"output": output, "block": number}
+        facts |= {} if made_of is None else {"made_of": made_of}
+        return facts if records == self.blocks.members(number) else {**facts, "records": len(records)}
 
 
 @dataclass(frozen=True)
@@ -168,15 +170,16 @@ class Task:
         folder, stage, number = self.step.folder, self.step.stage, self.number
         records = stage.records(number)
         made_of = stage.made_of(records)
-        blocks = {name: [stage.head(name, number, records, made_of), *rows[name]] for name in self.missing}
-        there = (atomic.holds_lines(folder.block_path(name, number), block) for name, block in blocks.items())
-        if self.absent and all(there):
+        files: dict[Path, bytes] = {}
+        for name in self.missing:
+            lines = [stage.head(name, number, records, made_of), *rows[name]]
+            files[folder.block_path(name, number)] = b"".join(map(atomic.json_line, lines))
+        if self.absent and all(path.exists() and path.read_bytes() == data for path, data in files.items()):
             return
         for output in stage.invalidates:
             folder.forget(output, stage.blocks.unit_of(number))
-        atomic.parallel_map(
-            lambda name: folder.write(name, number, blocks[name][1:], blocks[name][0]), self.missing
-        )
+        for path, data in files.items():
+            atomic.write_bytes(path, data)
 
 
 def open_tasks(

@@ -96,7 +96,7 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     folder, file = None, expanded(config.source)
     if config.source == "nano":
         folder, origin = _drawn(config.questions), {"kind": "nano", "questions": config.questions}
-        rows = atomic.checked_lines(folder / FILE)
+        rows = (row for _, row in atomic.iter_lines(folder / FILE))
     elif reference := hub.reference(config.source):
         rows = hub.read(reference, config.split)
         origin = {"kind": "hub", **reference._asdict(), "split": config.split}

@@ -85,9 +85,9 @@ def test_the_papers_words_count_whole_and_stand_beside_its_printed_rows(tmp_path
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [
-    ("x.json", "{", "is not valid JSON"),
+    ("x.json", "{", "Invalid JSON"),
     ("x.json", "[]", "is not a COCO file"),
-    ("x.jsonl", '{"image": "a.png"}\n{', "line 2, the last one, is cut short"),
+    ("x.jsonl", '{"image": "a.png"}\n{', "line 2: Invalid JSON"),
     ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
     ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
     ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
@@ -165,7 +165,7 @@ def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
 @pytest.mark.parametrize(("name", "content", "sentence"), [
     ("a.json", "{}", "has no list of captions"),
     ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
-    ("a.jsonl", "{", "line 1, the last one, is cut short"),
+    ("a.jsonl", "{", "line 1: Invalid JSON"),
     ("a.txt", "\n", "holds no caption"),
 ])  # fmt: skip
 def test_a_file_that_holds_no_captions_is_one_sentence(tmp_path, capsys, name, content, sentence):

@@ -47,10 +47,10 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({"images": 3}, "'images' is 3, which must be a list"),
-    ({"images": [{"id": 1}]}, r"'images\[0\].file_name' is missing"),
-    ({"categories": [{"id": 1}]}, r"'categories\[0\].name' is missing"),
-    ({"annotations": [{"category_id": 1}]}, r"'annotations\[0\].image_id' is missing"),
+    ({"images": 3}, "'images': Input should be a valid list"),
+    ({"images": [{"id": 1}]}, "'images.0.file_name': Field required"),
+    ({"categories": [{"id": 1}]}, "'categories.0.name': Field required"),
+    ({"annotations": [{"category_id": 1}]}, "'annotations.0.image_id': Field required"),
     ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
     ({"images": [*IMAGES, {"id": 8.0, "file_name": "9.jpg"}]}, "one id, 8"),
     ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),

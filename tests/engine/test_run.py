@@ -21,6 +21,7 @@ from nein.loading.weights import ALIGNMENT, aligned
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
 from tests.helpers import forks
+from tests.helpers.runs import write_block
 
 
 def compute(folder, **changed):
@@ -79,7 +80,7 @@ def test_a_limit_may_grow_and_an_output_be_added(folder):
 def test_a_block_that_does_not_count_any_more_is_made_again(folder):
     compute(folder)
     whole = results(folder.path)
-    folder.write("squares", 1, [{"id": 4, "value": None}])
+    write_block(folder, "squares", 1, [{"id": 4, "value": None}])
     assert compute(folder, is_valid=lambda output, number, rows: None not in [r["value"] for r in rows]) == 1
     assert results(folder.path) == whole
 
@@ -88,7 +89,7 @@ def test_a_block_that_does_not_count_any_more_is_made_again(folder):
 def test_a_block_with_other_records_than_its_own_is_made_again(folder, kept):
     compute(folder)
     whole = results(folder.path)
-    folder.write("squares", 1, [{"id": n, "value": n * n} for n in kept])
+    write_block(folder, "squares", 1, [{"id": n, "value": n * n} for n in kept])
     folder.update(selected={"squares": {"size": SIZE, "records": [[0, COUNT]]}})
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         list(selected(folder, "squares"))
@@ -117,7 +118,7 @@ def test_what_a_block_was_made_of_is_made_again_when_that_gets_other_rows(folder
 
     assert again(-1) == (BLOCKS, BLOCKS)
     assert again(2) == (1, 1)  # the same rows, of which nobody knows when something was made
-    folder.write("squares", 2, [{"id": 2 * SIZE, "value": None}])
+    write_block(folder, "squares", 2, [{"id": 2 * SIZE, "value": None}])
     assert again(2) == (1, 1)
     folder.block_path("squares", 3).unlink()
     assert again(-1) == (1, 1)  # nobody knows what they were
@@ -128,7 +129,7 @@ def test_a_worker_of_a_killed_command_removes_nothing_that_the_next_one_made(fol
     step = Step(folder, squares.squares(folder, invalidates=("halves",)))
     late = next(open_tasks(step))
     compute(folder)
-    folder.write("halves", late.number, [{"id": 0}])
+    write_block(folder, "halves", late.number, [{"id": 0}])
     rows = folder.read("squares", late.number)
     late.put({"squares": rows})
     assert folder.done("halves") == {late.number}
@@ -342,7 +343,7 @@ def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
     assert len(blocks.wanted) == min(10, limit or 10)
     assert list(Blocks(10, 4, (1, 9)).all_members()) == [0, 1, 2, 3, 8, 9]  # whole blocks
     assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
-    assert Blocks.read(blocks.selection, "").numbers == blocks.numbers
+    assert Blocks.read(blocks.selection).numbers == blocks.numbers
 
 
 def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():

@@ -29,11 +29,16 @@ def write(run, edits, scores=(), *, config=None, data=None, status="complete", s
         if output != EDIT:
             run.open_output(output, {}, overwrite=False)
         for start in range(0, count, size):
-            run.write(output, start // size, rows[start : start + size])
+            write_block(run, output, start // size, rows[start : start + size])
     run.__dict__.pop("about", None)
     if status == "complete":
         finish(run)
     return run
+
+
+def write_block(folder, output, number, rows):
+    """The file of a block, as a stage writes it."""
+    atomic.write_lines(folder.block_path(output, number), [{"output": output, "block": number}, *rows])
 
 
 def finish(run):

@@ -289,8 +289,8 @@ def test_neins_files_are_read_only_by_name(tmp_path):
     ("reader", "content", "said"),
     [
         ("cc-neg", {"image_paths": [Path("x")]}, "cannot be read as plain data"),  # nothing in it is run
-        ("valse", [], "holds no JSON object of items"),
-        ("valse", {"x": {"caption": "A"}}, "item x: 'image_file' is missing"),
+        ("valse", [], "Input should be an object"),
+        ("valse", {"x": {"caption": "A"}}, "'x.image_file': Field required"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
         ("beaf-pairs", [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}], 'the question "Do you see'),
         ("naturalbench", NATURALBENCH[:3], "four for every pair"),

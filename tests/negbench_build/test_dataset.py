@@ -6,8 +6,9 @@ import pytest
 from nein.datasets.negbench.sentences import IN_CAPTION, Concepts
 from nein.engine.errors import UserError
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import BAD_NAME, NO_CAPTION, Listing
+from nein.generate.maker import NO_CAPTION, Listing
 from nein.generate.negbench import files, sources
+from tests.helpers.runs import write_block
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_memory_does_not_grow_with_the_records(maker_of, tmp_path, peak):
 def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(maker_of, tmp_path):
     maker = maker_of(tmp_path, scenes(2), source="pairs")
     one = scenes(1)[0]
-    maker.folder.write("work/pairs", 0, [one, one])
+    write_block(maker.folder, "work/pairs", 0, [one, one])
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "negcap.csv").write_text("before")
     with pytest.raises(UserError, match="the id '0' occurs more than once"):
@@ -62,7 +63,7 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
         Concepts("c", problem="no try"),
     ]
     maker = maker_of(tmp_path, start, source="pairs")
-    maker.folder.write("work/pairs", 0, made)
+    write_block(maker.folder, "work/pairs", 0, made)
     facts = maker.write()
     one = maker_of(tmp_path, start, source="pairs", limit=1)
     assert [image.id for image, _ in one.images()] == ["a-with"]
@@ -93,16 +94,6 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
         "a/one.png": ("A dog.", "A cat."), "two.jpg": ("A car.",), "three.jpg": ("A boat.",),
         "four.jpg": NO_CAPTION,
     }  # fmt: skip
-
-
-def test_halves_of_characters_and_names_that_are_no_text_end_nothing(tmp_path):
-    path = tmp_path / "list.jsonl"
-    path.write_text(
-        '{"image": "a.png", "caption": "A dog \\ud83d."}\n{"image": "b\\udc80.png", "caption": "A cat."}\n'
-    )
-    found = read(path)
-    assert [(c.captions, c.problem) for c in found] == [(("A dog ?.",), ""), (("A cat.",), BAD_NAME)]
-    assert all("\ud83d" not in c.path and c.path.encode() for c in found)
 
 
 def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):

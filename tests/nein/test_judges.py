@@ -278,8 +278,8 @@ def test_a_judge_with_one_answer_is_refused_and_flagged_and_a_foreign_calibratio
 
 
 @pytest.mark.parametrize(("entries", "expected"), [
-    ({"kind": "vqa", "fingerprint": "x"}, "'article' is missing"),
-    ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold' is missing"),
+    ({"kind": "vqa", "fingerprint": "x"}, "'article': Field required"),
+    ({"kind": "ovd", "article": "none", "fingerprint": "x"}, "'threshold': Field required"),
     ({"kind": ["vqa"], "fingerprint": "x", "article": "none"}, "is not a calibration"),
 ])  # fmt: skip
 def test_a_calibration_that_does_not_say_how_it_was_asked_is_refused(tmp_path, entries, expected):

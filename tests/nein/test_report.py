@@ -11,6 +11,7 @@ from nein.engine.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.reporting import figures as frames
 from tests.helpers import runs
+from tests.helpers.runs import write_block
 from tests.rehearsal import ScriptedDetector, ScriptedJudge
 from tests.reporting import made
 
@@ -76,16 +77,16 @@ def test_a_run_gives_values_by_sample_and_blocks_of_other_samples_are_a_sentence
     kept, lost = runs.edits_of(run.path)
     assert (read.values("l1"), read.values("dino")) == ({kept["id"]: 0.1, lost["id"]: None}, {})
     assert read.metrics == ["l1", "l2"]
-    run.write(EDIT, 0, [kept, {**lost, "id": "other"}])
+    write_block(run, EDIT, 0, [kept, {**lost, "id": "other"}])
     with pytest.raises(UserError, match=f"has scores of the sample '{lost['id']}' and no edit of it"):
         RunDir(run.path).scored()
-    run.write(EDIT, 0, [kept, kept])
+    write_block(run, EDIT, 0, [kept, kept])
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
         runs.edits_of(run.path)
-    run.write(EDIT, 0, [kept, lost])
+    write_block(run, EDIT, 0, [kept, lost])
     with pytest.raises(UserError, match=r"3\.0 by removal_vqa, which is no such score"):
         write_run(tmp_path, "odd", "negative", {"removal_vqa": [1.0, 3]})
-    run.write(scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
+    write_block(run, scores_of("l2"), 0, reversed(run.read(scores_of("l2"), 0)))
     with pytest.raises(
         UserError, match=f"has a row of '{lost['id']}' where other metrics have '{kept['id']}'"
     ):

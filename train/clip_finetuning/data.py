@@ -99,7 +99,7 @@ def load(config: ContrastConfig) -> Corpus:
         for record in records:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
         spread = records[:: -(-len(records) // SIZED)]
-        sizes.append(atomic.sizes(where.files(record.image for record in spread)))
+        sizes.append([stamp(file)[1] for file in where.files(record.image for record in spread)])
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,

@@ -15,7 +15,7 @@ from PIL import Image
 
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample, load_folder, records_hash, validate_images
-from nein.engine import atomic, images
+from nein.engine import images
 from nein.engine.errors import UserError, unknown
 from nein.loading.digests import json_digest
 from nein.loading.resize import r64
@@ -82,7 +82,7 @@ def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
     facts = {
         "origin": dict(dataset.origin),
         "records_sha256": records_hash(samples),
-        "images": json_digest({"sizes": atomic.sizes(files)})[:12],
+        "images": json_digest({"sizes": [stamp(file)[1] for file in files]})[:12],
         "samples": len(samples),
         "used": len(chosen),
         "hold_out_objects": sorted(config.hold_out_objects),

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from typing_extensions import NotRequired
+
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import Task
-from nein.engine.atomic import Shape
+from nein.engine.atomic import record
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 
@@ -21,17 +23,18 @@ PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrase
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
 PICTURE, MODEL = "picture", "model"  # why a row has no value (`failed`), which may be mended; "": as it is
 _WHY = {"reason": str, "failed": str}
-_ENCODED = {"name": str, "key": str, "reason": str, "cut?": bool}
+_ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
 _FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
-BLOCKS: Mapping[str, Shape] = {
+BLOCKS: Mapping[str, Any] = {
     PICTURES: _ENCODED,
     SENTENCES: _ENCODED,
-    ANSWERS: {"id": str, "answer": (str, None), "letter": (str, None), "chosen": (int, None), **_WHY},
-    SCORES: {"id": str, "scores": ([float], None), **_WHY},
-    VERDICTS: {**_FOUND, "absent": (float, None), **_WHY},
+    ANSWERS: record({"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}),
+    SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
+    VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
 }
-_SUMMARY: dict[str, Shape] = dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str)
-_SUMMARY |= {"features": (str, None), "limit": (int, None), "row": (str, None)}
+_SUMMARY: dict[str, Any] = dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str)
+_COUNT = record({"count": int, "of": int})
+_SUMMARY |= {"features": str | None, "limit": int | None, "row": str | None}
 
 
 class ResultsDir(Folder):
@@ -39,10 +42,10 @@ class ResultsDir(Folder):
 
     benchmark = "negbench"
     row_types = BLOCKS
-    facts: ClassVar[Mapping[str, Shape]] = {
-        "summary?": _SUMMARY,
-        "data?": {"records_sha256": str},
-        "counts?": {f"{what}?": {"count": int, "of": int} for what in ("cut", "turned")},
+    facts: ClassVar[Mapping[str, Any]] = {
+        "summary": NotRequired[record(_SUMMARY)],
+        "data": NotRequired[record({"records_sha256": str})],
+        "counts": NotRequired[record(dict.fromkeys(("cut", "turned"), NotRequired[_COUNT]))],
     }
 
 

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
+from typing_extensions import NotRequired
 
 from nein.datasets.negvqa import AVERAGE, HUB, category_of
+from nein.engine.atomic import Row, record
 from nein.engine.folder import Folder
 from nein.reporting import figures as frames
 
@@ -65,10 +67,17 @@ class AnswersDir(Folder):
     row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
     facts: ClassVar = {
         **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
-        "identity": {"prompt": str, "asking?": (str, None)},
-        "scoring": [str],
+        "identity": record({"prompt": str, "asking": NotRequired[str | None]}),
+        "scoring": list[str],
         "limit": int,
-        "data": {"sha256": str, "questions": int, "columns?": ({}, None), "revision?": (str, None)},
+        "data": record(
+            {
+                "sha256": str,
+                "questions": int,
+                "columns": NotRequired[Row | None],
+                "revision": NotRequired[str | None],
+            }
+        ),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
@@ -37,8 +38,9 @@ CONTROLS = {**NOTICED, **INDIFFERENT}
 STEADY = 0.9  #: share of answers that stay, below which (shown by the interval) a judge is flagged
 #: What of its manifest a judge must have in common with a run, besides its fingerprint.
 _OPTIONS = {"vqa": "article", "ovd": "threshold"}
-_VERDICTS = {"verdict_fixed": (bool, None), "verdict_paper": (bool, None), "score": (float, None)}
-_ROW = {"set": str, "cluster": str, "role": str, "present": bool, "control?": str, **_VERDICTS}
+_VERDICTS = {"verdict_fixed": bool | None, "verdict_paper": bool | None, "score": float | None}
+_NAMES = {"set": str, "cluster": str, "role": str, "present": bool, "control": NotRequired[str]}
+_ROW = atomic.record({**_NAMES, **_VERDICTS})
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,11 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
         if not files and explicit:
             raise UserError(f"'{folder}' holds no calibration; make one with nein calibrate RUN.")
         for file in files:
-            manifest, lines = atomic.read_json(file, dict), file.with_suffix(".jsonl")
+            manifest, lines = atomic.read_json(file, atomic.Row), file.with_suffix(".jsonl")
             if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
-            atomic.check(manifest, {"fingerprint": str, _OPTIONS[kind]: (str, float, None)}, f"'{file}'")
+            fields = {"fingerprint": str, _OPTIONS[kind]: str | float | None}
+            atomic.check(manifest, atomic.record(fields), f"'{file}'")
             rows = atomic.read_lines(lines, _ROW)
             plain, controlled = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
             found.append(Calibration(kind, manifest, plain, controlled))

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.runner import SCORES as TABLE
 from nein.benchmarks.runner import selected, selected_blocks
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
-from nein.engine.atomic import Shape
 from nein.engine.errors import UserError
-from nein.engine.folder import SEGMENT, SELECTION, Blocks, Folder, Row, runs_at
+from nein.engine.folder import SEGMENT, Blocks, Folder, Row, runs_at
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
@@ -35,10 +35,11 @@ from nein.wording.scope import DEPTH, OTHERS
 
 EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
+_CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
+_DATA = dict.fromkeys(_TEXTS, NotRequired[str])
 MANIFEST = {
-    "config?": {"preset?": str, "protocol?": str, "align?": str, "article?": str, "threshold?": float},
-    "data?": {**{f"{name}?": str for name in _TEXTS}, "columns?": ({}, None)},
-    "selected?": {f"{EDIT}?": SELECTION},
+    "config": NotRequired[atomic.record({**_CONFIG, "threshold": NotRequired[float]})],
+    "data": NotRequired[atomic.record({**_DATA, "columns": NotRequired[Row | None]})],
 }
 
 NOT_EDITED, DECLINED = "not edited: ", "refused: "
@@ -130,7 +131,7 @@ class RunDir(Folder):
     benchmark = "nein"
     content_name = "edits"
     row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
-    facts: ClassVar[Mapping[str, Shape]] = MANIFEST
+    facts: ClassVar[Mapping[str, Any]] = MANIFEST
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

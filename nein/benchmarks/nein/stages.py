@@ -11,6 +11,7 @@ import functools
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ class Edit(Stage):
             (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
             row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
             made.append((self.run.image_path(row), result.image))
-        atomic.parallel_map(lambda image: images.write_png(*image), made)
+        with ThreadPoolExecutor(8) as pool:  # a disk keeps several in the time of one
+            list(pool.map(lambda image: images.write_png(*image), made))
         return {EDIT: rows}
 
     def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[editors.EditResult, int]]:
@@ -323,7 +325,7 @@ class Score(Stage):
         """Of our own images the sizes are enough: their pixels are compared where they are read."""
         samples = zip(records, self.dataset.members(records), strict=True)
         names = (self.run.image_name(index, sample.id) for index, sample in samples)
-        return atomic.sizes(self.run.path / name for name in names)
+        return [atomic.stamp(self.run.path / name)[1] for name in names]
 
 
 def _write_features(

@@ -24,7 +24,7 @@ from nein.datasets.negbench.records import (
 )
 from nein.datasets.nein import load_folder
 from nein.engine import atomic
-from nein.engine.atomic import Shape
+from nein.engine.atomic import record
 from nein.engine.errors import UserError
 from nein.loading.errors import first_line
 from nein.wording import families
@@ -41,7 +41,7 @@ VALID = 2  # of VALSE's three annotators
 SUFFIXES = ("Please answer Yes or No.", "Please output the letter corresponding to the correct option.")
 _LETTERED = re.compile(r"(?s)(.*?)\s*\nOption:\s*A:(.*?)[;.]? B:(.*?)[;.]?\s*")
 _BEAF_ASKED = re.compile(r"Is there (an? .+) in the image\?")
-_BEAF = {"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str}
+_BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "removed_q": bool, "gt": str})
 _PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 
@@ -114,8 +114,8 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
 
 def valse(path: Path, protocol: str) -> Iterator[Question]:
     """VALSE, existence: the 505 of 534 items whose caption two of three annotators called true."""
-    shape = {"image_file": str, "caption": str, "foil": str, "mturk": {"caption": int}}
-    for name, item in _items(path, dict, shape):
+    item_type = record({"image_file": str, "caption": str, "foil": str, "mturk": record({"caption": int})})
+    for name, item in _items(path, dict, item_type):
         if item["mturk"]["caption"] >= VALID:
             yield _captions(name, item["image_file"], item["caption"], item["foil"])
 
@@ -130,9 +130,9 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         why = first_line(error)
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
-    note = {"json": {"caption": str}, "sop_data": {"negative-prompt": str}}
-    if fault := atomic.fault(content, {"image_paths": [str], "annotations": [note]}):
-        raise UserError(f"'{path}': {fault}.")
+    note: Any = record({"json": record({"caption": str}), "sop_data": record({"negative-prompt": str})})
+    notes_type = list[note]
+    atomic.check(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
     images, notes = content["image_paths"], content["annotations"]
     if len(images) != len(notes):
         raise UserError(f"'{path}' has {len(images)} image_paths and {len(notes)} annotations.")
@@ -145,15 +145,16 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
 
 def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
     """SugarCrepe: items in which just one of the two captions denies."""
-    for name, item in _items(path, dict, {"filename": str, "caption": str, "negative_caption": str}):
+    item_type = record({"filename": str, "caption": str, "negative_caption": str})
+    for name, item in _items(path, dict, item_type):
         if denies(item["caption"]) != denies(item["negative_caption"]):
             yield _captions(name, item["filename"], item["caption"], item["negative_caption"])
 
 
 def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
     """NegRefCOCOg: as its authors do, the phrase is held against every box, cut out."""
-    shape = {"image": str, "phrase": str, "ref_bbox": [float], "bbox_list": [[float]]}
-    for name, item in _items(path, list, shape):
+    item_type = record({"image": str, "phrase": str, "ref_bbox": list[float], "bbox_list": list[list[float]]})
+    for name, item in _items(path, list, item_type):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
             wanted = "bbox_list must hold boxes, [x, y, width, height], and ref_bbox must be one of them"
@@ -209,7 +210,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
     """NaturalBench: [question, image, answer, type], four for a pair of pictures: each question about the
     first and the second. Fours are read in which a question or an option denies."""
     questions = []
-    for name, row in _items(path, list, [str]):
+    for name, row in _items(path, list, list[str]):
         if len(row) != 4:
             raise UserError(f"'{path}', row {name} is not [question, image, answer, type].")
         prompt, image, answer, _ = row
@@ -239,7 +240,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
 
 def natural_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of picture k."""
-    for name, item in _items(path, list, _PAIR):
+    for name, item in _items(path, list, record(_PAIR)):
         texts = item["caption_0"], item["caption_1"]
         if any(map(denies, texts)):
             yield Pair(name, (item["image_0"], item["image_1"]), texts)
@@ -248,7 +249,7 @@ def natural_pairs(path: Path, protocol: str) -> Iterator[Pair]:
 def scope_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
     own = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
-    for name, item in _items(path, list, {**_PAIR, **own}):
+    for name, item in _items(path, list, record({**_PAIR, **own})):
         images, texts, denying = (
             (item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption", "denies")
         )
@@ -303,7 +304,7 @@ READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] =
 def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     """SimpleNeg: [caption, question about the denied, about the affirmed]. Raises UserError."""
     items = []
-    for name, row in _items(path, list, [str]):
+    for name, row in _items(path, list, list[str]):
         if len(row) != 3 or not all(text.strip() for text in row):
             wanted = "[caption, question about what it denies, about what it affirms]"
             raise UserError(f"'{path}', row {name} is not {wanted}.")
@@ -325,12 +326,8 @@ def _original(item: dict[str, Any]) -> str:
     return stem if item["orig_img"] else stem.rpartition("_")[0]
 
 
-def _items(path: Path, kind: type, shape: Shape) -> Iterator[tuple[str, Any]]:
-    """(name or number, item) of a JSON file, which must hold a `kind`."""
-    content = atomic.read_json(path)
-    if atomic.fault(content, kind):
-        raise UserError(f"'{path}' holds no JSON {'object' if kind is dict else 'list'} of items.")
-    for name, item in content.items() if kind is dict else enumerate(content):
-        if fault := atomic.fault(item, shape):
-            raise UserError(f"'{path}', item {name}: {fault}.")
-        yield str(name), item
+def _items(path: Path, kind: type, item: Any) -> Iterator[tuple[str, Any]]:
+    """(name or number, item) of a JSON file, a list or a dict of such items."""
+    content = atomic.read_json(path, list[item] if kind is list else dict[str, item])
+    for name, row in content.items() if isinstance(content, dict) else enumerate(content):
+        yield str(name), row
