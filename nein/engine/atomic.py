@@ -131,7 +131,7 @@ def json_line(row: Any) -> bytes:
 
 def record(fields: Mapping[str, Any]) -> Any:
     """A type of JSON objects with these keys (`NotRequired[...]`), and maybe others."""
-    return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[misc]
+    return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[operator]
 
 
 def check(value: Any, kind: Any, where: str) -> None:
