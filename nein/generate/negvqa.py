@@ -105,7 +105,7 @@ def load(config: ConversionConfig) -> Listing[Choice]:
         if file.suffix in (".csv", ".tsv"):
             rows = (row for _, row in iter_rows(file, ()))
         else:
-            rows = atomic.checked_lines(file)
+            rows = (row for _, row in atomic.iter_lines(file))
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
     names = {**dict(zip(FIELDS, FIELDS, strict=True)), **dict(zip(LETTERS, LETTERS, strict=True))}
