@@ -232,23 +232,21 @@ def load_fid(
         raise MetricError(f"The Inception network runs in float32 only, not '{dtype}'.")
     if not path.is_file():
         path = Path(torch.hub.get_dir(), "checkpoints", INCEPTION_FILE)
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if not path.is_file():
                 torch.hub.download_url_to_file(inception_url, str(path), hash_prefix=INCEPTION_SHA256)
-            except (OSError, RuntimeError) as error:
-                raise MetricError(
-                    f"The Inception network of FID could not be fetched from {inception_url} ({error}); "
-                    f"put the file at '{path}', or leave out the metric 'fid'."
-                ) from error
+        except (OSError, RuntimeError) as error:
+            raise MetricError(
+                f"The Inception network of FID could not be fetched from {inception_url} ({error}); "
+                f"put the file at '{path}', or leave out the metric 'fid'."
+            ) from error
     digest = file_sha256(path)
-    if digest != INCEPTION_SHA256:
+    if digest != INCEPTION_SHA256 or path.name != INCEPTION_FILE:
         raise MetricError(
-            f"'{path}' is not the published Inception network (SHA-256 {digest[:12]}..., expected "
-            f"{INCEPTION_SHA256[:12]}...); delete it and run again."
+            f"'{path}' is not the published Inception network ({INCEPTION_FILE}, SHA-256 "
+            f"{INCEPTION_SHA256[:12]}..., not {digest[:12]}...); delete it and run again."
         )
-    if path.name != INCEPTION_FILE:
-        raise MetricError(f"clean-fid looks for a file named {INCEPTION_FILE}; rename '{path}'.")
     model = InceptionV3W(str(path.parent), download=False, resize_inside=False).to(device).eval()
     return InceptionEncoder(model, loading.Source("inception", "2015-12-05", digest), batch_size)
 
@@ -263,7 +261,6 @@ def fid_origins(path_or_id: str) -> list[Need] | None:
 
 
 NETS = ("alex", "vgg", "squeeze")
-_KEYS = {"net", "lpips", "version"}
 
 
 class LpipsNetwork(Described):
@@ -308,7 +305,7 @@ class LpipsNetwork(Described):
         count = len(pictures) - len(owners)
         pixels = torch.from_numpy(np.stack(pictures)).to(self._parameter.device)  # N H W 3
         x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1  # N 3 H W
-        x = self.module.scaling_layer(x) if self.module.version == "0.1" else x  # 0.0 had no scaling
+        x = self.module.scaling_layer(x)
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
             unit = lpips.normalize_tensor(features)  # N C h w
@@ -318,7 +315,7 @@ class LpipsNetwork(Described):
         return total.cpu().numpy()
 
 
-def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> Any:
+def build_lpips(net: str, *, pretrained: bool, linear: bool = True) -> Any:
     """`pretrained` takes trunk and linear layers from their packages."""
     import lpips
 
@@ -327,17 +324,17 @@ def build_lpips(net: str, *, linear: bool, version: str, pretrained: bool) -> An
         # lpips 0.1.4 still calls torchvision with the argument it had before 0.13.
         warnings.filterwarnings("ignore", message=".*pretrained.*|.*weight enum.*", category=UserWarning)
         how = {"pretrained": pretrained, "pnet_rand": not pretrained, "verbose": False}
-        module = lpips.LPIPS(net=net, lpips=linear, version=version, **how)
+        module = lpips.LPIPS(net=net, lpips=linear, **how)
     return module.eval().requires_grad_(False)
 
 
 def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16) -> LpipsNetwork:
-    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with
-    model.safetensors and config.json, exactly {"net": ..., "lpips": true|false, "version": "0.1"|"0.0"}"""
+    """ "alex", "vgg" or "squeeze" with the library's own weights, or a folder with model.safetensors and
+    config.json, which has "net" and "lpips" (whether there are linear layers)."""
     choose("dtype", dtype, DTYPES)
     if path_or_id in NETS:
         try:
-            module = build_lpips(path_or_id, linear=True, version="0.1", pretrained=True)
+            module = build_lpips(path_or_id, pretrained=True)
         except (OSError, RuntimeError) as error:
             raise MetricError(
                 f"The weights of LPIPS '{path_or_id}' could not be fetched ({error}); "
@@ -345,20 +342,15 @@ def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16
             ) from error
         source = loading.Source(path_or_id, "0.1", tensor_digest(module.state_dict()))
     else:
-        loading.check_folder(path_or_id)
-        folder = Path(path_or_id)
-        if not folder.is_dir():
-            raise MetricError(f"LPIPS '{path_or_id}': give one of {', '.join(NETS)} or a local folder.")
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if not isinstance(config, dict) or set(config) != _KEYS:
-            raise MetricError(f"'{folder / 'config.json'}' must hold exactly the keys {sorted(_KEYS)}.")
-        net = choose("LPIPS network", config["net"], NETS)
-        version = choose("LPIPS version", config["version"], ("0.1", "0.0"))
-        module = build_lpips(net, linear=bool(config["lpips"]), version=version, pretrained=False)
+        folder = Path(loading.check_folder(path_or_id)[0])
         try:
+            config = json.loads((folder / "config.json").read_bytes())
+            module = build_lpips(
+                choose("LPIPS network", config["net"], NETS), pretrained=False, linear=config["lpips"]
+            )
             state = load_file(folder / "model.safetensors")
             module.load_state_dict({k: v.float() for k, v in state.items()})
-        except loading.UNREADABLE as error:
+        except (*loading.UNREADABLE, TypeError) as error:
             raise MetricError(f"Cannot load LPIPS from '{folder}': {first_line(error)}") from error
         source = loading.Source(path_or_id, None, folder_digest(folder))
     return LpipsNetwork(module.to(device, torch_dtype(dtype)), source, batch_size)
@@ -370,11 +362,7 @@ def lpips_origins(path_or_id: str) -> list[Need]:
         return []
     from torchvision import models
 
-    trunks: dict[str, Any] = {
-        "alex": models.AlexNet_Weights.IMAGENET1K_V1,
-        "vgg": models.VGG16_Weights.IMAGENET1K_V1,
-        "squeeze": models.SqueezeNet1_1_Weights.IMAGENET1K_V1,
-    }
-    url = trunks[path_or_id].url
+    trunks = {"alex": "AlexNet_Weights", "vgg": "VGG16_Weights", "squeeze": "SqueezeNet1_1_Weights"}
+    url = getattr(models, trunks[path_or_id]).IMAGENET1K_V1.url
     # torchvision's files carry the beginning of their digest: alexnet-owt-7be5be79.pth.
     return [Need(url, url.rpartition("-")[2].partition(".")[0], "url")]

@@ -33,7 +33,7 @@ class FidInterval(NamedTuple):
     left_out: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, value: float, left_out: Sequence[float] | np.ndarray) -> FidInterval:
+    def of(cls, value: float, left_out: Sequence[float]) -> FidInterval:
         """Of G groups: standard error sqrt((G - 1) / G * sum (d_g - mean d)^2), times t(G - 1)."""
         count = len(left_out)
         if count < 2:
@@ -119,7 +119,7 @@ def jackknife_interval(
     groups                      Source images are split into that many groups by the SHA-256 of their names.
 
     A group leaves both sets at once: the interval covers the choice of source images, around what N such
-    pictures give on average, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
+    images give on average, so compare FIDs at equal N only. Cut at 0. Cost: G + 1 distances. Source: Kott,
     Journal of Official Statistics 17 (2001).
     """
     target_clusters = target_clusters or clusters
@@ -129,31 +129,25 @@ def jackknife_interval(
             f"{len(clusters)} and {len(target_clusters)} names."
         )
     value = frechet_distance(edited, target)
-    ordered = sorted(
-        {*clusters, *target_clusters}, key=lambda name: hashlib.sha256(str(name).encode()).digest()
-    )
+    names = {*clusters, *target_clusters}
+    ordered = sorted(names, key=lambda name: hashlib.sha256(str(name).encode()).digest())
     member = {name: index % groups for index, name in enumerate(ordered)}
     a, b = _check(edited, "edited"), _check(target, "target")
-    group_a = np.array([member[name] for name in clusters])
-    group_b = np.array([member[name] for name in target_clusters])
+    of_a, of_b = (np.array([member[name] for name in names]) for names in (clusters, target_clusters))
+    parts = [(of_a == g, of_b == g) for g in range(max(member.values()) + 1)]
+    if min(min((~in_a).sum(), (~in_b).sum()) for in_a, in_b in parts) < 2:
+        return FidInterval(value, None, None, None)
     with threadpool_limits(1 if a.shape[1] <= NARROW else None, "blas"):
-        replicates = _leave_one_out(a, b, group_a, group_b, max(member.values()) + 1)
-    return _positive(FidInterval.of(value, replicates))
-
-
-def _leave_one_out(
-    a: np.ndarray, b: np.ndarray, group_a: np.ndarray, group_b: np.ndarray, count: int
-) -> np.ndarray:
-    """(count,) distances, each without one group; none where that leaves fewer than two rows."""
-    if min(min((group_a != g).sum(), (group_b != g).sum()) for g in range(count)) < 2:
-        return np.empty(0)
-    if min(len(a), len(b)) <= a.shape[1]:
-        return np.array([_from_rows(a[group_a != g], b[group_b != g]) for g in range(count)])
-    shift = b.mean(0)
-    a, b = a - shift, b - shift
-    all_a, all_b = _Moments.of(a), _Moments.of(b)
-    parts = ((_Moments.of(a[group_a == g]), _Moments.of(b[group_b == g])) for g in range(count))
-    return np.array([_from_moments(all_a - of_a, all_b - of_b) for of_a, of_b in parts])
+        if min(len(a), len(b)) <= a.shape[1]:
+            left_out = [_from_rows(a[~in_a], b[~in_b]) for in_a, in_b in parts]
+        else:
+            a, b = a - b.mean(0), b - b.mean(0)
+            all_a, all_b = _Moments.of(a), _Moments.of(b)
+            left_out = [
+                _from_moments(all_a - _Moments.of(a[in_a]), all_b - _Moments.of(b[in_b]))
+                for in_a, in_b in parts
+            ]
+    return _positive(FidInterval.of(value, left_out))
 
 
 def _check(features: np.ndarray, what: str) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,11 @@ def _difference(image: np.ndarray, target: np.ndarray) -> np.ndarray:
 # --- features --------------------------------------------------------------------------------------------
 
 
+def like_target(kind: str, batch: Batch) -> list[Score]:
+    """Cosine of the features of edited image and target by the encoder of that kind."""
+    return cosines(batch.edited_features(kind), batch.target_features(kind))
+
+
 def clip_t(batch: Batch) -> list[Score]:
     """Cosine of the CLIP features of edited picture and caption; unscored without a caption."""
     return cosines(batch.edited_features("clip"), batch.caption_features("clip"))
@@ -69,9 +75,8 @@ def lpips(batch: Batch) -> list[Score]:
     distances = batch.models["lpips"].distances
     scores = []
     for value in isolated(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
-        why = value if isinstance(value, str) else "the distance is not finite"
-        finite = not isinstance(value, str) and math.isfinite(value)
-        scores.append(Score(float(value)) if finite else Score(None, why))
+        why = value if isinstance(value, str) else "the distance is not finite" * (not math.isfinite(value))
+        scores.append(Score(None, why) if why else Score(float(value)))
     return scores
 
 
@@ -135,27 +140,27 @@ def obeyed(batch: Batch) -> list[Score]:
     return scores
 
 
-def _like_target(name: str, title: str, score: Callable[[Batch], list[Score]], model: str = "") -> Metric:
-    """Compared with the target: 0 to 1, or cosines of a model's features."""
-    needs = ("edited", "target", *filter(None, [model]))
-    better: Literal["higher", "lower"] = "higher" if model else "lower"
-    span = (-1.0 if model else 0.0), 1.0
-    source = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
-    return Metric(name, title, "per cent", better, span, "mean", needs, score, ("align",), source)
-
-
-def _of_targets(kind: str) -> Callable[[Batch], list[Score]]:
-    return lambda batch: cosines(batch.edited_features(kind), batch.target_features(kind))
-
-
 _MAGICBRUSH = "MagicBrush (arXiv:2306.10012), image_eval.py"
+_TABLE = f"{_MAGICBRUSH}; NeIn (CVPRW 2025), Table 3"
 _REST = (0.0, math.inf)
 #: In the order of the paper's Table 3.
 METRICS = (
-    _like_target("l1", "L1", each_pair(l1)),
-    _like_target("l2", "L2", each_pair(l2)),
-    _like_target("clip_i", "CLIP-I", _of_targets("clip"), "clip"),
-    _like_target("dino", "DINO", _of_targets("dino"), "dino"),
+    Metric(
+        "l1", "L1", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l1),
+        ("align",), _TABLE,
+    ),
+    Metric(
+        "l2", "L2", "per cent", "lower", (0.0, 1.0), "mean", ("edited", "target"), each_pair(l2),
+        ("align",), _TABLE,
+    ),
+    Metric(
+        "clip_i", "CLIP-I", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "clip"),
+        partial(like_target, "clip"), ("align",), _TABLE,
+    ),
+    Metric(
+        "dino", "DINO", "per cent", "higher", (-1.0, 1.0), "mean", ("edited", "target", "dino"),
+        partial(like_target, "dino"), ("align",), _TABLE,
+    ),
     Metric(
         "fid", "FID", "raw", "lower", _REST, "corpus", ("edited", "target", "fid"), rows,
         settings=("align", "protocol"), source="Clean-FID (arXiv:2104.11222)", corpus=distance,

@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 
 from nein.loading.digests import folder_digest, torch_dtype
-from nein.loading.errors import choose, first_line
-from nein.loading.references import check_hub, parse_reference
+from nein.loading.errors import choose, first_line, out_of_memory
+from nein.loading.references import cached_commit, check_hub, parse_reference
 from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
 from nein.metrics.base import MetricError
 
@@ -58,48 +58,33 @@ def check_folder(reference: str) -> tuple[str, str | None]:
     """(folder, None) or (owner/name, revision); raises MetricError for what cannot be a model folder or a hub
     id."""
     given = parse_reference(reference)
-    path_or_id = given.name
-    path = Path(path_or_id)
-    if path.is_file():
-        raise MetricError(
-            f"'{path_or_id}' is a file; give the folder with config.json and *.safetensors, or a hub id."
-        )
+    path = Path(given.name)
+    what = "give a folder with config.json and *.safetensors, or a hub id 'owner/name'"
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise MetricError(f"The model folder '{path_or_id}' has no config.json.")
+            raise MetricError(f"The model folder '{path}' has no config.json; {what}.")
         if not any(path.glob("*.safetensors")):
-            others = sorted(
-                p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-            )
-            instead = f" (found {', '.join(others)}, which are pickles and are not loaded)" if others else ""
-            raise MetricError(
-                f"The model folder '{path_or_id}' has no *.safetensors file{instead}; "
-                "save the model again with save_pretrained."
-            )
-    elif path_or_id.count("/") != 1 or path_or_id.startswith((".", "/", "~")):
-        raise MetricError(
-            f"There is no model folder '{path_or_id}'; give an existing folder or a hub id 'owner/name'."
-        )
-    return path_or_id, given.revision
+            pickles = sorted(p.name for p in path.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+            found = f" (found {', '.join(pickles)}, which are pickles and are not loaded)" if pickles else ""
+            raise MetricError(f"The model folder '{path}' has no *.safetensors file{found}; {what}.")
+    elif path.is_file():
+        raise MetricError(f"'{path}' is a file; {what}.")
+    elif given.name.count("/") != 1 or given.name.startswith((".", "/", "~")):
+        raise MetricError(f"There is no model folder '{given.name}'; {what}.")
+    return given.name, given.revision
 
 
 def from_pretrained(cls: Any, path_or_id: str, *, revision: str | None = None, **kwargs: Any) -> Any:
     """`cls.from_pretrained`; code of the checkpoint never runs. Raises MetricError for unusable files."""
-    from huggingface_hub.errors import StrictDataclassError
-
     options = {"revision": revision or "main", "trust_remote_code": False}
     if not Path(path_or_id).is_dir():
         check_hub(path_or_id, revision)
     try:
         return cls.from_pretrained(path_or_id, **options, **kwargs)
-    except Exception as error:
-        # tokenizers raises a plain Exception; a processor may lack a package or a token
-        known = (*UNREADABLE, ArithmeticError, LookupError, ImportError, AttributeError, TypeError)
-        if type(error) is not Exception and not isinstance(error, (*known, StrictDataclassError)):
+    except Exception as error:  # of transformers, tokenizers and all that they call
+        if out_of_memory(error):
             raise
-        raise MetricError(
-            f"Cannot load {getattr(cls, '__name__', cls)} from '{path_or_id}': {first_line(error)}"
-        ) from error
+        raise MetricError(f"Cannot load {cls.__name__} from '{path_or_id}': {first_line(error)}") from error
 
 
 def type_of(reference: str) -> str | None:
@@ -142,11 +127,7 @@ def load_model(
     aligned(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)), model.config)
-    from huggingface_hub import try_to_load_from_cache
-
-    # The folder of a cached snapshot is named after its commit.
-    cached = try_to_load_from_cache(path_or_id, "config.json", revision=revision or "main")
-    commit = Path(cached).parent.name if isinstance(cached, str) else revision or "main"
+    commit = cached_commit(path_or_id, revision) or revision or "main"
     return model, Source(path_or_id, commit, f"{path_or_id}@{commit}", model.config)
 
 

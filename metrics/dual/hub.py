@@ -90,26 +90,20 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise MetricError(
-            "A sentence transformer needs one more package: pip install 'nein[analysis]'."
+            "Sentence transformers need one more package: pip install 'nein[analysis]'."
         ) from None
-    _, _, name, revision, _ = parse_reference(path_or_id.removeprefix(PREFIX))
-    local = Path(name).is_dir()
-    if not local and name.count("/") != 1:
-        raise MetricError(
-            f"There is no model folder '{name}'; give an existing folder or a hub id 'owner/name'."
-        )
-    options = {"use_safetensors": True, "dtype": dtype}
+    given = parse_reference(path_or_id.removeprefix(PREFIX))
+    name, local = given.name, Path(given.name).is_dir()
+    how = {"revision": given.revision, "model_kwargs": {"use_safetensors": True, "dtype": dtype}}
     try:
         with loading.no_bar(local):
-            model = SentenceTransformer(
-                name, revision=revision, device=device, trust_remote_code=False, model_kwargs=options
-            )
+            model = SentenceTransformer(name, device=device, trust_remote_code=False, **how)
     except loading.UNREADABLE as error:
-        why = first_line(error)
-        raise MetricError(f"Cannot load a sentence transformer from '{name}': {why}") from error
+        why = f"({first_line(error)}); give a folder or a hub id"
+        raise MetricError(f"Cannot load a sentence transformer from '{name}' {why}.") from error
     if hasattr(model.tokenizer, "get_vocab"):
         first: Any = model[0]
         check_tokenizer(model.tokenizer, first.auto_model.config, name)
     model.eval()
-    source = (None, folder_digest(Path(name))) if local else (revision, name)
+    source = (None, folder_digest(Path(name))) if local else (given.revision, name)
     return SentenceEncoder(model, loading.Source(path_or_id, *source), batch_size)

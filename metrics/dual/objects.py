@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.digests import json_digest, source_digest, tensor_digest
-from nein.loading.errors import message, out_of_memory
+from nein.loading.errors import out_of_memory, reason
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
 
@@ -50,10 +50,6 @@ def load_control(reference: str, **how: Any) -> ControlEncoder:
     return ControlEncoder(name, seed or "0")
 
 
-_WANTED = (
-    "an object with encode_image(pictures) and encode_text(sentences), (model, processor) of transformers, "
-    "or (model, transform, tokenizer) of open_clip"
-)
 #: What a dual encoder has (`metrics.dual`).
 _PARTS = ("encode", "encode_text", "fingerprint", "width", "scale", "bias", "quick_gelu", "describe")
 
@@ -84,11 +80,8 @@ class ObjectDual:
 
     def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
         parts = [self._rows(encode, part, what) for part in chunks(inputs, self.batch_size)]
-        if widths := {part.shape[1] for part in parts} - {self.width}:
-            raise MetricError(
-                f"{self.name}.{what} gave vectors of {min(widths)} numbers where those of sentences have "
-                f"{self.width}; both encoders need one space."
-            )
+        if any(part.shape[1] != self.width for part in parts):
+            raise MetricError(f"{self.name}.{what} gave vectors of another length than sentences have.")
         return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
 
     def _rows(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
@@ -99,16 +92,13 @@ class ObjectDual:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the inputs
-            raise MetricError(
-                f"{self.name}.{what} raised {type(error).__name__}: {message(error)}"
-            ) from error
-        if rows.ndim != 2 or len(rows) != len(inputs) or rows.dtype.kind not in "fiu":
+            raise MetricError(f"{self.name}.{what} raised {reason(error)}") from error
+        numbers = rows.ndim == 2 and len(rows) == len(inputs) and rows.dtype.kind in "fiu"
+        if not numbers or not np.isfinite(rows).all():
             raise MetricError(
                 f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(inputs)} "
-                f"inputs; expected numbers of shape ({len(inputs)}, D)."
+                f"inputs; expected finite numbers of shape ({len(inputs)}, D)."
             )
-        if not np.isfinite(rows).all():
-            raise MetricError(f"{self.name}.{what} gave numbers that are not finite.")
         return rows.astype(np.float32)
 
 
@@ -141,7 +131,9 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     if encodes and not parts:
         return ObjectDual(thing, name=name, fingerprint=fingerprint, batch_size=batch_size)
     raise MetricError(
-        f"'{name}' is of type {type(thing).__name__}, which is not a two-tower model; expected {_WANTED}."
+        f"'{name}' is of type {type(thing).__name__}, which is not a two-tower model; expected an object "
+        "with encode_image(images) and encode_text(sentences), (model, processor) of transformers, or "
+        "(model, transform, tokenizer) of open_clip."
     )
 
 

@@ -29,20 +29,13 @@ class _Detector(Described):
         shared = {"library": loading.library(), "preprocess": preprocess}
         return {**loading.model_fields("ovd", self.model, self.source), **shared}
 
-    def check_length(self, label: str, ids: torch.Tensor, name: str) -> None:
+    def check_length(self, label: str, ids: torch.Tensor) -> None:
         """Raises MetricError for a label that the text model, if it has a limit, cannot hold."""
         limit = getattr(getattr(self.model.config, "text_config", None), "max_position_embeddings", None)
         if limit is not None and ids.shape[-1] > limit:
-            raise MetricError(f"The label '{label}' is longer than the {limit} tokens {name} can read.")
-
-    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
-        check_batch(images, labels, "labels")
-        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
-        with loading.exact():
-            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
-
-    def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
-        raise NotImplementedError
+            raise MetricError(
+                f"The label '{label}' is longer than the {limit} tokens this detector can read."
+            )
 
 
 class Owlv2Detector(_Detector):
@@ -112,7 +105,7 @@ class Owlv2Detector(_Detector):
             if label in self._queries:
                 continue
             ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)
-            self.check_length(label, ids, "OWLv2")
+            self.check_length(label, ids)
             output = self.model.owlv2.get_text_features(input_ids=ids)
             embedding = (output if isinstance(output, torch.Tensor) else output.pooler_output)[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
@@ -180,6 +173,13 @@ class ZeroShotDetector(_Detector):
         query = "lower case with a full stop" if self.grounded else "bare name"
         return {**self.facts(type(self.processor).__name__), "query": query}
 
+    def detect(self, images: Images, labels: Texts, threshold: float = 0.1) -> list[dict[str, Detection]]:
+        """See `Owlv2Detector`."""
+        check_batch(images, labels, "labels")
+        pairs = zip(images, map(dict.fromkeys, labels), strict=True)
+        with loading.exact():
+            return [self._detect(image, list(row), threshold) if row else {} for image, row in pairs]
+
     def _detect(self, image: np.ndarray, labels: Sequence[str], threshold: float) -> dict[str, Detection]:
         looks = [self._look(image, label) for label in labels]
         named: list[float | None] = [None] * len(looks)
@@ -202,7 +202,7 @@ class ZeroShotDetector(_Detector):
         text: Any = f"{label.lower().rstrip('.')}." if self.grounded else [[label]]
         inputs = self._inputs(images=Image.fromarray(image), text=text, return_tensors="pt")
         if not self.grounded:
-            self.check_length(label, inputs["input_ids"], "this detector")
+            self.check_length(label, inputs["input_ids"])
         outputs = self.model(**loading.on_device(self.model, inputs))
         return outputs.logits[0].float().amax(-1).cpu(), outputs.pred_boxes[0].float().cpu()
 

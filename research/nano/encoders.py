@@ -304,7 +304,7 @@ def lpips_job(zoo: Path, device: torch.device, scale: float) -> Job:
         folder.mkdir(parents=True, exist_ok=True)
         # The whole module, as `lpips` names it: its "net.slice2.3.squeeze.weight" is our "3.squeeze.weight".
         trunk = model.features.state_dict()
-        state = build_lpips("squeeze", linear=False, version="0.1", pretrained=False).state_dict()
+        state = build_lpips("squeeze", linear=False, pretrained=False).state_dict()
         for key in state:
             if key.startswith("net.slice"):
                 state[key] = trunk[key.split(".", 2)[2]].half().cpu().contiguous()

@@ -168,7 +168,7 @@ LACKS = r"lacks 1 of the weights of .*transformers"
          "Cannot load CLIPModel from .*hidden_size"),
         ("clip", "clip", lambda f: edit(f / "tokenizer.json", padding=3.5), "Cannot load"),
         ("dino", "vit", lambda f: os.truncate(f / WEIGHTS, 9999), "Cannot load ViTModel"),
-        ("lpips", "lpips", lambda f: edit(f / "config.json", nett=1), "exactly the keys"),
+        ("lpips", "lpips", lambda f: edit(f / "config.json", net="alexx"), "did you mean 'alex'"),
         ("clip", "clip", plain.rob, LACKS), ("dino", "vit", plain.rob, LACKS),
     ],
 )  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_model_of_open_clip_in_memory_gives_its_own_features():
     assert memory.encode(PICTURES).shape == (3, 16)
 
 
-NO_FEATURES = r"for 3 inputs; expected numbers of shape \(3, D\)"
+NO_FEATURES = r"for 3 inputs; expected finite numbers of shape \(3, D\)"
 
 
 @pytest.mark.parametrize(

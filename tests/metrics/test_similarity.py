@@ -185,7 +185,8 @@ def test_one_picture_that_the_encoder_chokes_on_does_not_take_the_batch_with_it(
     chokes = {kind: Counting(encoders[kind], is_third) for kind in ("dino", "fid")}
     result = score(["dino", "fid", "l1"], items, chokes)
     base = score(["dino"], items, encoders)
-    assert result["dino"][2] == result["fid"][2] == Score(None, "RuntimeError: out of luck")
+    for one in (result["dino"][2], result["fid"][2]):
+        assert (one.value, one.reason[:25]) == (None, "RuntimeError: out of luck")
     assert result["l1"][2].value is not None
     others = [[v for i, v in enumerate(values(one, "dino")) if i != 2] for one in (result, base)]
     np.testing.assert_allclose(*others, atol=1e-6)
@@ -196,7 +197,7 @@ def test_a_target_that_the_encoder_chokes_on_unscores_its_samples_and_is_not_cac
     choking = Counting(encoders["dino"], lambda image: image is items[0].target)
     result = score(["dino"], items, {"dino": choking}, store=store)
     assert [s.value is None for s in result["dino"]] == [True, True, False, False, False, False, False]
-    assert result["dino"][1].reason == "the target: RuntimeError: out of luck"
+    assert result["dino"][1].reason.startswith("the target: RuntimeError: out of luck")
     healed = score(["dino"], items, encoders, store=store)
     assert all(v is not None for v in values(healed, "dino"))
 

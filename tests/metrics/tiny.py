@@ -105,7 +105,7 @@ def make_lpips(folder, seed=0, linear=True, *, net="squeeze"):
     from nein.metrics.encoders import build_lpips
 
     with seeded(seed):
-        module = build_lpips(net, linear=linear, version="0.1", pretrained=False)
+        module = build_lpips(net, linear=linear, pretrained=False)
         if linear:
             for layer in module.lins:
                 layer.model[-1].weight.data.abs_()
