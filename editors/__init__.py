@@ -157,11 +157,7 @@ def get_editor(
     row = row_of(name)
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
-        try:
-            thing = plugins()[name].load() if name in plugins() else load_attribute(name)
-        except (ImportError, AttributeError) as error:
-            raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
-        return as_editor(thing, name=name, **machine, **overrides)
+        return as_editor(foreign(name), name=name, **machine, **overrides)
     factory, options = pkgutil.resolve_name(row.place), {**row.options(), **overrides}
     if not row.needs_checkpoint:
         if checkpoint is not None:
@@ -170,6 +166,17 @@ def get_editor(
     reference, revision = _checkpoint(row, checkpoint, revision)
     further = {option: located(options[option]) for option in row.layouts if option in options}
     return factory(located(reference), name=name, revision=revision, **machine, **{**options, **further})
+
+
+def foreign(name: str) -> Any:
+    """What an installed package, a module or a file has under this name; None of a row of ours. Raises
+    EditorError."""
+    if parse_reference(name).kind == "attribute":
+        return load_attribute(name)
+    try:
+        return plugins()[name].load() if name in plugins() else None
+    except (ImportError, AttributeError) as error:
+        raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
 
 
 def row_of(name: str) -> EditorPreset | None:

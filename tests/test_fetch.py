@@ -91,7 +91,6 @@ def test_every_command_that_runs_models_says_what_it_needs_and_served_models_nee
          "safety_checker/model.safetensors unet/diffusion_pytorch_model.fp16.safetensors"),
         ((), "unet/diffusion_pytorch_model.bin vae/diffusion_pytorch_model.bin "
          "vae/diffusion_pytorch_model.safetensors", ""),
-        (needs.CHECKER, "safety_checker/model.safetensors", "model_index.json"),
         (TEXTS, "model_index.json unet/config.json", "unet/model.safetensors"),
         (("edit.safetensors",), "edit.safetensors", "other.safetensors config.json"),
         (("open_clip_*",), "open_clip_config.json open_clip_pytorch_model.bin", "model.safetensors"),

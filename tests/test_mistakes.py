@@ -72,11 +72,11 @@ eval --editor ip2p --mend rewrite:llm: => Unknown remedy 'rewrite:llm:'
 eval --editor identity --metrics clip_i --models.clip '' => '' names no model
 eval --editor ip2p --mend nag:1 => 'nag:1' is not a remedy; expected nag, or nag:SCALE with a scale above 1
 eval --editor ip2p --mend vsf:much => expected vsf, or vsf:SCALE with a scale above 0
-eval --editor identity --mend negative-prompt => is not supported by editor 'identity'
-eval --editor solid --mend attention => which takes no weights of attention
-eval --preset paper --data x --editor flux2-klein --mend negative-prompt => 'flux2-klein', which takes no
-eval --preset paper --data x --editor omnigen --mend negative-prompt => 'omnigen', which takes no
-eval --preset paper --data x --editor flux2 --mend nag => no guidance of its attention; use --mend rewrite
+eval --editor identity --mend negative-prompt => takes 'negative_prompt', which 'identity'
+eval --editor solid --mend attention => an editor that takes 'weights', which 'solid' does not
+eval --preset paper --data x --editor flux2-klein --mend negative-prompt => which 'flux2-klein' does not
+eval --preset paper --data x --editor omnigen --mend negative-prompt => which 'omnigen' does not
+eval --preset paper --data x --editor flux2 --mend nag => takes 'guided', which 'flux2' does not; use --mend
 
 report run --out x.html --formats htm => did you mean 'html'?
 report run --out x.html --calibration empty => holds no calibration

@@ -109,8 +109,24 @@ class Spending:
 
     @contextlib.contextmanager
     def request(self, model: str, address: str) -> Iterator[dict[str, int]]:
-        """Around one request; its tokens are put into the dict. Raises BudgetError."""
-        self._reserve(model, address)
+        """Around one request; its tokens are put into the dict. Waits until there is room for a request as
+        dear as the dearest of this model; the first of a model goes alone. Raises BudgetError where there
+        will be none."""
+        priced = self._budget is not None and price(model, {"input_tokens": 1}, address) is not None
+        with self._change:
+            if self._budget is not None and not priced and model not in self._unpriced:
+                self._unpriced.add(model)
+                print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
+            while priced and not self._has_room(model):
+                if not self._in_flight.total():
+                    time.sleep(GRACE)
+                    raise BudgetError(
+                        f"The next request to {model} might pass the budget of ${self._budget} "
+                        f"(${self._spent()[0]:.2f} are spent); give the command again with a larger --budget "
+                        "to go on."
+                    )
+                self._change.wait(0.2)
+            self._in_flight[model] += 1
         usage: dict[str, int] = {}
         began = time.monotonic()
         try:
@@ -123,40 +139,19 @@ class Spending:
                 self._in_flight[model] -= 1
                 self._change.notify_all()
 
-    def _reserve(self, model: str, address: str) -> None:
-        """Waits until there is room for a request as dear as the dearest of this model; the first of a model
-        goes alone. Raises BudgetError where there will be none."""
-        priced = self._budget is not None and price(model, {"input_tokens": 1}, address) is not None
-        with self._change:
-            if self._budget is not None and not priced and model not in self._unpriced:
-                self._unpriced.add(model)
-                print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
-            while priced and not self._has_room(model):
-                if not self._in_flight.total():
-                    time.sleep(GRACE)
-                    spent = _total(self._cache.spent())
-                    raise BudgetError(
-                        f"The next request to {model} might pass the budget of ${self._budget} (${spent:.2f} "
-                        "are spent); give the command again with a larger --budget to go on."
-                    )
-                self._change.wait(0.2)
-            self._in_flight[model] += 1
-
-    def _has_room(self, model: str) -> bool:
+    def _spent(self) -> tuple[Decimal, dict[str, Decimal]]:
+        """Dollars of all models that have a price, and of the dearest request of each."""
         rows = self._cache.spent()
         dearest = {name: Decimal(row["dearest"]) for name, row in rows.items() if row["dearest"]}
-        total = _total(rows) + sum(
-            dearest.get(name, Decimal(0)) * count for name, count in self._in_flight.items()
-        )
+        return sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0)), dearest
+
+    def _has_room(self, model: str) -> bool:
+        total, dearest = self._spent()
+        total += sum(dearest.get(name, Decimal(0)) * count for name, count in self._in_flight.items())
         budget = self._budget or Decimal(0)
         if model not in dearest:
             return total < budget and not self._in_flight[model]
         return total + dearest[model] <= budget
-
-
-def _total(rows: Mapping[str, Mapping[str, Any]]) -> Decimal:
-    """Dollars of all models that have a price."""
-    return sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0))
 
 
 @dataclass(frozen=True)

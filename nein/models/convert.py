@@ -14,7 +14,7 @@ from pathlib import Path
 from nein.config.options import Options, argument, option
 from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
-from nein.loading.references import Need
+from nein.loading.references import TEXTS, Need
 
 
 @dataclass(kw_only=True)
@@ -29,9 +29,9 @@ class ConvertConfig(Options):
     base: str | None = option(None, "folder or hub id of configurations and tokenizer")
 
     def needs(self) -> list[Need]:
-        from nein.models import needs
+        from nein.editors import DEFAULT_CONFIG
 
-        return needs.of_settings(self.base)
+        return [*filter(None, [Need.of(self.base or DEFAULT_CONFIG, files=TEXTS)])]
 
 
 def run(options: ConvertConfig) -> None:
@@ -53,12 +53,10 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
     import torch
 
-    from nein.editors.checkpoint import ORIGIN, SUFFIXES, quiet, read_file
+    from nein.editors.checkpoint import ORIGIN, explained, read_file
     from nein.metrics.loading import new_folder
 
-    if source.suffix not in SUFFIXES:
-        raise UserError(f"'{source}' is not a checkpoint; expected one of {', '.join(SUFFIXES)}.")
-    with torch.random.fork_rng(devices=[]), quiet(), new_folder(folder) as draft:
+    with new_folder(folder) as draft, explained(str(source)):
         pipeline, origin = read_file(source, ema=ema, config=config, vouched=True)
         pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
         pipeline.save_pretrained(draft, safe_serialization=True)

@@ -6,17 +6,15 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nein import editors
-from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, images_in
+from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, image_name
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
 from nein.engine.errors import UserError, shortlist
-from nein.loading.attributes import load_attribute
 from nein.loading.references import expanded, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
@@ -68,9 +66,7 @@ class EditorChoice:
             return getattr(self.made, "concurrency", None)
         if is_served(self.row) or "concurrency" in self.options:
             return int(self.options.get("concurrency") or 0)
-        kind, plugins = parse_reference(self.row).kind, editors.plugins()
-        thing = load_attribute(self.row) if kind == "attribute" else None
-        thing = plugins[self.row].load() if self.row in plugins else thing
+        thing = editors.foreign(self.row)
         if thing is None or isinstance(thing, type):
             return 0 if getattr(thing, "paid", False) else None
         return 1  # a function
@@ -247,79 +243,57 @@ def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> Edit
 
 @dataclass(frozen=True)
 class ExternalEdits:
-    """One method's pictures on one instruction track, in one folder or in folders of a thousand samples
-    (000/, 001/), as a run has its own; a missing one is a failed edit.
+    """One method's pictures on one instruction track, by sample id; a missing one is a failed edit.
 
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
     """
 
     name: str  # of the method
     track: str
-    folder: Path
+    files: Mapping[str, Path]
     plain: bool = False
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
-        """Warns of images that belong to no sample. Raises UserError where none belongs to any."""
-        ids = {sample.id for sample in samples}
-        strangers = [name for name in self.files if name not in ids]
-        if len(strangers) == len(self.files):
+        """Raises UserError where no picture belongs to any sample."""
+        if not self.files.keys() & {sample.id for sample in samples}:
             raise UserError(
-                f"None of the pictures in '{self.folder}' is named after a sample; they are called "
-                f"{shortlist(strangers, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
+                f"None of the pictures of '{self.name}' is named after a sample; they are called "
+                f"{shortlist(self.files, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
             )
-        if strangers:
-            more = f"{len(strangers)} pictures belong to no sample ({shortlist(strangers, 3)})"
-            log.warning("%s/%s: %s", self.name, self.track, more)
-
-    @cached_property
-    def files(self) -> dict[str, Path]:
-        """Sample id -> image. Raises UserError for two files of one name."""
-        nested = (path for path in self.folder.iterdir() if re.fullmatch(r"\d{3,}", path.name))
-        found = images_in((self.folder, *sorted(path for path in nested if path.is_dir())))
-        for first, *others in found.values():
-            if others:
-                raise UserError(f"'{first}' and '{others[0]}' are of one sample; remove one of them.")
-        return {name: paths[0] for name, paths in found.items()}
 
     def describe(self) -> dict[str, Any]:
-        return {"editor": self.name, "class": type(self).__name__, "folder": self.folder.name}
+        return {"editor": self.name, "class": type(self).__name__}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:
         """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
         if (path := self.files.get(sample_id)) is None:
-            return EditResult(
-                sample_id, None, f"there is no edited picture of {sample_id} in '{self.name}'"
-            ), 1
+            error = f"there is no edited picture of {sample_id} in '{self.name}'"
+            return EditResult(sample_id, None, error), 1
         try:
             image = images.decode(path, plain=self.plain)
         except images.ImageError as error:
-            return EditResult(sample_id, None, str(error).replace(str(self.folder), self.name)), 1
+            return EditResult(sample_id, None, str(error).replace(str(path.parent), self.name)), 1
         return EditResult(sample_id, image), images.orientation(path) if self.plain else 1
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
-    """Every method and track below `folder`, by name. Raises UserError when there is no picture at all."""
-    if not folder.is_dir():
-        raise UserError(f"--edited is '{folder}'; it must be a folder of edited pictures, one per method.")
-    if _holds_pictures(folder):
-        return [ExternalEdits(folder.resolve().name, "negative", folder, plain)]
-    found: dict[tuple[str, str], Path] = {}
-    for method in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
-        for track, where in (("negative", method), *((track, method / track) for track in TRACKS)):
-            if not _holds_pictures(where):
-                continue
-            if (method.name, track) in found:
-                raise UserError(f"'{folder}' holds {method.name}/{track} twice: as images and as a folder.")
-            found[method.name, track] = where
+    """Every method and track below `folder`, by name: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, either in folders
+    of a thousand samples (000/, 001/), or one method's pictures alone. Raises UserError."""
+    found: dict[tuple[str, str], dict[str, Path]] = {}
+    for path in sorted(folder.rglob("*")):
+        *inside, _ = path.relative_to(folder).parts
+        parts = [part for part in inside if not re.fullmatch(r"\d{3,}", part)]
+        method, track = [*parts, folder.resolve().name][0], [*parts[1:], "negative"][0]
+        odd = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
+        if odd or path.suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        pictures, name = found.setdefault((method, track), {}), image_name(path.name)
+        if name in pictures:
+            raise UserError(f"'{pictures[name]}' and '{path}' are of one sample; remove one of them.")
+        pictures[name] = path
     if not found:
         raise UserError(
-            f"'{folder}' holds no edited pictures; expected {folder.name}/<method>/<NeIn id>.jpg (or "
+            f"'{folder}' holds no edited pictures; --edited takes a folder with <method>/<NeIn id>.jpg (or "
             f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, where, plain) for key, where in found.items()]
-
-
-def _holds_pictures(folder: Path) -> bool:
-    """Whether images are in the folder, or in its first of a thousand."""
-    parts = [path for path in (folder, folder / "000") if path.is_dir()]
-    return any(path.suffix.lower() in IMAGE_SUFFIXES for part in parts for path in part.iterdir())
+    return [ExternalEdits(*key, pictures, plain) for key, pictures in sorted(found.items())]

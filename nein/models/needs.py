@@ -12,11 +12,9 @@ from typing import Any
 from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
-from nein.loading.references import TEXTS, Need, is_local
+from nein.loading.references import Need, is_local
 from nein.models import references
 from nein.models.editor_choice import choose_editor
-
-CHECKER = ("safety_checker/config.json", "safety_checker/model.safetensors")
 
 
 def of_model(kind: str, reference: str | None) -> list[Need]:
@@ -36,13 +34,10 @@ def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
 
 def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None) -> list[Need]:
     """Of editors as `--editor` names them; `all`: the paper's that have a checkpoint to download."""
+    rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
+    published = [row.editor for row in rows if row is not None and row.checkpoint is not None]
     needs: list[Need] = []
-    for name in names:
-        if name == "all":
-            rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
-            published = [row.editor for row in rows if row is not None and row.checkpoint is not None]
-            needs += of_editors(published, preset, overrides)
-            continue
+    for name in (one for asked in names for one in (published if asked == "all" else [asked])):
         choice = choose_editor(name, preset, overrides or {})
         if choice.made is None:
             row = editors.row_of(choice.row)
@@ -54,34 +49,16 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
 
 def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
     """Of arms before and behind editors; `vqa`: the run's judge, by which best-of:N:removal chooses."""
-    if not names:
-        return []
-    from nein.models.judges import REMOVAL
-    from nein.models.remedies.editors import BEST_OF, LLM, parse_best_of
-
     needs: list[Need] = []
     for name in names:
-        if name.startswith(LLM):
-            needs += of_model("llm", name.removeprefix(LLM))
-        elif name.startswith(BEST_OF):
-            _, judge = parse_best_of(name)
-            needs += (
-                of_model("vqa", vqa) if judge == REMOVAL else of_model("choices", judge.partition(":")[2])
-            )
+        kind, _, model = name.split(":", 2) if name.count(":") > 1 else (name, "", "")
+        if kind == "rewrite":
+            needs += of_model("llm", model)
+        elif kind == "best-of" and model == "removal":
+            needs += of_model("vqa", vqa)
+        elif kind == "best-of":
+            needs += of_model("choices", model.partition(":")[2])
     return needs
-
-
-def of_pipeline(reference: str, *, checker: bool = False) -> list[Need]:
-    """Of a pipeline of diffusers; `checker`: with its safety checker."""
-    need = Need.of(references.resolve(reference))
-    if need is None:
-        return []
-    return [need, need._replace(files=CHECKER)] if checker else [need]
-
-
-def of_settings(reference: str | None) -> list[Need]:
-    """Of the configurations and the tokenizer that a single file is read with."""
-    return [*filter(None, [Need.of(reference or editors.DEFAULT_CONFIG, files=TEXTS)])]
 
 
 def of_data(source: str | None) -> list[Need]:

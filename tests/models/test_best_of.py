@@ -86,7 +86,6 @@ def test_what_cannot_be_judged_is_counted_and_never_taken():
     [result] = editor.edit(asked)
     assert shades([result]) == [every[3]]
     assert result.note.count("unscored") == 2
-    assert editor.usage() == {"edits": 4, "judged": 2, "unscored": 2, "judge_seconds": 0.0}
     [nothing] = best(Brightest(unreadable=255)).edit(asked)
     assert nothing.image is None
     assert nothing.error == "none of 4 edits could be judged: too dark"

@@ -16,7 +16,7 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import load_folder, validate_images
 from nein.engine import images, machine
 from nein.engine.errors import UserError
-from nein.models.editor_choice import ExternalEdits
+from nein.models.editor_choice import find
 from nein.wording import families
 from tests.helpers.hub import Repository
 from tests.reporting import made
@@ -81,7 +81,7 @@ def test_two_files_of_one_name_are_named(make_data):
     with pytest.raises(UserError, match=rf"two files of one name: {path.with_suffix('.jpg')} and {path}"):
         load_folder(root)
     with pytest.raises(UserError, match=r"1\.jpg' and '.*1\.png' are of one sample"):
-        ExternalEdits("mine", "negative", path.parent).files  # noqa: B018
+        find(path.parent)
 
 
 def test_all_faults_of_the_records_are_said_at_once(make_data):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,12 +72,6 @@ BY_RULE = {
     "negative-prompt-alone": "negative_prompt",
     **dict.fromkeys(GUIDED, "guided"),
 }
-#: Capability -> its words.
-NEEDS = {
-    "negative_prompt": "negative prompt",
-    "guided": "guidance of its attention",
-    "weights": "weights of attention",
-}
 NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
 
 
@@ -112,8 +105,7 @@ def check(arm: str, row: str) -> None:
     needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         raise UserError(
-            f"--mend {arm} is not supported by editor '{row}', which takes no {NEEDS[needs]}; "
-            "use --mend rewrite."
+            f"--mend {arm} needs an editor that takes '{needs}', which '{row}' does not; use --mend rewrite."
         )
 
 
@@ -136,11 +128,11 @@ def with_remedy(
 
 
 class _Around(editors.Editor):
-    """Another editor with a remedy."""
+    """Another editor with a remedy. helper: the model that it asks besides."""
 
-    def __init__(self, editor: Any, name: str, facts: dict[str, Any]) -> None:
+    def __init__(self, editor: Any, name: str, facts: dict[str, Any], helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
-        self._editor, self._facts = editor, facts
+        self._editor, self._facts, self._helper = editor, facts, helper
         self.seeded = getattr(editor, "seeded", True)
 
     def describe(self) -> dict[str, Any]:
@@ -150,16 +142,18 @@ class _Around(editors.Editor):
     def fingerprint(self) -> str:
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
+    def usage(self) -> dict[str, Any]:
+        """What endpoints behind the editor and the helper have taken so far."""
+        one, other = (getattr(model, "usage", dict)() for model in (self._editor, self._helper))
+        return added(one, other)
+
+    def stop(self) -> None:
+        for model in (self._editor, self._helper):
+            getattr(model, "stop", lambda: None)()
+
 
 class WithRemedy(_Around):
     """It is sent what `send` makes of each request; notes say what that was."""
-
-    def usage(self) -> dict[str, Any]:
-        """What endpoints behind the editor have taken so far."""
-        return getattr(self._editor, "usage", dict)()
-
-    def stop(self) -> None:
-        getattr(self._editor, "stop", lambda: None)()
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
         raise NotImplementedError
@@ -207,16 +201,13 @@ class ByLanguageModel(WithRemedy):
 
     def __init__(self, editor: Any, name: str, services: Services | None, device: str) -> None:
         options = llm.LlmOptions(model=name.removeprefix(LLM))
-        self._client = llm.load(options, services=services, device=device)
-        super().__init__(editor, name, {"arm": "rewrite", "prompt": _PROMPT, **self._client.describe()})
-
-    def usage(self) -> dict[str, Any]:
-        return added(super().usage(), self._client.usage())
+        client = llm.load(options, services=services, device=device)
+        super().__init__(editor, name, {"arm": "rewrite", "prompt": _PROMPT, **client.describe()}, client)
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
         prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
         sent = []
-        for request, outcome in zip(requests, self._client.complete(prompts, Command), strict=True):
+        for request, outcome in zip(requests, self._helper.complete(prompts, Command), strict=True):
             if outcome.value is None:
                 why = f"no rewriting: {outcome.failure}, {outcome.reason}"
                 sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
@@ -249,21 +240,12 @@ class Best(_Around):
     """
 
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
-        super().__init__(editor, arm, {"arm": "best-of", "candidates": count, "judge": judge.fingerprint})
-        self._judge, self._count, self._arm = judge, count, arm
-        self._took = {"edits": 0, "judged": 0, "unscored": 0}
-        self._seconds = 0.0
+        facts = {"arm": "best-of", "candidates": count, "judge": judge.fingerprint}
+        super().__init__(editor, arm, facts, judge)
+        self._count, self._arm = count, arm
 
     def describe(self) -> dict[str, Any]:
-        return {**self._editor.describe(), "mended": {**self._judge.describe(), **self._facts}}
-
-    def usage(self) -> dict[str, Any]:
-        """How many edits were made, how many of them were judged or could not be, and the judge's time."""
-        judged = {**self._took, "judge_seconds": round(self._seconds, 1), **self._judge.usage()}
-        return added(getattr(self._editor, "usage", dict)(), judged)
-
-    def stop(self) -> None:
-        self._judge.stop()
+        return {**self._editor.describe(), "mended": {**self._helper.describe(), **self._facts}}
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
         candidates = [
@@ -272,7 +254,6 @@ class Best(_Around):
             )
             for k in range(self._count)
         ]
-        self._took["edits"] += self._count * len(requests)
         return [self._chosen(request, [row[i] for row in candidates]) for i, request in enumerate(requests)]
 
     def _chosen(
@@ -281,13 +262,9 @@ class Best(_Around):
         pictures = {k: result.image for k, result in enumerate(results) if result.image is not None}
         if not pictures:
             return results[0]
-        start = time.perf_counter()
-        ranked = rank(self._judge, request.image, list(pictures.values()), request.instruction)
-        self._seconds += time.perf_counter() - start
+        ranked = rank(self._helper, request.image, list(pictures.values()), request.instruction)
         scores: dict[int, Score] = dict(zip(pictures, ranked, strict=True))
         values = {k: score.value for k, score in scores.items() if score.value is not None}
-        self._took["judged"] += len(values)
-        self._took["unscored"] += len(scores) - len(values)
         if not values:
             why = next(iter(scores.values())).reason
             return editors.EditResult(request.id, None, f"none of {len(scores)} edits could be judged: {why}")
