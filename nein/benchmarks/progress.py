@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
-import itertools
 import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 from nein.config.groups import Runs
 from nein.config.options import dump
 from nein.engine.folder import Blocks, Folder, costs, runs_at, spent
+from nein.engine.run import is_at_work
 
 #: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
 #: pixels, and an edit of 1024 pixels in medium quality.
@@ -70,31 +72,49 @@ WINDOW = 600.0  # seconds over which the rate is measured
 
 
 def status(config: Runs) -> str:
-    folders = (Folder(folder) for path in config.runs for folder in runs_at([path]))
-    paid = dict.fromkeys(line for path in config.runs for line in costs(spent(path)))
-    lines = [*(line for folder in folders for line in _lines(folder)), *paid]
-    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in lines)
+    runs = {run: Folder(run) for path in config.runs for run in runs_at([path])}
+    stages = {run: _stages(folder) for run, folder in runs.items()}
+    ends = sorted(at for found in stages.values() for _, made in found.values() for at, _ in made)
+    lines, commands = [], []
+    for run, folder in runs.items():
+        calls = folder.manifest()["invocations"] or [{"started": "1970-01-01"}]
+        start = datetime.datetime.fromisoformat(calls[-1]["started"]).timestamp()
+        lines.append(f"{run}: {folder.manifest()['status']}")
+        if is_at_work(run):
+            lines[-1] += ", at work"
+            command = shlex.join(["nein", *calls[-1].get("command", [])])
+            commands.append(f"At work: {command}, since {calls[-1]['started']}")
+        lines += [f"  {name}: {_pace(*found, start, ends)}" for name, found in stages[run].items()]
+    paid = (line for path in config.runs for line in costs(spent(path)))
+    shown = [*lines, *dict.fromkeys([*commands, *paid])]
+    return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in shown)
 
 
-def _lines(folder: Folder, now: float | None = None) -> Iterator[str]:
-    manifest, now = folder.manifest(), time.time() if now is None else now
-    yield f"{folder.path}: {manifest['status']}"
-    for stage, outputs in itertools.groupby(
-        manifest.get("selected", {}), lambda name: name.partition("/")[0]
-    ):
-        yield f"  {stage}: {_progress(folder, {name: manifest['selected'][name] for name in outputs}, now)}"
+Made = list[tuple[float, int]]  # when a block was made, and of how many samples
 
 
-def _progress(folder: Folder, selected: dict[str, Any], now: float) -> str:
-    wanted, times = 0, list[float]()
-    for output, entry in selected.items():
-        numbers = Blocks.read(entry).numbers
-        wanted += len(numbers)
-        kept = numbers if isinstance(numbers, range) else frozenset(numbers)
-        times += [file.stat().st_mtime for number, file in folder.files(output) if number in kept]
-    text = f"{len(times)} of {wanted} blocks"
-    recent = [at for at in times if at > now - WINDOW]
-    if (left := wanted - len(times)) and recent:
-        rate = len(recent) / max(now - min(recent), 1.0)
-        text += f", {60 * rate:.3g} a minute, {datetime.timedelta(seconds=round(left / rate))} left"
+def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
+    """Stage -> how many samples each of its outputs has when it is done, and the blocks that are there."""
+    found: dict[str, tuple[list[int], Made]] = {}
+    for output, entry in folder.manifest().get("selected", {}).items():
+        wanted, made = found.setdefault(output.partition("/")[0], ([], []))
+        blocks = Blocks.read(entry)
+        wanted.append(len(blocks.wanted))
+        sizes = ((file.stat().st_mtime, blocks.selected(number)) for number, file in folder.files(output))
+        made += [(at, samples) for at, samples in sizes if samples]
+    return found
+
+
+def _pace(wanted: list[int], made: Made, start: float, ends: list[float]) -> str:
+    """ends: of the blocks of all stages; work on this one begins when the last block before it was made."""
+    done, left, now = sum(samples for _, samples in made), sum(wanted), time.time()
+    text = f"{done:,} of {left:,} " + (
+        "samples" if len(wanted) == 1 else f"({len(wanted)} x {wanted[0]:,} samples)"
+    )
+    since = max(start, now - WINDOW)
+    if (left := left - done) and (recent := [block for block in made if block[0] > since]):
+        before = bisect.bisect_left(ends, min(recent)[0])
+        since = max(since, ends[before - 1] if before else 0.0)
+        rate = sum(samples for _, samples in recent) / max(now - since, 1.0)
+        text += f", {rate:.3g} a second, {datetime.timedelta(seconds=round(left / rate))} left"
     return text

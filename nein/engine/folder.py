@@ -101,6 +101,11 @@ class Blocks:
     def unit_of(self, number: int) -> int:
         return number * self.size // self.unit if self.unit else number
 
+    def selected(self, number: int) -> int:
+        """How many records of a block are selected."""
+        first, end = (bisect.bisect_left(self.wanted, part * self.size) for part in (number, number + 1))
+        return end - first
+
     @property
     def numbers(self) -> Sequence[int]:
         """The blocks that hold a selected record, ascending; a range where the records are one."""

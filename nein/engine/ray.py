@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from nein.engine import machine
 from nein.engine.errors import UserError

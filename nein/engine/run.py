@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import itertools
 import logging
 import os
@@ -24,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from nein.engine import atomic, machine
 from nein.engine.errors import UserError
@@ -34,6 +35,7 @@ from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 from nein.loading.errors import tracebacks
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
+EVERY = 30.0  # seconds between lines of progress in a log
 LATE = 120.0  # seconds until a file of another node is seen
 SHARE = "NEIN_SHARE"  # environment variable: "r/n", this command makes share r of n and no report
 SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the third of a second that it takes
@@ -46,6 +48,29 @@ def share() -> tuple[int, int]:
     if found is None or int(found[1]) >= int(found[2]):
         raise UserError(f"{SHARE} is '{given}'; it must be r/n, with r from 0 to n - 1.")
     return int(found[1]), int(found[2])
+
+
+class Bar(tqdm):
+    """Progress in samples: a bar on a terminal and in a notebook, in a log a line every `EVERY` seconds."""
+
+    def __init__(self, title: str, total: int, *, shown: bool = True) -> None:
+        self._log = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
+        how: dict[str, Any] = {}
+        if self._log:
+            how = {"bar_format": line, "mininterval": EVERY, "maxinterval": EVERY, "file": io.StringIO()}
+        super().__init__(desc=title, total=total, unit=" samples", smoothing=0, disable=not shown, **how)
+
+    def skip(self, count: int) -> None:
+        """So many were there before: they are no part of the rate."""
+        self.initial += count
+        self.update(count)
+
+    def display(self, *args: Any, **options: Any) -> None:
+        if not self._log:
+            super().display(*args, **options)
+        elif self.format_dict["elapsed"] >= EVERY:
+            print(self, file=sys.stderr, flush=True)
 
 
 class _Raised(logging.Handler):
@@ -175,10 +200,10 @@ class Executor:
         """Makes the open blocks of this worker's share; how many. An exception, as Ctrl-C is, comes when
         those in work have ended."""
         rank, size = self._job * self.processes.size + self.processes.rank, self._jobs * self.processes.size
-        shown = self.is_main and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        total, title = len(step.stage.blocks.share(rank, size)), f"{step.stage.name} {step.label}".strip()
-        bar = tqdm(total=total, desc=title, unit="block", disable=not shown)
-        tasks = open_tasks(step, rank, size, bar.update)
+        samples = step.stage.blocks.selected
+        total = sum(map(samples, step.stage.blocks.share(rank, size)))
+        bar = Bar(f"{step.stage.name} {step.label}".strip(), total, shown=self.is_main)
+        tasks = open_tasks(step, rank, size, lambda number: bar.skip(samples(number)))
         if (first := next(tasks, None)) is None:
             bar.close()
             return 0
@@ -189,7 +214,7 @@ class Executor:
             at_once = model.requests or self._requests
         else:
             at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers()
-        count, running = 0, set[Future[None]]()
+        count, running = 0, set[Future[int]]()
         with (
             bar,
             ThreadPoolExecutor(AHEAD, "ahead") as readers,
@@ -198,7 +223,7 @@ class Executor:
             try:
                 for task in itertools.chain([first], tasks, [None]):
                     if task is not None and self._debug:
-                        self._make(task)
+                        bar.update(samples(self._make(task)))
                     elif task is not None:
                         self._load(step)
                         inputs = readers.submit(step.stage.read, task.number) if on_gpu else None
@@ -206,8 +231,7 @@ class Executor:
                     while len(running) >= (1 if task is None else at_once + AHEAD):
                         done, running = wait(running, return_when=FIRST_COMPLETED)
                         for future in done:
-                            future.result()
-                        bar.update(len(done))
+                            bar.update(samples(future.result()))
                     count += task is not None
             except BaseException:
                 self._stop()
@@ -216,8 +240,8 @@ class Executor:
                 raise
         return count
 
-    def _make(self, task: Task, inputs: Future[Any] | None = None) -> None:
-        """The files of a block are there when this returns."""
+    def _make(self, task: Task, inputs: Future[Any] | None = None) -> int:
+        """The number of the block, whose files are there when this returns."""
         folder, stage = task.step.folder, task.step.stage
         thing = self._load(task.step)
         block = stage.read(task.number) if inputs is None else inputs.result()
@@ -237,6 +261,7 @@ class Executor:
             sums["seconds"] = round(sums["seconds"] + seconds, 3)
             sums["peak_memory"] = peaks  # it only grows
         task.put(rows)
+        return task.number
 
     # --- models and notes ------------------------------------------------------------------
 
@@ -292,6 +317,21 @@ def needs(step: Step, other: Step) -> bool:
     """Whether a step reads all that another one writes."""
     outputs = set(other.stage.outputs).intersection(step.stage.depends_on_all)
     return bool(outputs) and other.folder.path == step.folder.path
+
+
+def is_at_work(path: Path) -> bool:
+    """Whether a command on this machine has locked a folder."""
+    try:
+        import fcntl
+
+        file = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(file)
+    except (ImportError, OSError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _is_done(step: Step) -> bool:

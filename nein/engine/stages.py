@@ -183,10 +183,10 @@ class Task:
 
 
 def open_tasks(
-    step: Step, rank: int = 0, size: int = 1, passed: Callable[[], Any] = lambda: None
+    step: Step, rank: int = 0, size: int = 1, passed: Callable[[int], Any] = lambda number: None
 ) -> Iterator[Task]:
     """The wanted blocks of share `rank` of `size` that lack an output, or hold one that does not count; found
-    as they are asked for. passed: called for every other block."""
+    as they are asked for. passed: called with every other one."""
     folder, stage = step.folder, step.stage
     for segment, numbers in itertools.groupby(stage.blocks.share(rank, size), lambda n: n // SEGMENT):
         there = {output: folder.done(output, [segment]) for output in stage.outputs}
@@ -200,7 +200,7 @@ def open_tasks(
             if missing:
                 yield Task(step, number, missing, all(number not in there[name] for name in missing))
             else:
-                passed()
+                passed(number)
 
 
 def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str | None]) -> bool:

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
-from tqdm import tqdm
 
 from nein.benchmarks.nein import calibrations, stages
 from nein.benchmarks.nein.runs import RunDir
@@ -37,6 +36,7 @@ from nein.engine.answers import AnswerCache
 from nein.engine.errors import UserError
 from nein.engine.folder import ANSWERS, Row
 from nein.engine.machine import Processes
+from nein.engine.run import Bar
 from nein.judges.config import SETS, CalibrateConfig, read_config
 from nein.metrics.presence import caption_objects
 from nein.models import judges
@@ -226,7 +226,7 @@ class Asking:
         with AnswerCache(self.folder / ANSWERS) as cache:
             found: dict[str, Any] = {key: cache.get(space, key) for key in keys}
             missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
-            with tqdm(total=len(missing), desc=f"ask {self.kind}", unit="image", disable=None) as bar:
+            with Bar(f"ask {self.kind}", len(missing)) as bar:
                 for start in range(0, len(missing), self.batch_size):
                     batch = missing[start : start + self.batch_size]
                     answered = self._ask([case for _, case in batch])

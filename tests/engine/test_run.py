@@ -1,7 +1,9 @@
 """The engine over a tiny piece of work: what is done, done again, shared, killed and refused."""
 
+import datetime
 import gc
 import os
+import re
 import signal
 import threading
 import time
@@ -10,7 +12,9 @@ import weakref
 import pytest
 import torch
 
+from nein.benchmarks import progress
 from nein.benchmarks.runner import selected
+from nein.config.groups import Runs
 from nein.engine import run
 from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, Folder
@@ -304,6 +308,27 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
             pass
     with Executor("cpu").locked([folder]):
         pass
+
+
+def test_status_says_what_is_at_work_how_fast_and_until_when(tmp_path, monkeypatch, capsys):
+    folder, start = squares.opened(tmp_path), time.time() - 100
+    call = {"started": datetime.datetime.fromtimestamp(start).astimezone().isoformat(), "command": ["eval"]}
+    facts = {"selected": {"squares": Blocks.first(100, 10).selection}, "invocation": call}
+    folder.open({"numbers": squares.COUNT}, facts, overwrite=False)
+    for number in (0, 1):
+        (file := folder.block_path("squares", number)).parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, (start + 50 + 50 * number,) * 2)
+    with Executor("cpu").locked([folder]):
+        said = progress.status(Runs(runs=[tmp_path]))
+    assert re.search(
+        r"incomplete, at work\n  squares: 20 of 100 samples, 0.2 a second, 0:06:[34]\d left\n", said
+    )
+    assert "At work: nein eval, since " in said
+    assert "at work" not in progress.status(Runs(runs=[tmp_path])).lower()
+    monkeypatch.setattr(run, "EVERY", 0.0)
+    squares.compute(tmp_path / "b")
+    assert re.search(r"^square: 23 of 23 samples, .* samples/s, 00:00 left$", capsys.readouterr().err, re.M)
 
 
 @pytest.mark.parametrize(
