@@ -22,7 +22,7 @@ from PIL import Image
 from benchmarks import common
 from benchmarks.common import Pair
 from nein import metrics
-from nein.engine.images import pixel_hash
+from nein.loading.digests import pixel_digest
 from nein.metrics.base import MemoryStore
 from nein.metrics.fid import frechet_distance
 
@@ -79,7 +79,7 @@ def ours(work: list[Pair], encoders: dict[str, Any], store: MemoryStore, batch_s
     edited, target = [], []
     for block in common.blocks(work, batch_size):
         targets = {path: common.decode(path) for path in dict.fromkeys(pair.target for pair in block)}
-        keys = {path: pixel_hash(target) for path, target in targets.items()}
+        keys = {path: pixel_digest(target) for path, target in targets.items()}
         items = []
         for pair in block:
             facts = {"caption": pair.caption, "target_key": keys[pair.target]}

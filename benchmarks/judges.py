@@ -21,7 +21,7 @@ from PIL import Image
 
 from benchmarks import common
 from nein import metrics
-from nein.engine.images import pixel_hash
+from nein.loading.digests import pixel_digest
 from nein.metrics import presence
 from nein.metrics.base import MemoryStore
 from nein.metrics.judges.base import template
@@ -106,7 +106,7 @@ def ours(work: Sequence[common.Pair], judges: dict[str, Any], store: MemoryStore
         items = []
         for pair in block:
             sample = common.decode(pair.sample)
-            facts = {"object": pair.object, "caption": pair.caption, "sample_key": pixel_hash(sample)}
+            facts = {"object": pair.object, "caption": pair.caption, "sample_key": pixel_digest(sample)}
             items.append(metrics.EditPair(pair.id, common.decode(pair.edited), sample=sample, **facts))
         batch = metrics.Batch(items, judges, records=store)
         for name, row in metrics.score([metrics.METRICS[name] for name in result], batch).items():

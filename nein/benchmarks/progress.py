@@ -96,12 +96,14 @@ Made = list[tuple[float, int]]  # when a block was made, and of how many samples
 def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
     """Stage -> how many samples each of its outputs has when it is done, and the blocks that are there."""
     found: dict[str, tuple[list[int], Made]] = {}
-    for output, entry in folder.manifest().get("selected", {}).items():
+    manifest = folder.manifest()
+    for output in manifest.get("selected", {}):
         wanted, made = found.setdefault(output.partition("/")[0], ([], []))
-        blocks = Blocks.read(entry)
+        blocks = Blocks.read(manifest, output)
         wanted.append(len(blocks.wanted))
-        sizes = ((file.stat().st_mtime, blocks.selected(number)) for number, file in folder.files(output))
-        made += [(at, samples) for at, samples in sizes if samples]
+        for number in folder.done(output):
+            if samples := blocks.selected(number):
+                made.append((folder.block_path(output, number).stat().st_mtime, samples))
     return found
 
 

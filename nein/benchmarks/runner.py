@@ -268,10 +268,10 @@ class Benchmark:
         for note in dict.fromkeys(note for run in runs for note in run.notes):
             log.warning(note)
         finished = all(run.folder.is_complete for run in runs)  # else it goes on after a kill
-        anew = config.overwrite and finished
+        anew, call = config.overwrite and finished, invocation(executor)
         for run in runs:
             facts = _facts(config, run)
-            facts |= {"benchmark": self.name, "name": run.name, "invocation": invocation(executor)}
+            facts |= {"benchmark": self.name, "name": run.name, "invocation": call}
             run.folder.open(run.identity, facts, overwrite=config.overwrite, anew=anew)
             for output, identity in run.outputs.items():
                 run.folder.open_output(output, identity, overwrite=config.overwrite)
@@ -371,19 +371,12 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
-def selected_blocks(manifest: Mapping[str, Any], output: str) -> Blocks:
-    """What the latest command selected. Raises UserError for a manifest without it."""
-    if output not in manifest.get("selected", {}):
-        raise UserError(f"A manifest.json has no 'selected.{output}'; give the command of the run again.")
-    return Blocks.read(manifest["selected"][output])
-
-
 def selected(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
     may end inside a block. numbers: only of these blocks."""
-    blocks = blocks or selected_blocks(folder.manifest(), output)
+    blocks = blocks or Blocks.read(folder.manifest(), output)
     chosen = blocks.wanted if isinstance(blocks.wanted, range) else set(blocks.wanted)
     seen: set[str] = set()
     for number in blocks.numbers if numbers is None else numbers:

@@ -67,12 +67,6 @@ class Options:
     #: Words at the end of `--help`.
     epilog: ClassVar[str] = ""
 
-    def __post_init__(self) -> None:
-        """Raises UserError for an address with a user, password or query."""
-        for item in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value = getattr(self, item.name)
-            check_credentials(vars(value) if dataclasses.is_dataclass(value) else value)
-
     def check(self) -> None:
         """Everything that can be wrong with the words alone. Raises UserError."""
 
@@ -210,6 +204,7 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> di
 
 def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_fetch: bool = False) -> Given:
     """The checked options of these values, by their keys. Raises UserError."""
+    check_credentials(values)
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
     if missing := [item.metadata["metavar"] for item in needed if not values.get(item.name)]:
         choices = ", ".join(literals(needed[0].hint))

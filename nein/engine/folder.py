@@ -70,8 +70,10 @@ class Blocks:
         return cls(count, size, range(count if limit is None else min(limit, count)))
 
     @classmethod
-    def read(cls, entry: Row) -> Blocks:
-        """What `selection` wrote."""
+    def read(cls, manifest: Mapping[str, Any], output: str) -> Blocks:
+        """What the latest command selected of an output. Raises UserError for a manifest without it."""
+        if (entry := manifest.get("selected", {}).get(output)) is None:
+            raise UserError(f"A manifest.json has no 'selected.{output}'; give the command of the run again.")
         ranges = [range(first, end) for first, end in entry["records"]]
         wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
         count = max((part.stop for part in ranges), default=0)
@@ -80,12 +82,14 @@ class Blocks:
     @property
     def selection(self) -> dict[str, Any]:
         """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
-        unit = {"unit": self.unit} if self.unit else {}
-        return {
-            "size": self.size,
-            **unit,
-            "records": [[span.start, span.stop] for span in spans(self.wanted)],
-        }
+        spans: list[list[int]] = []
+        if isinstance(self.wanted, range):
+            spans += [[self.wanted.start, self.wanted.stop]] if self.wanted else []
+        else:
+            runs = itertools.groupby(enumerate(self.wanted), lambda pair: pair[1] - pair[0])
+            for members in ([number for _, number in run] for _, run in runs):
+                spans.append([members[0], members[-1] + 1])
+        return {"size": self.size, **({"unit": self.unit} if self.unit else {}), "records": spans}
 
     @property
     def units(self) -> Blocks:
@@ -137,15 +141,6 @@ class Blocks:
     def all_members(self) -> Iterator[int]:
         """Indices of the records of every needed block: what will really be read."""
         return itertools.chain.from_iterable(map(self.members, self.numbers))
-
-
-def spans(numbers: Sequence[int]) -> list[range]:
-    """The runs of consecutive numbers among ascending ones."""
-    if isinstance(numbers, range):
-        return [numbers] if numbers else []
-    runs = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    found = ([number for _, number in run] for _, run in runs)
-    return [range(members[0], members[-1] + 1) for members in found]
 
 
 def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
@@ -234,6 +229,11 @@ class Folder:
         """The entries of the manifest itself; {} where nothing has begun."""
         path = self.path / MANIFEST
         entries: Row = atomic.read_json(path, _KIND) if path.exists() else {}
+        if entries.get("format", FORMAT) != FORMAT:
+            raise UserError(
+                f"'{self.path}' was written by another version (format {entries['format']}); make it "
+                "again, into another --out."
+            )
         return entries
 
     @property
@@ -248,7 +248,6 @@ class Folder:
         """
         if not (found := self.entries()):
             return {}
-        self._check_version(found, "make it again, into another --out")
         kind = found.get("benchmark", self.benchmark)
         if self.benchmark not in ("", kind):
             family = "nein" if kind == "nein" else f"nein {kind}"
@@ -276,8 +275,6 @@ class Folder:
         """
         atomic.remove_drafts(self.path)
         before = self.entries()
-        if before:
-            self._check_version({"format": None, **before}, "choose another --out")
         difference = first_difference(before["identity"], identity) if before else None
         if difference and not overwrite:
             raise UserError(
@@ -297,12 +294,6 @@ class Folder:
         new = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity), **entries}
         new["invocations"] = calls
         atomic.write_json(self.path / MANIFEST, new)
-
-    def _check_version(self, found: Mapping[str, Any], mend: str) -> None:
-        if found.get("format", FORMAT) != FORMAT:
-            raise UserError(
-                f"'{self.path}' was written by another version (format {found['format']}); {mend}."
-            )
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""
@@ -385,22 +376,15 @@ class Folder:
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
-    def files(
-        self, output: str, segments: Iterable[int] | None = None
-    ) -> Iterator[tuple[int, os.DirEntry[str]]]:
-        """(number, file) of the blocks of an output that are there; of `segments`, where they are named."""
+    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
+        """Numbers of the blocks of an output that are there; of `segments`, where they are named."""
+        root = self.path / output
         if segments is None:
-            root = self.path / output
             folders = [path for path in root.iterdir() if path.name.isdigit()] if root.is_dir() else []
         else:
             folders = [self.block_path(output, segment * SEGMENT).parent for segment in segments]
-        for file in (file for folder in folders if folder.is_dir() for file in os.scandir(folder)):
-            if file.name.endswith(".jsonl") and file.name[:-6].isdigit():
-                yield int(file.name[:-6]), file
-
-    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
-        """Numbers of those blocks."""
-        return {number for number, _ in self.files(output, segments)}
+        files = [file for folder in folders if folder.is_dir() for file in os.scandir(folder)]
+        return {int(f.name[:-6]) for f in files if f.name.endswith(".jsonl") and f.name[:-6].isdigit()}
 
     def forget(self, output: str, number: int) -> None:
         """Removes a block of an output, and of every output that lies below it ("scores")."""

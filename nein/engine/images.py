@@ -13,14 +13,12 @@ import os
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.loading.digests import pixel_digest
 from nein.loading.references import is_local
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"
@@ -65,7 +63,9 @@ def thumbnail(picture: np.ndarray | Image.Image, side: int, quality: int = 75) -
     """The JPEG (a fifth of WebP's time) of a picture, made smaller until no side is longer than `side`."""
     image = Image.fromarray(check(picture)) if isinstance(picture, np.ndarray) else picture
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    return _encoded(image, format="JPEG", quality=quality)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
 
 
 def thumbnail_of(path: Path, side: int) -> bytes:
@@ -117,7 +117,9 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 def encode_png(image: np.ndarray) -> bytes:
     """Lossless PNG bytes of an (H, W, 3) uint8 RGB picture; the same pixels give the same bytes."""
-    return _encoded(check(image), format="PNG", compress_level=1)  # 6 costs more than the decode
+    buffer = io.BytesIO()
+    Image.fromarray(check(image)).save(buffer, "PNG", compress_level=1)  # 6 costs more than the decode
+    return buffer.getvalue()
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
@@ -127,18 +129,8 @@ def write_png(path: Path, image: np.ndarray) -> None:
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:
     """Writes a JPEG at Pillow's default quality (75, 4:2:0), as NeIn's scripts do, atomically."""
-    atomic.write_bytes(path, _encoded(check(image), format="JPEG"))
-
-
-def _encoded(image: np.ndarray | Image.Image, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, **options)
-    return buffer.getvalue()
-
-
-def pixel_hash(image: np.ndarray) -> str:
-    """`pixel_digest` of a picture that is one."""
-    return pixel_digest(check(image))
+    with atomic.writing(path) as file:
+        Image.fromarray(check(image)).save(file, "JPEG")
 
 
 def check(image: np.ndarray) -> np.ndarray:

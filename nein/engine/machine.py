@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import io
 import json
@@ -159,23 +158,27 @@ PACKAGES = (
 
 def describe(device: str | None) -> dict[str, Any]:
     """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
-    packages, git = _code()
+    packages = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[package] = metadata.version(package)
+    name, arithmetic = hardware(device)
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": packages,
-        "git": git,
+        "git": git_state(Path(__file__).resolve().parent),
         "device": device,
-        "device_name": _device_name(device),
-        "arithmetic": _arithmetic(device),
+        "device_name": name,
+        "arithmetic": arithmetic,
     }
 
 
 def say_device(wanted: str, device: str) -> None:
     """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
     if wanted == "auto":
-        facts = [fact for fact in (_device_name(device), _arithmetic(device)) if fact]
-        print(f"--device auto: {', '.join([device, *facts])}", file=sys.stderr, flush=True)
+        facts = ", ".join(filter(None, [device, *hardware(device)]))
+        print(f"--device auto: {facts}", file=sys.stderr, flush=True)
 
 
 def command_line() -> list[str]:
@@ -238,43 +241,25 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
 
 
-@functools.lru_cache(maxsize=1)
-def _code() -> tuple[dict[str, str], dict[str, Any] | None]:
-    """Versions, and git state, of what runs in this process: as it was when it was loaded, or soon after."""
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions, git_state(Path(__file__).resolve().parent)
-
-
-def _device_name(device: str | None) -> str | None:
-    """ "NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"; None where the system does not say."""
+def hardware(device: str | None) -> tuple[str | None, str | None]:
+    """The name of a device ("NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"), and what of it decides the last bits:
+    "CUDA 13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None where the system does not say,
+    or PyTorch is not loaded."""
     torch = sys.modules.get("torch")  # never the reason to import it
+    if device == "mps":
+        return "Apple GPU", "MPS"
     if device is not None and device.startswith("cuda"):  # PyTorch's name for AMD's GPUs too
-        return str(torch.cuda.get_device_name(device)) if torch and torch.cuda.is_available() else None
-    if device == "mps":
-        return "Apple GPU"
-    if name := platform.processor():
-        return name
-    try:
+        if torch is None or not torch.cuda.is_available():
+            return None, None
+        version = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+        return torch.cuda.get_device_name(device), version
+    name = platform.processor() or None
+    if name is None and Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
-def _arithmetic(device: str | None) -> str | None:
-    """What decides the last bits: "CUDA 13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None
-    where PyTorch is not loaded."""
-    torch = sys.modules.get("torch")
-    if device is None or torch is None:
-        return None
-    if device == "mps":
-        return "MPS"
-    if device.startswith("cuda"):
-        return f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return str(torch.backends.cpu.get_cpu_capability())
+        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(models, None)
+    used = device is not None and torch is not None
+    return name, str(torch.backends.cpu.get_cpu_capability()) if used else None  # type: ignore[union-attr]
 
 
 # --- how a command ends --------------------------------------------------------------------------

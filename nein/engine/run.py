@@ -169,13 +169,15 @@ class Executor:
                 names = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
                 if self._model is not None and self._model.name not in names:
                     self._release()
-            self._write_notes()
         except BaseException:
             self._stop()
-            with contextlib.suppress(UserError, OSError):  # the cause is told, and not that of a full disk
-                self._write_notes()
             raise
         finally:
+            self._note_usage()
+            for folder, note in self._notes.values():
+                note |= {"tracebacks": self._raised.seen} if self._raised.seen else {}
+                with contextlib.suppress(UserError, OSError):  # the cause is told, no full disk
+                    folder.note(note)
             self._model = self._thing = None
             self._notes.clear()
             self._described.clear()
@@ -305,12 +307,6 @@ class Executor:
         used = self._model.usage(self._thing) if self._model is not None else {}
         for path in {path for path, _ in self._described}:
             self._notes[path][1]["usage"] |= {kind: dict(usage) for kind, usage in used.items()}
-
-    def _write_notes(self) -> None:
-        self._note_usage()
-        for folder, note in self._notes.values():
-            note |= {"tracebacks": self._raised.seen} if self._raised.seen else {}
-            folder.note(note)
 
 
 def needs(step: Step, other: Step) -> bool:

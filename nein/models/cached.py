@@ -88,11 +88,11 @@ class CachedChat(Chat):
 
 def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
     """hashes: of images by `id`, filled here."""
-    from nein.engine.images import pixel_hash  # not for a command line, which needs no NumPy
+    from nein.loading.digests import pixel_digest  # not for a command line, which needs no NumPy
 
     for image in message.images:
         if id(image) not in hashes:
-            hashes[id(image)] = pixel_hash(image)
+            hashes[id(image)] = pixel_digest(image)
     parts = [{"text": p} if isinstance(p, str) else {"pixels": hashes[id(p)]} for p in message.parts]
     return json.dumps([parts, message.seed, dataclasses.asdict(sampling)])
 

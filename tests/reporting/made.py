@@ -7,7 +7,8 @@ import safetensors.numpy
 
 from nein.benchmarks.nein.runs import EDIT, RunDir
 from nein.engine import atomic
-from nein.engine.images import pixel_hash, write_png
+from nein.engine.images import write_png
+from nein.loading.digests import pixel_digest
 from nein.wording.families import NEGATIVE_TEMPLATES, addition, negative_sentence, removal, template_of
 from tests.helpers import runs
 
@@ -73,7 +74,7 @@ def write_run(
         if good and pictures:
             image = picture(index + len(editor), 24, False)
             write_png(run.path / edit["image"], image)
-            edit["sha256"] = pixel_hash(image)
+            edit["sha256"] = pixel_digest(image)
         edits.append(edit)
         for metric, rule in values.items():
             value = rule(index) if good else None

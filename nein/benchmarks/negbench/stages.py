@@ -34,6 +34,7 @@ from nein.engine import answers, images
 from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, Folder, Row, sample_seed
 from nein.engine.stages import Model, Stage
+from nein.loading.digests import pixel_digest
 from nein.loading.errors import isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
@@ -84,7 +85,7 @@ class Encoding(Stage):
     def load(self, name: str) -> tuple[Any, str]:
         """(what the model gets, key). Raises ImageError."""
         frames = [] if self.media is None else self.media.frames(name)
-        content = "".join(map(images.pixel_hash, frames)) if frames else name
+        content = "".join(map(pixel_digest, frames)) if frames else name
         return frames or name, hashlib.sha256(content.encode()).hexdigest()
 
     def read(self, number: int) -> list[tuple[Row, Any]]:

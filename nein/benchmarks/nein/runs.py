@@ -21,7 +21,7 @@ from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.runner import SCORES as TABLE
-from nein.benchmarks.runner import selected, selected_blocks
+from nein.benchmarks.runner import selected
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
@@ -169,7 +169,7 @@ class RunDir(Folder):
     @cached_property
     def blocks(self) -> Blocks:
         """The selected samples, cut into blocks."""
-        return selected_blocks(self.about, EDIT)
+        return Blocks.read(self.about, EDIT)
 
     @cached_property
     def edits(self) -> dict[str, EditRow]:

@@ -29,6 +29,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.attributes import load_attribute
+from nein.loading.digests import pixel_digest
 from nein.loading.references import is_served, parse_reference
 from nein.metrics import METRICS
 from nein.metrics import models as loaders
@@ -85,13 +86,13 @@ class Edit(Stage):
                 row.error = image
                 continue
             result, row.orientation = next(results)
-            row.sample_sha256, row.note = images.pixel_hash(image), result.note
+            row.sample_sha256, row.note = pixel_digest(image), result.note
             row.seed = row.seed if getattr(editor, "seeded", True) else None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
                 row.refused, row.again = result.refused, result.transient and not result.refused
                 continue
-            row.image, row.sha256 = self.run.image_name(index, sample.id), images.pixel_hash(result.image)
+            row.image, row.sha256 = self.run.image_name(index, sample.id), pixel_digest(result.image)
             (height, width), (high, wide) = result.image.shape[:2], image.shape[:2]
             row.reshaped = not 1 / ASPECT <= width * high / (height * wide) <= ASPECT
             made.append((self.run.image_path(row), result.image))
@@ -200,8 +201,8 @@ def scorer_model(config: EvalConfig, device: str) -> Model:
     return Model("scoring", load, Scorer.describe, place, Scorer.usage)
 
 
-#: Images of samples at hand: file -> the image and its `pixel_hash`; a sentence, and nothing, where it cannot
-#: be read.
+#: Images of samples at hand: file -> the image and its `pixel_digest`; a sentence, and "", where it
+#: cannot be read.
 Seen = dict[Path, tuple["np.ndarray | str", str]]
 
 
@@ -249,7 +250,7 @@ class Score(Stage):
             return EditPair(sample.id, edit.why_not)
         needed = {image for name in self.metrics for image in METRICS[name].pictures}
         edited = read_image(self.run.image_path(edit), "edited")
-        if not isinstance(edited, str) and images.pixel_hash(edited) != edit.sha256:
+        if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and run again"
         found: dict[str, Any] = {"object": sample.object, "caption": sample.caption}
         if edit.orientation != 1 and not isinstance(edited, str):
@@ -263,7 +264,7 @@ class Score(Stage):
                 if (
                     self.plain and sent != edit.sample_sha256
                 ):  # editors are given what `decode` says otherwise
-                    sent = images.pixel_hash(images.decode(sample.sample_path))
+                    sent = pixel_digest(images.decode(sample.sample_path))
                 if sent != edit.sample_sha256:
                     found["sample"] = (
                         "the NeIn image is not the one that was edited; it was changed in between"
@@ -282,7 +283,7 @@ class Score(Stage):
         """An image of the data, which several samples may share."""
         if path not in seen:
             image = read_image(path, role, self.plain)
-            seen[path] = image, "" if isinstance(image, str) else images.pixel_hash(image)
+            seen[path] = image, "" if isinstance(image, str) else pixel_digest(image)
         return seen[path]
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:

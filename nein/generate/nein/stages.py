@@ -17,6 +17,7 @@ from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import Looked, ShardStage
 from nein.generate.nein.sources import Source
+from nein.loading.digests import pixel_digest
 from nein.loading.errors import isolated_answers
 from nein.loading.references import parse_reference
 from nein.metrics.base import parse_yes_no
@@ -67,7 +68,7 @@ class Clauses(NeinStage):
                 rows.append(unusable(source, f"{FAILED}: {values}"))
             else:
                 row = clauses(source, values, self.maker.objects, self.config)
-                rows.append({**row, "sha256": images.pixel_hash(pixels)})
+                rows.append({**row, "sha256": pixel_digest(pixels)})
         return rows
 
 
@@ -106,7 +107,7 @@ class Generate(NeinStage):
         (images.write_jpeg if self.config.image_format == "jpg" else images.write_png)(path, result.image)
         height, width = result.image.shape[:2]
         facts = {"id": result.id, "image": name, "width": width, "height": height}
-        facts |= {"sha256": images.pixel_hash(images.decode(path)), "verdict": ACCEPTED}
+        facts |= {"sha256": pixel_digest(images.decode(path)), "verdict": ACCEPTED}
         return {**facts, "note": result.note}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
