@@ -5,8 +5,8 @@
 
 Both get the same model, pictures, sentences, batch and precision. The recipe as a plain loop runs the VAE on
 input and target and the text encoder on the sentences and on "" in every step; its pictures lie decoded in
-memory, which favours it. Ours is the real command, with and without stored features; making them once is
-timed apart. On a CPU seconds are CPU seconds divided by the threads; several threads need an idle machine.
+memory, which favours it. Ours is the real command; making its features once is timed apart. On a CPU seconds
+are CPU seconds divided by the threads; several threads need an idle machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from benchmarks.common import Measured
 from nein.editors.checkpoint import load_pipeline
 from nein.engine import machine
 from nein.models.references import resolve
-from nein.train import finetune_ip2p, record
+from nein.train import finetune_ip2p, loop
+from nein.train.editor_finetuning.batches import Encoder, Features
 from nein.train.editor_finetuning.data import load, prepare
 from nein.train.editor_finetuning.model import noise_scheduler
 from nein.train.editor_finetuning.options import TuneConfig
@@ -59,33 +60,21 @@ def main() -> None:
         tops = common.limits(options.device, PRECISIONS[options.precision])
         peak = max(tops.values())
         plain, plain_memory = plain_loop(base, options)
-        ours, ours_memory, preparation = command(base, options, root / "stored", precompute=True)
-        every_step, _, _ = command(base, options, root / "fresh", precompute=False)
-        profiles = []
-        for stored in (False, True):
-            work = functools.partial(command, base, options, root / f"{stored}", precompute=stored)
-            profiles.append(common.profiled(work, options.device))
-    stages: list[dict[str, Any]] = []
+        ours, ours_memory, preparation = command(base, options, root / "timed")
+        work = functools.partial(command, base, options, root / "profiled")
+        profile = common.profiled(work, options.device)
     print(f"arithmetic of the UNet: {operations / 1e12:.3f} TFLOP a step, limit {peak / 1e12:.2f} TFLOP/s")
-    for name, seconds, memory in (
-        ("diffusers' recipe", plain, plain_memory),
-        ("ours, no features", every_step, None),
-        ("ours, stored features", ours, ours_memory),
-    ):
+    for name, seconds, memory in (("diffusers' recipe", plain, plain_memory), ("ours", ours, ours_memory)):
         share = operations / seconds / peak
         shown = f", most memory {memory:5.2f} GiB" if memory is not None else ""
         speed = f"{1000 * seconds:10.1f} ms/step{plain / seconds:7.2f} x  {100 * share:5.1f} % of the limit"
         print(f"{name:<26}{speed}{shown}")
     print(f"making the features once  {1000 * preparation:10.1f} ms/pair")
     theirs = Measured(None, plain, plain, operations)
-    for name, seconds, profile in (
-        ("fine-tuning, every step", every_step, profiles[0]),
-        ("fine-tuning, stored features", ours, profiles[1]),
-    ):
-        side = Measured(None, seconds, seconds, operations, profile=profile)
-        stages.append(common.compared(name, options.precision, side, theirs, options.batch_size, peak))
-    print(common.operators("ours, stored features", side))
-    common.save(options.out, options.device, {options.precision: tops}, stages)
+    side = Measured(None, ours, ours, operations, profile=profile)
+    stage = common.compared("fine-tuning", options.precision, side, theirs, options.batch_size, peak)
+    print(common.operators("ours", side))
+    common.save(options.out, options.device, {options.precision: tops}, [stage])
 
 
 def _parse() -> argparse.Namespace:
@@ -105,7 +94,7 @@ def _parse() -> argparse.Namespace:
     return options
 
 
-def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[float, float | None, float]:
+def command(base: str, options: Any, out: Path) -> tuple[float, float | None, float]:
     """(seconds per step, most memory, seconds per pair of making the features) of the real command."""
     line = [f"--base={base}", "--data=nano", "--nano-sources=60", "--trackers=none", "--flip=0", "--ema=0"]
     line += [f"--steps={options.steps}", f"--batch-size={options.batch_size}", "--learning-rate=1e-5"]
@@ -116,15 +105,15 @@ def command(base: str, options: Any, out: Path, *, precompute: bool) -> tuple[fl
     ]
     line += ["--log-every=1", "--save-every=100000", f"--out={out}", f"--features={out.parent / 'features'}"]
     line += ["--device=cpu"] if options.device == "cpu" else []
-    preparation, timer = 0.0, _timer(options)
-    stopwatch = mock.patch.object(record, "time", SimpleNamespace(perf_counter=timer))
+    timer = _timer(options)
+    stopwatch = mock.patch.object(loop, "time", SimpleNamespace(perf_counter=timer))
     with contextlib.redirect_stderr(io.StringIO()), stopwatch:
-        if precompute:
-            line += ["--precompute"]
-            pairs = load(TuneConfig.from_line(line)[0])
-            start = timer()
-            finetune_ip2p.main([*line, "--precompute-only"])
-            preparation = (timer() - start) / len(pairs.pictures)
+        config, _ = TuneConfig.from_line(line)
+        pairs, pipeline = load(config), load_pipeline(base).pipeline
+        start = timer()
+        encoder = Encoder(pipeline, torch.device(options.device), PRECISIONS[options.precision])
+        Features(config, pairs, pipeline).make(encoder, machine.Processes())
+        preparation = (timer() - start) / len(pairs.pictures)
         common.reset_peak(options.device)
         finetune_ip2p.main(line)
     rows = [json.loads(row) for row in (out / "log.jsonl").read_text().splitlines()]

@@ -82,7 +82,7 @@ METRICS = {
 def models(given: GeneraliseConfig) -> list[Model]:
     """The editor before, and every recipe from every seed; trains those that are not there yet."""
     from nein.train import finetune_ip2p
-    from nein.train.record import Session
+    from nein.train.loop import Session
 
     made = [Model(BEFORE, None, "nano:ip2p")]
     for recipe in given.recipe:

@@ -130,7 +130,7 @@ def test_the_wheel_alone_evaluates_measures_and_fine_tunes_outside_the_checkout(
     words = "negbench eval --scenes 16 --device cpu --out neg".split()
     run(installed / "nein", *words, cwd=tmp_path)
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", 1)
-    tune = ("-m", "nein.train.finetune_ip2p", "--recipe", "nano", "--no-precompute", "--steps", 2)
+    tune = ("-m", "nein.train.finetune_ip2p", "--nano-sources", 30, "--affirmative-pairs", 40, "--steps", 2)
     options = ("--batch-size", 4, "--device", "cpu", "--trackers", "none", "--out", "tuned")
     run(installed / "python", *launch, *tune, *options, cwd=tmp_path)
     assert (tmp_path / "tuned" / "model" / "model_index.json").is_file()

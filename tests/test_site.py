@@ -17,8 +17,7 @@ from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
 from nein.nano import scenes, zoo
-from nein.wording.families import FAMILIES
-from nein.wording.scope import CONSTRUCTIONS
+from nein.wording.families import CONSTRUCTIONS, FAMILIES
 from tests.helpers import commands, forks
 
 ROOT = Path(__file__).resolve().parents[1]

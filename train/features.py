@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nein.engine import atomic
 from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
-from nein.engine.machine import Processes, one_thread, read_ahead
+from nein.engine.machine import Processes, read_ahead
 
 FORMAT = 3
 OPEN = 4096  # files mapped at a time: they cost no memory of their own
@@ -68,15 +68,11 @@ class FeatureFiles:
         self,
         encode: Callable[[list[Any]], Mapping[str, torch.Tensor]],
         processes: Processes,
-        *,
         ahead: int = 1,
-        at_once: int | None = None,
     ) -> None:
-        """Makes what is missing; every process makes its share.
+        """Makes what is missing; every process makes its share. `ahead` blocks are read meanwhile.
 
-        encode   Things that were read -> tensors by name, each with a row per thing.
-        at_once  Blocks in work at the same time, each on one of PyTorch's threads; None: one after the other,
-                 `ahead` blocks being read in threads meanwhile.
+        encode  Things that were read -> tensors by name, each with a row per thing.
         """
         if processes.is_main:
             atomic.make_folder(self.folder)
@@ -84,14 +80,7 @@ class FeatureFiles:
         share = range(processes.rank, len(self._blocks), processes.size)
         missing = [number for number in share if not self._files[number].is_file()]
 
-        def whole(number: int) -> None:
-            self._write(number, encode, *self._read(number))
-
         with tqdm(total=len(missing), desc="features", unit="block", disable=not missing) as bar:
-            if at_once is not None:
-                for _ in read_ahead(whole, missing, at_once - 1, one_thread):
-                    bar.update()
-                missing = []
             for number, block in read_ahead(self._read, missing, ahead):
                 self._write(number, encode, *block)
                 bar.update()

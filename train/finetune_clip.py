@@ -24,7 +24,7 @@ from nein.engine.machine import exit_with  # noqa: E402
 from nein.train.clip_finetuning.options import ContrastConfig, spelled  # noqa: E402
 
 if TYPE_CHECKING:
-    from nein.train.record import Session
+    from nein.train.loop import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(config: ContrastConfig) -> list[Path]:
     """Trains at every value of alpha; the folders of the models, in that order."""
-    from nein.train.record import Session
+    from nein.train.loop import Session
 
     single = len(config.alphas) == 1
     models = []
@@ -54,8 +54,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     from nein.train.clip_finetuning import data, towers
     from nein.train.export import finished_model
     from nein.train.features import reseed
-    from nein.train.loop import State
-    from nein.train.record import Record
+    from nein.train.loop import Record, State
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device

@@ -24,7 +24,7 @@ from nein.engine.machine import exit_with  # noqa: E402
 from nein.train.editor_finetuning.options import TuneConfig  # noqa: E402
 
 if TYPE_CHECKING:
-    from nein.train.record import Session
+    from nein.train.loop import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(config: TuneConfig) -> None:
-    from nein.train.record import Session
+    from nein.train.loop import Session
 
     with Session(config) as session:
         train(config, session)
@@ -43,14 +43,13 @@ def train(config: TuneConfig, session: Session) -> None:
     import torch
     from diffusers.training_utils import EMAModel
 
+    from nein.benchmarks.nein.run import NEIN
     from nein.train import loop
     from nein.train.editor_finetuning import batches, model
     from nein.train.editor_finetuning.batches import Encoder, Features
     from nein.train.editor_finetuning.data import load
-    from nein.train.editor_finetuning.validate import Validation
     from nein.train.features import reseed, share
-    from nein.train.loop import State
-    from nein.train.record import Record
+    from nein.train.loop import Record, State
 
     # -------------------------------------------------------------------------------- processes and batches
     accelerator, world, device = session.accelerator, session.processes, session.accelerator.device
@@ -70,25 +69,18 @@ def train(config: TuneConfig, session: Session) -> None:
     steps = config.steps or math.ceil(order.length(config.epochs or 0) / config.batch_size)
     record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
-    validation = Validation(config, world, device, base)
+    if config.validate_every:  # anything wrong with the validation shows now and not after hours of training
+        NEIN.runs(config.validation(editor=["identity"]), str(device))
 
     # ---------------------------------------------------------------------------------------------- features
     half = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    encoder: Encoder | None = Encoder(base.pipeline, device, half)
+    encoder = Encoder(base.pipeline, device, half)
     shape = encoder.latent_shape(config.resolution)  # (C, h, w)
     scaling = encoder.scaling_factor
-    features = None
-    if config.precompute or config.precompute_only:
-        features = Features(config, pairs, base.pipeline)
-        features.make(encoder, world)
-        encoder = None  # its memory is the UNet's from here on
-        if config.precompute_only:
-            record.say(f"Features: {features.folder}")
-            return
-    timesteps = scheduler.config.num_train_timesteps
-    loader = batches.Loader(
-        config, pairs, order, encoder=encoder, features=features, shape=shape, timesteps=timesteps
-    )
+    features = Features(config, pairs, base.pipeline)
+    features.make(encoder, world)
+    del encoder  # its memory is the UNet's from here on
+    loader = batches.Loader(config, order, features, shape, scheduler.config.num_train_timesteps)
 
     # -------------------------------------------------------------------------- weights, optimiser, averaging
     torch.manual_seed(config.seed)  # the same LoRA matrices in every process
@@ -137,13 +129,17 @@ def train(config: TuneConfig, session: Session) -> None:
             total += loss.detach()
         return total, {}
 
+    def editor() -> Any:
+        """The UNet as it comes out: a copy with the averaged weights."""
+        return model.averaged_copy(accelerator.unwrap_model(network), average)
+
     loop.run(
         record,
         state,
         read=read,
         step=learn,
         after=lambda step: average.step(parameters) if average is not None else None,
-        validate=lambda step: validation.run(step, accelerator.unwrap_model(network), average),
+        validate=lambda step: model.validate(config, session, base.pipeline, step, editor()),
         validate_every=config.validate_every,
         skipped=loader.skipped,
     )

@@ -41,7 +41,6 @@ class RunOptions(TrackerOptions):
     )
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
     workers: PositiveInt = setting(4, "prefetch threads", "Machine")
-    threads: PositiveInt | None = setting(None, "CPU threads of PyTorch per process", "Machine")
 
     log_every: PositiveInt = setting(10, "steps between log entries", "Logging")
 

@@ -28,8 +28,7 @@ from nein.metrics import METRICS
 from nein.metrics.judges.base import CAPTION, TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
-from nein.wording.families import FAMILIES
-from nein.wording.scope import CONSTRUCTIONS, UNTRUE, Named, sentences
+from nein.wording.families import CONSTRUCTIONS, FAMILIES, UNTRUE, Named, sentences
 
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.

@@ -26,8 +26,8 @@ from nein.loading.digests import json_digest
 from nein.nano.data import FIELDS as FIELDS
 from nein.nano.scenes import SPLITS, is_nano, world
 from nein.wording import families, nouns
+from nein.wording.families import DEPTH, OTHERS
 from nein.wording.nouns import named_in
-from nein.wording.scope import DEPTH, OTHERS
 
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
 # object is said where the sentence does not name it in English.

@@ -37,8 +37,7 @@ from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.models import llm
 from nein.nano import data as nano
-from nein.nano.draw import CATEGORIES, PALETTE
-from nein.nano.scenes import Scene, render, rng_for
+from nein.nano.scenes import CATEGORIES, PALETTE, Scene, render, rng_for
 from nein.nano.sentences import Question, iter_questions
 from nein.reporting import cards, labels, tables
 from nein.reporting import figures as frames

@@ -3,7 +3,6 @@
     ROOT/val.json                 array of {COCO, T_original, T_negative, T_generated, NeIn}
     ROOT/coco_for_val/<COCO>.png  the source images (the object is absent; the target of the edit)
     ROOT/nein_val/<NeIn>.png      the samples (the object was added)
-    ROOT/captions.json            COCO caption annotations of the source images, five each
     ROOT/instances.json           COCO instance annotations (boxes, areas) of source images and samples
 
 For the splits "train" and "dev" the three names carry the split instead of `val`.
@@ -23,8 +22,7 @@ from PIL import Image
 
 from nein.engine import atomic
 from nein.nano import scenes
-from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import NANO, Scene, World, box, place, render, rng_for, sample_scene
+from nein.nano.scenes import CATEGORIES, NANO, SIZE, Scene, World, box, place, render, rng_for, sample_scene
 from nein.nano.sentences import captions
 from nein.wording import families
 from nein.wording.families import NEGATIVE_TEMPLATES
@@ -124,7 +122,7 @@ def said(wording: str, category: str) -> str:
 def world_version() -> str:
     """A hash of the code that draws and describes: a changed world gets a new cache folder."""
     here = Path(__file__).parent
-    names = "draw.py drawings.json wordings.json scenes.py sentences.py data.py"
+    names = "drawings.json wordings.json scenes.py sentences.py data.py"
     files = [*(here / name for name in names.split()), here.parent / "wording" / "families.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
@@ -159,7 +157,7 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
     drawn_sources = [source_scene(split, index, world) for index in range(sources)]
     drawn_scenes = {f"coco_for_{split}/COCO_{k:012d}.png": scene for k, scene in enumerate(drawn_sources, 1)}
     drawn_scenes |= {f"nein_{split}/{sample.nein}.png": sample.sample for sample in samples}
-    images, instances, annotations = (list[dict[str, object]]() for _ in range(3))
+    images, instances = list[dict[str, object]](), list[dict[str, object]]()
     for image_id, (name, scene) in enumerate(drawn_scenes.items(), start=1):
         images.append({"id": image_id, "file_name": name, "width": SIZE, "height": SIZE})
         for item in scene.items:
@@ -169,19 +167,11 @@ def write(root: Path, split: str, sources: int, world: World = NANO) -> None:
             instances.append({**entry, "area": (x1 - x0) * (y1 - y0), "iscrowd": 0})
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(render(scene, world.style)).save(root / name, compress_level=1)
-    for index, scene in enumerate(drawn_sources):
-        for sentence in captions(scene, rng_for(split, index, "captions")):
-            entry = {"id": len(annotations) + 1, "image_id": index + 1, "caption": sentence}
-            annotations.append(entry)
     fields = dict(zip(FIELDS, ("coco", "caption", "negative", "generated", "nein"), strict=True))
     records = [{name: getattr(sample, field) for name, field in fields.items()} for sample in samples]
     categories = [{"id": number, "name": name} for number, name in enumerate(CATEGORIES, 1)]
     info = {"description": "nein nano world: drawn scenes", "split": split, "version": world_version()}
-    content = {"info": info, "images": images}
-    files = {
-        "captions.json": {**content, "annotations": annotations},
-        "instances.json": {**content, "annotations": instances, "categories": categories},
-        f"{split}.json": records,  # last: its presence says the folder is complete
-    }
-    for name, value in files.items():
-        (root / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    truth = {"info": info, "images": images, "annotations": instances, "categories": categories}
+    # The last one's presence says that the folder is complete.
+    for name, value in (("instances", truth), (split, records)):
+        (root / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,17 +1,259 @@
-"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels; and the worlds they come from."""
+"""Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels; and the worlds they come from.
+
+Categories and backgrounds have two styles, "plain", as the models know them, and "sketch". Everything is
+drawn `SUPERSAMPLE` times too large with Pillow and reduced by averaging. `drawings.json` has every category
+as a list of shapes, drawn in turn:
+
+    [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
+
+A colour is (R, G, B), or a factor by which the object's own is darkened (below 1) or lightened.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFilter
 
 from nein.engine.errors import unknown
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PLAIN, SIZE, SKETCH, SUPERSAMPLE, background, layer
+
+# --- Style: a sketch is made from the plain drawing by rule, with no random number --------------------------
+
+PLAIN, SKETCH = "plain", "sketch"
+
+INK = np.array([38, 34, 60], np.float32)
+PAPER = np.array([250, 246, 232], np.float32)
+WIDTH, HEIGHT = 0.86, 0.96  #: of a sketched thing, as shares of the plain drawing's
+WAVE, PERIOD = 1.4, 26.0  #: of a contour: amplitude and length in enlarged pixels
+HATCH, STROKE = 12, 7  #: distance and thickness of the lines that fill a thing, in enlarged pixels
+LINE = 3  #: thickness of contours in enlarged pixels, odd
+#: Colour difference (sum over channels) from which two neighbouring areas are kept apart by a line.
+EDGE = 200
+
+
+def sketched_thing(drawing: Image.Image) -> Image.Image:
+    """RGBA of the same size, standing on the same ground."""
+    width, height = drawing.size
+    small = drawing.resize(
+        (max(1, round(width * WIDTH)), max(1, round(height * HEIGHT))), Image.Resampling.BOX
+    )
+    canvas = Image.new("RGBA", drawing.size, (0, 0, 0, 0))
+    canvas.paste(small, ((width - small.width) // 2, height - small.height))
+    # Every row is moved sideways along a sine; what leaves on one side is cut off.
+    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
+    for row in range(height):
+        shift = round(WAVE * float(np.sin(2 * np.pi * row / PERIOD)))
+        pixels[row, max(0, shift) : width + min(0, shift)] = plain[
+            row, max(0, -shift) : width - max(0, shift)
+        ]
+    covered = pixels[..., 3] >= 128
+    # Inside the thing, next to its rim or to another colour, is a line.
+    inner = np.asarray(Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(LINE + 2))) > 0
+    flat, line = pixels[..., :3].astype(np.int32), ~inner
+    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > EDGE
+    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > EDGE
+    colours = flat.astype(np.float32)
+    stroke, cold = _strokes(colours, falling=False), _colder(colours)
+    colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (PAPER - cold))  # lighter stripes between
+    colours[covered & line] = INK
+    return Image.fromarray(np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)]))
+
+
+def sketched_background(picture: Image.Image) -> Image.Image:
+    colours = np.asarray(picture).astype(np.float32)
+    return Image.fromarray(
+        _rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True))
+    )
+
+
+def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
+    """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
+    rows, columns = np.indices(colours.shape[:2])
+    position = columns + (rows if falling else -rows)
+    return ((position % HATCH) < STROKE).astype(np.float32)[..., None]
+
+
+def _colder(colours: np.ndarray) -> np.ndarray:
+    return colours * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
+
+
+def _rounded(colours: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(colours), 0, 255).astype(np.uint8)
+
+
+# --- Drawings -----------------------------------------------------------------------------------------------
+
+
+SIZE = 64  #: width and height of a scene in pixels
+SUPERSAMPLE = 4
+DRAWINGS = Path(__file__).with_name("drawings.json")
+
+Colour = tuple[int, int, int]
+
+PALETTE: dict[str, Colour] = {
+    "red": (205, 38, 38),
+    "orange": (240, 135, 25),
+    "yellow": (245, 205, 45),
+    "green": (45, 150, 65),
+    "blue": (45, 95, 205),
+    "purple": (135, 60, 165),
+    "pink": (240, 125, 170),
+    "brown": (135, 85, 45),
+    "black": (45, 45, 50),
+    "grey": (135, 138, 145),
+    "white": (240, 240, 238),
+    "tan": (205, 165, 110),
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A row of `drawings.json`. size: width and height relative to the object's; airborne: it belongs in the
+    air; mirror: mirroring makes sense."""
+
+    shapes: list[list[Any]]
+    size: tuple[float, float]
+    colours: list[str]
+    airborne: bool = False
+    mirror: bool = True
+
+    @property
+    def width(self) -> float:
+        return self.size[0]
+
+    @property
+    def height(self) -> float:
+        return self.size[1]
+
+
+#: The 30 of the 80 COCO categories that exist in the nano world, under their COCO names.
+LOOKS = {name: Look(**row) for name, row in json.loads(DRAWINGS.read_text(encoding="utf-8")).items()}
+CATEGORIES: tuple[str, ...] = tuple(LOOKS)
+
+
+# The caches hold what the pictures of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
+@lru_cache(maxsize=256)
+def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
+    """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible; size: in scene
+    pixels."""
+    if style == SKETCH:
+        return sketched_thing(layer(category, colour, size, flip))
+    look, own = LOOKS[category], PALETTE[colour]
+    width, height = (round(size * part) * SUPERSAMPLE for part in look.size)
+    image = Image.new("RGBA", (width, height), (0, 0, 0, 0))
+    draw = ImageDraw.Draw(image)
+    for kind, fill, points, *given in look.shapes:
+        more = given[0] if given else {}
+        xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
+        paint, outline = _colour(own, fill), _colour(own, more["edge"]) if "edge" in more else None
+        stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
+        start, end = more.get("ends", (0, 360))
+        if kind == "oval":
+            draw.ellipse(xy, fill=paint, outline=outline, width=stroke)
+        elif kind == "rect":
+            radius = more.get("r", 0.0) * (width - 1)
+            draw.rounded_rectangle(xy, radius=radius, fill=paint, outline=outline, width=stroke)
+        elif kind == "arc":
+            draw.arc(xy, start, end, fill=paint, width=stroke)
+        elif kind == "pie":
+            draw.pieslice(xy, start, end, fill=paint)
+        elif kind == "line":
+            draw.line(xy, fill=paint, width=stroke, joint="curve")
+        else:
+            draw.polygon(xy, fill=paint)
+            if outline is not None:
+                draw.line([*xy, xy[0]], fill=outline, width=stroke, joint="curve")
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
+
+
+def _colour(own: Colour, given: Any) -> Colour:
+    if isinstance(given, list):
+        r, g, b = given
+    elif given <= 1:
+        r, g, b = (int(c * given) for c in own)
+    else:
+        r, g, b = (int(c + (255 - c) * (given - 1)) for c in own)
+    return r, g, b
+
+
+#: Kind -> lowest and highest horizon (shares of the height), colours above and below it.
+BACKGROUNDS: dict[str, tuple[float, float, Colour, Colour]] = {
+    "meadow": (0.38, 0.6, (150, 200, 240), (100, 175, 80)),
+    "beach": (0.28, 0.42, (175, 215, 240), (235, 215, 160)),
+    "street": (0.42, 0.58, (200, 195, 190), (112, 114, 120)),
+    "room": (0.5, 0.66, (235, 222, 200), (170, 125, 85)),
+    "kitchen": (0.5, 0.64, (210, 230, 228), (185, 180, 172)),
+    "snow": (0.42, 0.58, (180, 192, 205), (238, 242, 248)),
+    "desert": (0.42, 0.58, (245, 205, 165), (215, 160, 95)),
+    "night": (0.48, 0.62, (58, 66, 110), (62, 92, 78)),
+}
+
+
+@lru_cache(maxsize=16)
+def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
+    """RGB, enlarged `SUPERSAMPLE` times."""
+    if style == SKETCH:
+        return sketched_background(background(kind, seed))
+    rng, side = random.Random(seed), SIZE * SUPERSAMPLE
+    image = Image.new("RGB", (side, side))
+    draw = ImageDraw.Draw(image)
+
+    def jitter(colour: Colour, amount: int = 14) -> Colour:
+        delta = rng.randint(-amount, amount)
+        r, g, b = (max(0, min(255, c + delta + rng.randint(-5, 5))) for c in colour)
+        return r, g, b
+
+    # The order of the draws from `rng` decides the pixels.
+    low, high, above, below = BACKGROUNDS[kind]
+    if kind == "room":
+        top = jitter(rng.choice([above, (215, 225, 230), (228, 208, 212)]))
+        horizon = rng.uniform(low, high)
+    else:
+        horizon = rng.uniform(low, high)
+        top = jitter(above, 8 if kind == "night" else 14)
+    bottom = jitter(below, {"snow": 6, "night": 8}.get(kind, 14))
+    y = round(horizon * side)
+    draw.rectangle([0, 0, side, y], fill=top)
+    draw.rectangle([0, y, side, side], fill=bottom)
+    if kind == "beach":
+        shore = y + round(rng.uniform(0.12, 0.2) * side)
+        draw.rectangle([0, y, side, shore], fill=jitter((70, 150, 200)))
+    elif kind == "street":
+        draw.rectangle([0, y, side, y + side // 20], fill=jitter((175, 172, 165)))
+        lane, dash = round((horizon + rng.uniform(0.2, 0.3)) * side), side // 6
+        for x in range(rng.randrange(dash), side, 2 * dash):
+            draw.rectangle([x, lane, x + dash, lane + side // 32], fill=(225, 225, 215))
+    elif kind == "room":
+        draw.rectangle([0, y - side // 32, side, y], fill=(245, 243, 238))
+    elif kind == "kitchen":
+        for x in range(0, side, side // 8):
+            draw.line([x, 0, x, y], fill=(188, 208, 206), width=side // 96)
+        for row in range(0, y, side // 8):
+            draw.line([0, row, side, row], fill=(188, 208, 206), width=side // 96)
+    elif kind == "snow":
+        peak, reach = rng.uniform(0.2, 0.8) * side, side * 0.35
+        draw.polygon([(peak - reach, y), (peak, y - side * 0.2), (peak + reach, y)], fill=(150, 165, 185))
+    elif kind == "desert":
+        hill = rng.uniform(0.0, 0.6) * side
+        box = [hill, y - side * 0.08, hill + side * 0.55, y + side * 0.14]
+        draw.ellipse(box, fill=jitter((205, 150, 88), 6))
+    elif kind == "night":
+        for _ in range(7):
+            across, down, r = rng.uniform(0, side), rng.uniform(0, y * 0.9), side / 110
+            draw.ellipse([across - r, down - r, across + r, down + r], fill=(225, 225, 200))
+    return image
+
+
+# --- Scenes -------------------------------------------------------------------------------------------------
+
 
 #: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
 SPLITS = ("train", "dev", "val")

@@ -8,7 +8,7 @@
     past          nothing                              a thing
     clause        a thing                              one of its kind, in another colour
 
-The sentences are those of `nein.wording.scope`; the first of a pair is true of the first scene. Pairs
+The sentences are those of `nein.wording.families`; the first of a pair is true of the first scene. Pairs
 differ in how many other things stand in both scenes, and in how many denials stand above the sentence. There
 is none above "There used to be a cup.": it would not be clear what is denied.
 
@@ -27,11 +27,10 @@ from typing import Any
 
 from nein.engine.images import write_png
 from nein.nano.data import drawn
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS
-from nein.nano.scenes import Item, Scene, place, render, rng_for
+from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
+from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, sentences
 from nein.wording.nouns import with_article
-from nein.wording.scope import CONSTRUCTIONS, DENIES, THINGS, Named, sentences
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
 Thing = tuple[str, str | None]  # a category and its color, None for any

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.nano import scenes
-from nein.nano.draw import CATEGORIES, LOOKS, PALETTE, SIZE
-from nein.nano.scenes import NANO, Item, Scene, World, rng_for, sample_scene
+from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene, World, rng_for, sample_scene
 from nein.wording.families import indefinite
 from nein.wording.nouns import engine
 

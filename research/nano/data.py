@@ -15,8 +15,17 @@ import torch
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, WordPiece
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, PALETTE
-from nein.nano.scenes import Scene, mask, render, rng_for, sample_scene
+from nein.nano.scenes import (
+    BACKGROUNDS,
+    CATEGORIES,
+    LOOKS,
+    PALETTE,
+    Scene,
+    mask,
+    render,
+    rng_for,
+    sample_scene,
+)
 from nein.nano.sentences import PLACES, captions, names, plural
 from nein.train.editor_finetuning import drawn
 from nein.train.editor_finetuning.drawn import filled, pair_images, sample_pair

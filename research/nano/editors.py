@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nein.nano.draw import BACKGROUNDS, CATEGORIES
+from nein.nano.scenes import BACKGROUNDS, CATEGORIES
 from nein.train.editor_finetuning.drawn import MIXTURES
 from research.nano.data import clip_tokenizer, pair_pool, scene_pool, to_float
 from research.nano.job import Job, sized, step_count

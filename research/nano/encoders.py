@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
-from nein.nano.draw import CATEGORIES
+from nein.nano.scenes import CATEGORIES
 from nein.wording.families import indefinite
 from research.nano.data import clip_tokenizer, degrade, scene_pool, to_float
 from research.nano.editors import save_half

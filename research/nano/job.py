@@ -13,9 +13,8 @@ from torch import nn
 
 from nein.nano.data import world_version
 from nein.train import loop
-from nein.train.loop import State
+from nein.train.loop import Record, Session, State
 from nein.train.options import RunOptions
-from nein.train.record import Record, Session
 
 
 @dataclass

@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
-from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import Scene, box, rng_for
+from nein.nano.scenes import CATEGORIES, SIZE, Scene, box, rng_for
 from nein.nano.sentences import PLACES, names, plural
 from nein.wording.families import indefinite
 from research.nano.data import OTHER_NOUNS, bert_tokenizer, clip_tokenizer, degrade, scene_pool, to_float

@@ -16,8 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, SIZE
-from nein.nano.scenes import Scene, rng_for
+from nein.nano.scenes import BACKGROUNDS, CATEGORIES, SIZE, Scene, rng_for
 from nein.nano.sentences import PLACES, is_true_of, names, plural
 from nein.wording.families import indefinite
 from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float

@@ -17,8 +17,7 @@ import torch
 
 from nein.metrics.choices import prompt
 from nein.nano import zoo as shipped
-from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
+from nein.nano.scenes import CATEGORIES, NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
 from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
 from nein.train.export import teach
 from research.nano.data import chat_tokenizer, to_float

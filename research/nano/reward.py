@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from nein.metrics.judges.blip import joined
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.data import NEGATIVES, said
-from nein.nano.draw import CATEGORIES
 from nein.nano.scenes import (
+    CATEGORIES,
     NEGATOR,
     TAUGHT,
     UNSEEN,

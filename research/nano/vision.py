@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
-from nein.nano.draw import BACKGROUNDS, CATEGORIES
-from nein.nano.scenes import Scene
+from nein.nano.scenes import BACKGROUNDS, CATEGORIES, Scene
 from research.nano.data import ScenePool, degrade, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 

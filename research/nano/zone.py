@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from nein.editors.zone import ACTIONS, ActionClassifier, decide
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
-from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import Scene, mask, rng_for
+from nein.nano.scenes import CATEGORIES, SIZE, Scene, mask, rng_for
 from nein.train.editor_finetuning.drawn import sample_pair
 from research.nano.data import degrade, scene_pool, to_float
 from research.nano.editors import save_half, tokenise

@@ -13,8 +13,7 @@ from PIL import Image
 
 from nein.datasets.nein import load_folder
 from nein.nano import data
-from nein.nano.draw import CATEGORIES, SIZE
-from nein.nano.scenes import box, render
+from nein.nano.scenes import CATEGORIES, SIZE, box, render
 from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +63,7 @@ def test_the_samples_are_those_that_the_models_were_trained_on(full):
 def test_the_layout_is_neins_and_records_are_those_of_the_scenes(folder):
     records = read(folder, "val.json")
     names = {p.name for p in folder.iterdir()}
-    assert names == {"val.json", "coco_for_val", "nein_val", "captions.json", "instances.json"}
+    assert names == {"val.json", "coco_for_val", "nein_val", "instances.json"}
     assert {p.stem for p in (folder / "nein_val").iterdir()} == {r["NeIn"] for r in records}
     assert len(list((folder / "coco_for_val").iterdir())) == SOURCES
     samples = list(data.iter_samples("val", SOURCES))

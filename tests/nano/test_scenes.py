@@ -8,9 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nein.nano import draw
 from nein.nano.data import source_scene
-from nein.nano.scenes import MAX_SIZE, MIN_SIZE, SPLITS, Item, Scene, box, render, rng_for
+from nein.nano.scenes import BACKGROUNDS, LOOKS, MAX_SIZE, MIN_SIZE, SPLITS, Item, Scene, box, render, rng_for
 from nein.nano.sentences import captions
 from tests.nano.words import random_scene
 
@@ -44,16 +43,16 @@ def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():
 
 def test_the_captions_are_those_that_the_models_were_trained_on():
     scenes = [random_scene(rng_for("train", i, "captions test")) for i in range(1600)]
-    scenes += [Scene(kind, 1, ()) for kind in draw.BACKGROUNDS]
+    scenes += [Scene(kind, 1, ()) for kind in BACKGROUNDS]
     told = "\n".join(c.lower() for i, s in enumerate(scenes) for c in captions(s, random.Random(i)))
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == "177a0ce5f7b60b8a"
 
 
 @pytest.mark.parametrize("size", [MIN_SIZE, MAX_SIZE])
 def test_a_box_is_tight_around_what_can_be_seen(size):
-    for category, look in draw.LOOKS.items():
+    for category, look in LOOKS.items():
         item = Item(category, look.colours[0], size, 12.25, 7.5, flip=look.mirror)
-        empty = [Scene(background, 3, ()) for background in draw.BACKGROUNDS]
+        empty = [Scene(background, 3, ()) for background in BACKGROUNDS]
         # A side may have the colour of one background, so the pixels that change before any of them count.
         touched = np.any([(render(s.with_item(item)) != render(s)).any(-1) for s in empty], axis=0)
         rows, columns = np.flatnonzero(touched.any(1)), np.flatnonzero(touched.any(0))

@@ -12,7 +12,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Blocks
 from nein.engine.images import decode
 from nein.nano import scope
-from nein.wording.scope import CONSTRUCTIONS
+from nein.wording.families import CONSTRUCTIONS
 
 PAIRS = list(scope.pairs("val", len(scope.CELLS)))
 

@@ -9,8 +9,7 @@ import yaml
 from nein.datasets.negbench import drawn, sentences
 from nein.datasets.nein import load
 from nein.nano import data
-from nein.nano.draw import CATEGORIES, SKETCH
-from nein.nano.scenes import AXES, HELD_OUT, WORLDS
+from nein.nano.scenes import AXES, CATEGORIES, HELD_OUT, SKETCH, WORLDS
 from nein.nano.sentences import ASKED, iter_questions
 
 TAUGHT = WORLDS["nano:taught"]

@@ -50,6 +50,13 @@ def test_the_correction_inverts_what_the_judge_does_exactly():
     found = calibration.correct(plain, perfect)
     assert found.value == pytest.approx(0.3)
     assert found.low < plain.low
+    # A share above 1 is cut, and the lower end moved with it.
+    found = calibration.correct(judged := share(820, 1000), rates)
+    raw = calibration.propagated(
+        lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, rates.specificity, rates.sensitivity
+    )
+    assert raw.value > 1
+    assert (found.value, found.low, found.high) == (1.0, pytest.approx(raw.low + 1 - raw.value), 1.0)
 
 
 @pytest.mark.parametrize(("what", "judged_as", "sensitivity", "specificity", "refused"), [
@@ -184,6 +191,20 @@ def test_full_agreement_on_one_sample_that_is_there_and_many_that_are_not_says_l
             low.append(found.low)
     assert max(low[:2]) < 0.3
     assert min(low[2:]) > 0.9
+
+
+def test_the_error_of_kappa_is_that_of_leaving_every_picture_out():
+    rng = np.random.default_rng(3)
+    first = {i: float(v) for i, v in enumerate(rng.integers(0, 2, 40))}
+    second = {i: v if rng.uniform() < 0.8 else 1 - v for i, v in first.items()}
+    where = {i: i // 2 for i in first}
+    found = calibration.cohen_kappa(first, second, where)
+    without = [
+        calibration.cohen_kappa({i: v for i, v in first.items() if where[i] != picture}, second, where).value
+        for picture in range(20)
+    ]
+    spread = sum((value - found.value) ** 2 for value in without)
+    assert found.standard_error == pytest.approx(math.sqrt(19 / 20 * spread))
 
 
 def test_roc_auc_is_the_share_of_pairs_in_order_ties_half():

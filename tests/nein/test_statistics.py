@@ -31,6 +31,16 @@ def test_a_mean_of_one_cluster_or_of_equal_ones_has_no_interval_for_that_is_no_c
 def test_a_share_of_independent_samples_has_clopper_and_pearsons_interval(ones, n):
     expected = scipy.stats.binomtest(ones, n).proportion_ci(0.95, method="exact")
     assert share(ones, n) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    # Of a number that is not whole: the same quantiles of the beta distribution, 0.4 of 10.
+    beta = scipy.stats.beta.ppf([0.025, 0.975], [0.4, 1.4], [10.6, 9.6])
+    assert estimates.clopper_pearson(0.04, 10) == pytest.approx(beta)
+
+
+def test_a_paired_difference_is_bonett_and_prices_by_hand():
+    middle, error = estimates.bonett_price(
+        0.25, 0.1, 20
+    )  # 5 pairs say +1 and 2 say -1; one is added to either
+    assert (middle, error) == pytest.approx((6 / 22 - 3 / 22, math.sqrt((9 / 22 - (3 / 22) ** 2) / 22)))
 
 
 @pytest.mark.parametrize("per_picture", [1, 2, 4])

@@ -6,10 +6,9 @@ import pytest
 
 from nein.generate.maker import COCO
 from nein.generate.nein import stages as algorithms
-from nein.nano.draw import CATEGORIES, LOOKS, PALETTE
+from nein.nano.scenes import CATEGORIES, LOOKS, PALETTE
 from nein.wording import families, nouns
-from nein.wording.families import FAMILIES, STAYS, choices, sentence
-from nein.wording.scope import CONSTRUCTIONS, THINGS, Named, sentences
+from nein.wording.families import CONSTRUCTIONS, FAMILIES, STAYS, THINGS, Named, choices, sentence, sentences
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
 

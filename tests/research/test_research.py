@@ -222,8 +222,8 @@ def zoo_is_trained_judged_and_shipped(folder, capsys):
         assert judge_editor("ip2p", sources=1, steps=2)["samples"] > 0
         from nein.train import finetune_ip2p
 
-        words = "--recipe nano --steps 1 --batch-size 2 --trackers none --workers 1".split()
-        finetune_ip2p.main([*words, "--device", "cpu", "--no-precompute", "--out", str(folder / "tuned")])
+        words = "--recipe nano --nano-sources 30 --steps 1 --batch-size 2 --trackers none --workers 1".split()
+        finetune_ip2p.main([*words, "--device", "cpu", "--out", str(folder / "tuned")])
         (trained / "nein-ip2p").mkdir()
         card = (ROOT / "nein/nano/weights/nein-ip2p/README.md").read_text(encoding="utf-8")
         (trained / "nein-ip2p" / "README.md").write_text(card, encoding="utf-8")

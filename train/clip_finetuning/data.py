@@ -185,12 +185,7 @@ class Features:
         def encode(pictures: list[np.ndarray]) -> dict[str, torch.Tensor]:
             return {"rows": torch.from_numpy(np.asarray(self._dual.encode(pictures), np.float32))}
 
-        before = torch.get_num_threads()
-        device = next(self._dual.model.parameters()).device.type
-        # On a CPU a block is computed on one thread, and several at once, as everywhere.
-        at_once = processes.workers() if device == "cpu" else None
-        self._files.make(encode, processes, ahead=ahead, at_once=at_once)
-        torch.set_num_threads(before)
+        self._files.make(encode, processes, ahead)
 
     def number(self, part: int, row: int) -> int:
         """The picture of a row of the captions (part 0) or the questions (1); ImageError if unreadable."""

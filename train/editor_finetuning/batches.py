@@ -9,7 +9,6 @@ has means and log-variances, not samples, so that training still draws from the 
 from __future__ import annotations
 
 import copy
-import functools
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,6 @@ from nein.train.features import FeatureFiles, Passes
 
 FORMAT = 3
 TEXT_BLOCK = 512
-CACHED_SENTENCES = 4096
 VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
 
 
@@ -57,7 +55,6 @@ class Encoder:
         self._text.eval().requires_grad_(False)
         self._tokenizer = pipeline.tokenizer
         self._device, self._dtype = device, dtype
-        self.sentence = functools.lru_cache(CACHED_SENTENCES)(self._read)
         self.scaling_factor = float(self._vae.config.scaling_factor)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
@@ -77,7 +74,7 @@ class Encoder:
         return torch.cat(means), torch.cat(logvars)
 
     @torch.no_grad()
-    def _read(self, text: str) -> torch.Tensor:
+    def sentence(self, text: str) -> torch.Tensor:
         """Hidden states (tokens, width), float32, on the device. Read alone, so the batch decides no bit."""
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
         tokens = self._tokenizer(
@@ -139,7 +136,7 @@ class Features:
         def sentences(texts: list[str]) -> dict[str, torch.Tensor]:
             return {"states": torch.stack([encoder.sentence(text).cpu() for text in texts]).to(dtype)}
 
-        self._pictures.make(pictures, processes, ahead=self._config.workers)
+        self._pictures.make(pictures, processes, self._config.workers)
         self._texts.make(sentences, processes)
 
     def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
@@ -240,27 +237,18 @@ def changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
 
 
 class Loader:
-    """Makes batches of stored `features`, or of pictures that `encoder` encodes in every step."""
+    """Makes batches. shape: (C, h, w) of a latent; timesteps: of the noise schedule."""
 
     def __init__(
-        self,
-        config: TuneConfig,
-        pairs: Pairs,
-        order: Order,
-        *,
-        encoder: Encoder | None,
-        features: Features | None,
-        shape: tuple[int, ...],
-        timesteps: int,
+        self, config: TuneConfig, order: Order, features: Features, shape: tuple[int, ...], timesteps: int
     ) -> None:
-        self._config, self._pairs, self._order = config, pairs, order
-        self._encoder, self._features = encoder, features
+        self._config, self._order, self._features = config, order, features
         self._shape, self._timesteps = shape, timesteps
         self._lock = threading.Lock()
         self.skipped: set[str] = set()
 
     def read(self, positions: range) -> list[Member]:
-        """The examples at the positions, their draws, and what is stored or pictured of them."""
+        """The examples at the positions, their features and draws."""
         c = self._config
         members = []
         for position in positions:
@@ -274,7 +262,7 @@ class Loader:
         for shift in range(TRIES):
             example = self._order.example(position, shift)
             try:
-                return example, self._fetch(example, flip)
+                return example, self._features.pair(example.pair, swapped=example.swapped, flip=flip)
             except ImageError as error:
                 if self._config.unreadable == "stop":
                     raise UserError(
@@ -285,35 +273,18 @@ class Loader:
                     self.skipped.add(example.id)
         raise UserError(f"{TRIES} pairs in a row cannot be read; is '{self._config.data}' still there?")
 
-    def _fetch(self, example: Example, flip: bool) -> dict[str, torch.Tensor]:
-        if self._features is not None:
-            return self._features.pair(example.pair, swapped=example.swapped, flip=flip)
-        pair = prepare(self._config, *self._pairs.pictures[example.pair].read())
-        pictures = [torch.from_numpy(p.copy()) for p in (pair[::-1] if example.swapped else pair)]
-        # Mirrored together, or the edit would also move the object.
-        source, target = (p.flip(1) if flip else p for p in pictures)
-        return {"source": source, "target": target}
-
     def to_batch(self, members: list[Member], device: torch.device) -> Batch:
         examples, contents, draws = zip(*members, strict=True)
         texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
-        if self._features is not None:
-            mean, logvar, condition = (
-                torch.stack([content[key] for content in contents]) for key in ("mean", "logvar", "condition")
-            )
-            states = torch.stack([self._features.sentence(text) for text in texts])  # B, tokens, width
-        else:
-            assert self._encoder is not None
-            pictures = torch.stack([content[side] for side in ("source", "target") for content in contents])
-            means, logvars = self._encoder.pictures(pictures)  # 2B, H, W, 3, uint8 => 2B, C, h, w, float32
-            (condition, mean), (_, logvar) = means.chunk(2), logvars.chunk(2)
-            states = torch.stack([self._encoder.sentence(text) for text in texts])
+        mean, logvar, condition = (
+            torch.stack([content[key] for content in contents]) for key in ("mean", "logvar", "condition")
+        )
         keep = torch.tensor([not d.drop_picture for d in draws]).view(-1, 1, 1, 1)
         batch = Batch(
-            condition=condition * keep.to(condition.device),
+            condition=condition * keep,
             mean=mean,
             logvar=logvar,
-            states=states,
+            states=torch.stack([self._features.sentence(text) for text in texts]),
             changed=changed(condition, mean),
             timestep=torch.tensor([d.timestep for d in draws]),
             posterior=torch.stack([d.posterior for d in draws]),

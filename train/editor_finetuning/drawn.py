@@ -18,8 +18,21 @@ from typing import Any
 import numpy as np
 
 from nein.nano.data import world_version
-from nein.nano.draw import BACKGROUNDS, CATEGORIES, LOOKS, SIZE, SUPERSAMPLE
-from nein.nano.scenes import MAX_OBJECTS, Item, Scene, mask, place, render, rng_for, sample_scene
+from nein.nano.scenes import (
+    BACKGROUNDS,
+    CATEGORIES,
+    LOOKS,
+    MAX_OBJECTS,
+    SIZE,
+    SUPERSAMPLE,
+    Item,
+    Scene,
+    mask,
+    place,
+    render,
+    rng_for,
+    sample_scene,
+)
 from nein.nano.sentences import names, plural
 from nein.wording.families import indefinite
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,18 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 
+from nein.benchmarks.runner import FIGURES
 from nein.editors.checkpoint import SUFFIXES, LoadedPipeline, load_pipeline, quiet
 from nein.editors.sampling import euler_ancestral
 from nein.engine.errors import UserError
+from nein.engine.run import Executor
 from nein.loading.references import expanded
 from nein.models import references
+from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, placed
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.export import MODEL, card, finished_model
+from nein.train.loop import Session
 
 log = logging.getLogger(__name__)
 ADAPTER = "nein"
@@ -222,3 +227,27 @@ def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
     head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
     head += ["tags: [nein, instruct-pix2pix, negation]"]
     return card(facts, head, "An editor fine-tuned on NeIn", words, TuneConfig().identity(), ALWAYS)
+
+
+def validate(
+    config: TuneConfig, session: Session, pipeline: Any, step: int, learned: Any
+) -> dict[str, float]:
+    """Figures by metric of `nein eval` with the UNet `learned` (main process; others get none), below
+    OUT/validation. Training goes on undisturbed: every step seeds what it draws."""
+    from nein.benchmarks.nein.run import NEIN
+
+    world, device, name = session.processes, str(session.accelerator.device), f"step-{step:08d}"
+    out = config.out_dir / "validation"
+    if world.is_main:
+        save_pipeline(pipeline, learned, out / MODEL)
+    world.barrier()
+    settings = config.validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
+    # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
+    with quiet():
+        NEIN(settings, Executor(device, world, at_once=1))
+    world.barrier()
+    if not world.is_main:
+        return {}
+    shutil.rmtree(out / MODEL)
+    results = frames.select(frames.read(out / name / "negative" / FIGURES), task="results")
+    return {row["metric"]: row["value"] for row in frames.records(results) if row["value"] is not None}

@@ -33,8 +33,8 @@ class TuneConfig(Learning):
     PROG = "train/finetune_ip2p.py"
     DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
     SMALLER = (
-        "lower --micro-batch (the result changes by rounding only), or use --gradient-checkpointing, "
-        "--precision bf16 or --precompute"
+        "lower --micro-batch (the result changes by rounding only), or use --gradient-checkpointing or "
+        "--precision bf16"
     )
     presets = "train/"
     preset_option = "recipe"
@@ -81,8 +81,6 @@ class TuneConfig(Learning):
     hold_out_templates: Names = option([], "negative templates (0 to 12) to leave out", "Data")
     exclude: Names = option([], "ids of samples to leave out", "Data")
 
-    precompute: bool = option(False, "store VAE and text features once and train on them", "Features")
-    precompute_only: bool = setting(False, "compute the features and stop", "Features")
     feature_dtype: Literal["float32", "float16", "bfloat16"] = option(
         "float16", "dtype of the features", "Features"
     )

@@ -17,7 +17,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import COUNTS, Column, Row, Table
 from nein.statistics import two_way
-from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
+from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
 _KINDS = (ORIGINAL, NEGATED, "all", "affirmation", "negation", "hybrid")
 _SHADES = (plots.BLUE, plots.RED, "#374151", plots.BLUE, plots.RED, plots.VIOLET)

@@ -47,8 +47,7 @@ from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
-from nein.wording.families import CELLS, LABELS
-from nein.wording.scope import DEPTH, OTHERS
+from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"

@@ -30,8 +30,7 @@ from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
 from nein.reporting.scores import ScoreTable
-from nein.wording.families import CELLS, NEGATIVE_TEMPLATES
-from nein.wording.scope import DEPTH, OTHERS
+from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
 EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"
 _TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")

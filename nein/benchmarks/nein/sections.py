@@ -16,8 +16,7 @@ from nein.reporting.figures import Figure
 from nein.reporting.page import Section
 from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value, value
 from nein.statistics import two_way
-from nein.wording.families import CELLS
-from nein.wording.scope import CONSTRUCTIONS, DEPTH, OTHERS
+from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 EDITOR = Row("model", "editor")

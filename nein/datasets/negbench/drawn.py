@@ -19,8 +19,7 @@ from nein.engine.errors import unknown
 from nein.engine.images import ImageError
 from nein.nano import scenes as nano
 from nein.nano.data import world_version
-from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import NANO, SPLITS, Scene, World, rng_for
+from nein.nano.scenes import CATEGORIES, NANO, SPLITS, Scene, World, rng_for
 from nein.nano.sentences import captions
 
 SCENES = {"train": 12_000, "dev": 500, "val": 1_000}  # per split when none are asked for

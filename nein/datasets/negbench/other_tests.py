@@ -28,7 +28,7 @@ from nein.engine.atomic import record
 from nein.engine.errors import UserError
 from nein.loading.errors import first_line
 from nein.wording import families
-from nein.wording.scope import DEPTH, OTHERS
+from nein.wording.families import DEPTH, OTHERS
 
 YES, NO = "Yes", "No"
 ANSWERS = ("yes", "no")

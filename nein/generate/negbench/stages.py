@@ -73,7 +73,7 @@ class MakePairs(NegbenchStage):
         return [self.look(image) for image in super().read(number)]
 
     def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
-        from nein.nano.draw import CATEGORIES
+        from nein.nano.scenes import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
         plans = {looked[0].id: pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs}

@@ -100,7 +100,7 @@ def _nano(scenes: int) -> Listing[Source]:
 
 def categories(name: str, queried: int) -> tuple[str, ...]:
     """ "coco", "nano", or the lines of a text file. Raises UserError, also for fewer than `queried`."""
-    from nein.nano.draw import CATEGORIES
+    from nein.nano.scenes import CATEGORIES
 
     names = {"coco": COCO, "nano": CATEGORIES}.get(name, ())
     if not names:

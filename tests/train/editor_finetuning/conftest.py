@@ -36,7 +36,7 @@ def words(base, world, place, /, **options):
     return runs.words({
         "base": base, "data": world, "resolution": 64, "align-resolution": 64, "steps": 6, "batch-size": 4,
         "learning-rate": 1e-3, "ema": 0.9, "trackers": "none", "device": "cpu", "workers": 2, "log-every": 1,
-        "out": place / "run", "features": place / "features",
+        "out": place / "run", "features": base.parent / "features",
     }, options)  # fmt: skip
 
 

@@ -4,8 +4,7 @@ import random
 import numpy as np
 import pytest
 
-from nein.nano.draw import CATEGORIES
-from nein.nano.scenes import render, rng_for
+from nein.nano.scenes import CATEGORIES, render, rng_for
 from nein.train.editor_finetuning import drawn
 from research.nano.data import all_instruction_forms
 from tests.nano.words import negated

@@ -21,16 +21,9 @@ class Setup:
         self.encoder = Encoder(pipeline, CPU, torch.float32)
         self.features = Features(config, self.pairs, pipeline)
 
-    def batch(self, stored, positions=range(12)):
-        loader = Loader(
-            self.config,
-            self.pairs,
-            Order(self.pairs, self.config.mix_affirmative, self.config.seed),
-            encoder=None if stored else self.encoder,
-            features=self.features if stored else None,
-            shape=self.encoder.latent_shape(64),
-            timesteps=1000,
-        )
+    def batch(self, positions=range(12)):
+        order = Order(self.pairs, self.config.mix_affirmative, self.config.seed)
+        loader = Loader(self.config, order, self.features, self.encoder.latent_shape(64), 1000)
         return loader.to_batch(loader.read(positions), CPU), loader
 
     def made(self):
@@ -41,40 +34,50 @@ class Setup:
 
 
 @pytest.fixture
-def setup(config, base):
+def setup(config, base, tmp_path):
     return lambda **options: Setup(
-        config(precompute=True, **{"feature_dtype": "float32", "feature_block": 5, **options}), base
+        config(**{"feature_dtype": "float32", "feature_block": 5, "features": tmp_path / "kept", **options}),
+        base,
     )
 
 
-def test_a_batch_of_stored_features_equals_one_encoded_on_the_spot(setup, tmp_path):
-    s = setup(flip=0.5, mix_affirmative=0.5, dropout=0.2)
-    s.made()
-    (stored, _), (fresh, _) = s.batch(True), s.batch(False)
-    for name in ("condition", "mean", "logvar", "states", "posterior", "noise", "timestep", "changed"):
-        torch.testing.assert_close(getattr(stored, name), getattr(fresh, name), rtol=1e-4, atol=1e-5)
-    assert (stored.condition.flatten(1).abs().sum(1) == 0).any()  # some pictures were dropped
-    texts = s.pairs.sentences()
-    assert texts[0] == ""
-    assert len(texts) == len(set(texts))
-    half = setup(flip=0.5, mix_affirmative=0.5, feature_dtype="float16", features=tmp_path / "half")
-    half.made()
-    torch.testing.assert_close(half.batch(True)[0].mean, stored.mean, rtol=1e-2, atol=1e-2)
-    sizes = [sum(f.stat().st_size for f in one.features.folder.iterdir()) for one in (half, s)]
-    assert sizes[0] < 0.6 * sizes[1]
-
-
 @pytest.mark.parametrize("flip", [0.0, 1.0])
-def test_flips_turn_input_and_target_together_and_add_goes_from_the_source_to_the_sample(flip, setup):
-    s = setup(flip=flip, mix_affirmative=0.5)
-    members = s.batch(False)[1].read(range(24))
+def test_a_batch_is_what_the_encoders_make_of_its_pictures_and_sentences(flip, setup):
+    """Flips turn input and target together, and "add" leads from the source to the sample."""
+    s = setup(flip=flip, mix_affirmative=0.5, dropout=0.2)
+    s.made()
+    batch, loader = s.batch()
+    members = loader.read(range(12))
     assert len({example.swapped for example, _, _ in members}) == 2
-    for example, found, drawn in members:
-        pair = s.pairs.pictures[example.pair].read()
+    assert {drawn.drop_picture for _, _, drawn in members} == {True, False}
+    for row, (example, _, drawn) in enumerate(members):
         assert example.swapped == example.instruction.startswith("Add ")
         assert drawn.flip == bool(flip)
-        for side, picture in zip(("source", "target"), pair[::-1] if example.swapped else pair, strict=True):
-            assert np.array_equal(found[side].numpy(), picture[:, ::-1] if flip else picture)
+        sides = s.pairs.pictures[example.pair].read()
+        both = np.stack([side[:, ::-1] if flip else side for side in sides])
+        means, logvars = s.encoder.pictures(torch.from_numpy(both))
+        source, target = (1, 0) if example.swapped else (0, 1)
+        fresh = {
+            "mean": means[target],
+            "logvar": logvars[target],
+            "condition": means[source] * (not drawn.drop_picture),
+            "states": s.encoder.sentence("" if drawn.drop_text else example.instruction),
+            "changed": (means[target] - means[source]).abs().mean(0, keepdim=True) > 0.4,
+            "posterior": drawn.posterior,
+            "noise": drawn.noise,
+            "timestep": torch.tensor(drawn.timestep),
+        }
+        for name, expected in fresh.items():
+            torch.testing.assert_close(getattr(batch, name)[row], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_half_features_are_half_as_large_and_nearly_the_same(setup, tmp_path):
+    s, half = setup(), setup(feature_dtype="float16", features=tmp_path / "half")
+    for one in (s, half):
+        one.made()
+    torch.testing.assert_close(half.batch()[0].mean, s.batch()[0].mean, rtol=1e-2, atol=1e-2)
+    sizes = [sum(f.stat().st_size for f in one.features.folder.iterdir()) for one in (half, s)]
+    assert sizes[0] < 0.6 * sizes[1]
 
 
 def test_features_are_made_once_and_again_where_a_file_is_lost_or_a_picture_replaced(setup, data):
@@ -91,8 +94,6 @@ def test_features_are_made_once_and_again_where_a_file_is_lost_or_a_picture_repl
     Image.fromarray(255 - np.asarray(Image.open(file).convert("RGB"))).save(file)
     changed = again()
     assert len(changed.made()) == 1
-    stored, fresh = changed.batch(True)[0], changed.batch(False)[0]
-    torch.testing.assert_close(stored.condition, fresh.condition, rtol=1e-4, atol=1e-5)
 
 
 def test_processes_share_the_blocks_and_give_the_same_features(setup, tmp_path):
@@ -121,7 +122,6 @@ def test_unreadable_pairs_are_passed_over(setup, data):
         file.write_bytes(file.read_bytes()[:200])  # the header is whole, the pixels are not
     s = setup(data=data, flip=0.0, unreadable="skip", dropout=0.0)
     s.made()
-    for stored in (True, False):
-        batch, loader = s.batch(stored, range(30))
-        assert loader.skipped == {file.stem for file in files}
-        assert (batch.condition.flatten(1).abs().sum(1) > 0).all()
+    batch, loader = s.batch(range(30))
+    assert loader.skipped == {file.stem for file in files}
+    assert (batch.condition.flatten(1).abs().sum(1) > 0).all()

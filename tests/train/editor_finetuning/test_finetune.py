@@ -1,8 +1,6 @@
 import importlib.util
 import json
-import os
 import resource
-import signal
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from safetensors.torch import load_file
 
 from nein import editors
 from nein.engine.errors import UserError
-from nein.engine.machine import Terminated
 from nein.nano.sentences import names, plural
 from nein.train import loop
 from nein.train.editor_finetuning import data as loading
@@ -77,7 +74,7 @@ def test_a_result_from_a_base_in_half_precision_is_one_that_plain_diffusers_runs
 
 
 def test_learning_lowers_the_loss(tune):
-    run = tune(steps=30, precompute=True, flip=0.0, dropout=0.0, learning_rate=1e-2, ema=0)
+    run = tune(steps=30, flip=0.0, dropout=0.0, learning_rate=1e-2, ema=0)
     found = logged(run)
     assert {*logged(run, "learning_rate")} == {1e-2}
     assert np.mean(found[-10:]) < 0.8 * np.mean(found[:10])
@@ -194,20 +191,9 @@ def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_befo
     assert not list(folder.glob(".draft*"))
 
 
-def test_sigterm_saves_and_the_next_run_goes_on(whole, tune, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        dies_at(patch, model, "losses", 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(Terminated):
-            tune(save_every=100)
-    saved = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
-    assert len(saved) == 1
-    assert "step-00000003" <= saved[0] <= "step-00000005"
-    assert same(weights(whole), weights(tune(save_every=100)))
-
-
 @pytest.mark.slow
 def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tmp_path):
-    options = {"steps": 20, "batch_size": 4, "precompute": True, "mix_affirmative": 0.5, "save_every": 10}
+    options = {"steps": 20, "batch_size": 4, "mix_affirmative": 0.5, "save_every": 10}
     alone = tune(out=tmp_path / "one", **options)
     words = line(out=tmp_path / "two", features=tmp_path / "other", **options)
     in_two_processes("train/finetune_ip2p.py", 29613, words)
@@ -271,7 +257,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
-        ({"threads": 10**20}, "at most 4096 can be had"),
         ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
         ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"resolution": 66}, "--resolution 66 is not a multiple of 4"),
@@ -291,14 +276,11 @@ def test_a_picture_that_breaks_off_stops_the_run_or_is_replaced(tune, data, tmp_
     for file in (data / "nein_train").iterdir():
         if file.stem.endswith("_1"):
             file.write_bytes(file.read_bytes()[:150])
-    with pytest.raises(UserError, match="--unreadable skip") as caught:
+    with pytest.raises(UserError, match=r"--exclude NeIn.*_1, or say --unreadable skip"):
         tune(data=data, steps=12, out=tmp_path / "stop")
-    assert "_1" in str(caught.value)
     run = tune(data=data, steps=12, out=tmp_path / "skip", unreadable="skip")
     last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])
     assert last["skipped"] > 0
-    with pytest.raises(UserError, match="--exclude NeIn"):
-        tune(data=data, steps=12, out=tmp_path / "pre", precompute=True)
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_steps_and_the_last_checkpoint(tune, tmp_path):
