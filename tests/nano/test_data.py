@@ -17,7 +17,7 @@ from nein.nano.scenes import CATEGORIES, SIZE, box, render
 from nein.wording.families import NEGATIVE_TEMPLATES, negative_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = 30
+SOURCES = 12
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_nothing_half_written_is_left_when_drawing_fails(tmp_path, monkeypatch):
 
 
 def test_two_processes_at_once_give_one_complete_folder(tmp_path, folder):
-    code = "import sys; from nein.nano import data; print(data.ensure('val', 30, sys.argv[1]))"
+    code = "import sys; from nein.nano import data; print(data.ensure('val', 12, sys.argv[1]))"
     line = [sys.executable, "-c", code, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "77"}
     started = [

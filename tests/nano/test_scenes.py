@@ -31,12 +31,12 @@ def test_the_scenes_are_those_that_the_models_were_trained_on(many):
 
 
 def test_splits_do_not_meet_neither_as_scenes_nor_as_pictures():
-    scenes = {split: {source_scene(split, i) for i in range(300)} for split in SPLITS}
-    pools = {split: {random_scene(rng_for(split, i, "pool")) for i in range(300)} for split in SPLITS}
+    scenes = {split: {source_scene(split, i) for i in range(100)} for split in SPLITS}
+    pools = {split: {random_scene(rng_for(split, i, "pool")) for i in range(100)} for split in SPLITS}
     for family in (scenes, pools):
         pictures = {split: {render(s).tobytes() for s in family[split]} for split in SPLITS}
         for a, b in combinations(SPLITS, 2):
-            assert len(family[a]) > 290
+            assert len(family[a]) > 95
             assert not family[a] & family[b]
             assert not pictures[a] & pictures[b]
 
