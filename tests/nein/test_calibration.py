@@ -50,13 +50,15 @@ def test_the_correction_inverts_what_the_judge_does_exactly():
     found = calibration.correct(plain, perfect)
     assert found.value == pytest.approx(0.3)
     assert found.low < plain.low
-    # A share above 1 is cut, and the lower end moved with it.
-    found = calibration.correct(judged := share(820, 1000), rates)
-    raw = calibration.propagated(
-        lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, rates.specificity, rates.sensitivity
-    )
-    assert raw.value > 1
-    assert (found.value, found.low, found.high) == (1.0, pytest.approx(raw.low + 1 - raw.value), 1.0)
+    for ones in (820, 80):  # a share above 1 or below 0 is cut, and the end on the other side moved with it
+        found = calibration.correct(judged := share(ones, 1000), rates)
+        raw = calibration.propagated(
+            lambda r, yes, no: (r + no - 1) / (yes + no - 1), judged, rates.specificity, rates.sensitivity
+        )
+        share_of = 1.0 if raw.value > 1 else 0.0
+        ends = (raw.low + 1 - raw.value, 1.0) if share_of else (0.0, raw.high - raw.value)
+        assert not 0 <= raw.value <= 1
+        assert (found.value, found.low, found.high) == pytest.approx((share_of, *ends))
 
 
 @pytest.mark.parametrize(("what", "judged_as", "sensitivity", "specificity", "refused"), [
