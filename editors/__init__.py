@@ -29,9 +29,8 @@ from nein.editors.presets import (
     split_lora,
 )
 from nein.editors.presets import declared_class as declared_class
-from nein.loading.attributes import load_attribute
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import TEXTS, Need, expanded, is_served, located, parse_reference
+from nein.loading.references import TEXTS, Need, expanded, is_served, load_attribute, located, parse_reference
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class of editors, or a function that edits.

@@ -122,12 +122,6 @@ def _text(answer: str, options: Mapping[str, str]) -> Letter:
 # --- our own rule --------------------------------------------------------------------------
 
 
-_DECLINES = re.compile(
-    r"\b(?:(?:can(?:no|')?t|can not|unable to|not able to|impossible to|not possible to)\s+"
-    r"(?:be\s+)?(?:see|view|determine|tell|answer|process|help|assist|say|provide|identif\w+)"
-    r"|don't know|do not know|not sure|insufficient information|not enough information)\b",
-    re.IGNORECASE,
-)
 _NOT = r"(?:not|isn't|is not|cannot|can't|n't|never|neither|nor|except|rather than|instead of|other than)"
 #: Words that deny an option's text behind them (a word may stand between), where apostrophes are blanks.
 _DENIED = (
@@ -149,27 +143,16 @@ _STATED = re.compile(
     r"|\(\s*(?P<round>[A-Z])\s*\)"
     rf"|{_OPEN}(?P<close>[A-Z])\s+is\s+(?:the\s+)?(?:correct|right|true|answer)\b"
     rf"|(?<=:)\s?(?P<colon>[A-Z]){_SHUT}(?-i:(?! [a-z]))"
-    rf"|(?<![{_LATIN}'.])(?P<end>[A-Z])[\s.!)*\"']*$)",
+    r"|\b(?:is|be|it's|es|est|ist|with|say|think|seems|so|thus|therefore)\s+(?P<said>[A-Z])"
+    rf"{_SHUT}(?-i:(?!(?<=[AI]) [a-z])))",
     re.IGNORECASE,
 )
-#: What ends right before a letter that is called by its bare name: nothing, a sign, or one of these words.
-#: Behind another word it is a part of a name: "Point A", "vitamin A", "Figure B".
-_BEFORE_NAME = re.compile(
-    r"(?:^|[^\w\s]|\n|\b(?:is|be|are|was|es|est|ist|these|those|it's|its|that's|so|thus|hence|therefore|then"
-    r"|say|choose|pick|select|with|for|to|as|maybe|perhaps|probably|definitely|certainly|clearly|likely|surely|obviously"
-    r"|appears|seems|only|just|think|believe|guess|and|or"
-    rf"|{_LEAD}))[^\S\n]*$",
-    re.IGNORECASE,
-)
-_NAME_LENGTH = len("definitely") + 1  # of the longest word there, and what stands before it
 _ALONE = re.compile(r"[\s*_`\"'(\[{<$#>.:-]*(?:<[a-z_]+>\s*)?(?P<letter>[A-Za-z])[\s*_`\"')\]}>$.,:;!?]*")
 _FIRST = re.compile(
     r"[\s*_`\"'(\[{<$#]*(?P<letter>[A-Z])"
     r"(?:[)\].:,;*_`\"']+(?=\s|$|[A-Z*])|\s*[-–—:=]\s*(?=\S)|\s*\n|\s+(?:because|since|as|is correct)\b)"
 )
 _BARE = re.compile(rf"{_OPEN}[A-Z]{_SHUT}")
-#: A bare capital that does not begin a phrase as an article would ("A cat").
-_UNLIKE_ARTICLE = re.compile(rf"{_BARE.pattern}(?! (?!(?:or|and)\b)[a-z])")
 _SIGNS = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"'})
 #: End of text and turns, as decoders leave them.
 _SPECIAL = re.compile(r"<\|[\w-]{1,40}\|>|</?s>|<eos>|<end_of_turn>")
@@ -184,7 +167,7 @@ _FIELD = re.compile(
 def fixed(answer: str, options: Sequence[str]) -> Letter:
     """See `parse`. What comes before the end of a <think> block, and letters that are excluded, do not count.
     In order: the whole answer is a letter; it is an option's text; statements; a marked letter at the
-    beginning; the options' texts within it; a single bare capital that is no article."""
+    beginning; the options' texts within it."""
     if (behind := without_thoughts(_SPECIAL.sub(" ", _normal(answer)))) is None:
         return Letter(None, "the answer was cut off while the model was thinking")
     text = behind.strip()
@@ -203,6 +186,8 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if choice := _the_option(text, options, _literal) or _the_option(text, options, _plain):
         return choice
     text, excluded = _without_excluded(_without_list(text, letters, options), letters)
+    if excluded and (left := _ALONE.fullmatch(text.strip(" ,"))):
+        return _checked(left["letter"].upper(), letters)
     read = _read(text, letters, options)
     if read.letter is None and excluded and read.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
@@ -226,26 +211,7 @@ def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
         return stated
     if first and not _lists(text, letters):
         return _checked(first["letter"], letters)
-    if by_text.letter is not None or by_text.reason != "no option is named":
-        return by_text
-    hits = [*_UNLIKE_ARTICLE.finditer(text), *(hit for hit in _BARE.finditer(text) if hit[0] not in "AI")]
-    bare = {hit[0] for hit in hits if hit[0] in letters and _is_named(text, hit)}
-    bare -= {"A", "I"} if len(bare) == 1 else set()
-    if _lists(text, letters):
-        return Letter(None, "several options are named")
-    if len(bare) == 1 and not re.search(rf"\b{_NOT}\b", text, re.IGNORECASE):
-        return Letter(bare.pop(), "")
-    if _DECLINES.search(text):
-        return Letter(None, "the answer declines")
-    return Letter(None, "several options are named" if len(bare) > 1 else "no option is named")
-
-
-def _is_named(text: str, hit: re.Match[str], group: str | int = 0) -> bool:
-    """Whether a bare letter is no part of a name such as "Point A"."""
-    start = end = hit.start(group)
-    while start and text[start - 1].isspace() and text[start - 1] != "\n":
-        start -= 1
-    return _BEFORE_NAME.search(text, max(0, start - _NAME_LENGTH), end) is not None
+    return Letter(None, "several options are named") if _lists(text, letters) else by_text
 
 
 def _name(option: str) -> str:
@@ -292,10 +258,8 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     stands above others; `first`, a marked letter at the beginning, must not disagree."""
     named: list[tuple[str, str]] = []  # letter, and how it is named
     for match in _STATED.finditer(text):
-        kind = next(k for k in ("lead", "box", "bold", "round", "close", "colon", "end") if match[k])
+        kind = next(k for k in ("lead", "box", "bold", "round", "close", "colon", "said") if match[k])
         letter = match[kind]
-        if kind == "end" and not _is_named(text, match, "end"):
-            continue
         if letter.islower() and kind != "lead":
             continue
         # An article: "the answer is a dog", not "option a".
@@ -316,8 +280,6 @@ def _stated(text: str, letters: str, options: Sequence[str], first: str) -> Lett
     if len(answers) == 1 and (last in answers or kind == "round"):
         return Letter(answers.pop(), "")
     others = {letter for letter, _ in inside} | ({first} & set(letters))
-    if kind == "end":
-        others |= {match[0] for match in _UNLIKE_ARTICLE.finditer(text)} & set(letters)
     return several if others != {last} else Letter(last, "")
 
 

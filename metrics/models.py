@@ -11,10 +11,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nein.loading.attributes import load_attribute
 from nein.loading.digests import source_digest
 from nein.loading.errors import choose
-from nein.loading.references import Need, expanded, is_local, is_served, located, parse_reference
+from nein.loading.references import (
+    Need,
+    expanded,
+    is_local,
+    is_served,
+    load_attribute,
+    located,
+    parse_reference,
+)
 from nein.metrics.base import MetricError
 from nein.metrics.chat import endpoint
 
@@ -51,8 +58,8 @@ REFERENCES: dict[str, str] = {
 #: are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.
 DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
-    "random": "nein.metrics.dual.objects:load_control",
-    "constant": "nein.metrics.dual.objects:load_control",
+    "random": "nein.metrics.dual:load_control",
+    "constant": "nein.metrics.dual:load_control",
     "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
 }
 #: Judges of whole edits: prefix of a reference -> loader.

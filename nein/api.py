@@ -29,8 +29,8 @@ from nein.engine.errors import UserError
 from nein.engine.folder import runs_below
 from nein.engine.machine import Processes, sentence
 from nein.loading.digests import json_digest, source_digest
+from nein.metrics import dual
 from nein.metrics.choices import FunctionChoices
-from nein.metrics.dual import objects as two_towers
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
@@ -175,8 +175,8 @@ def negbench(
     def make(name: str, thing: Any, device: str) -> Any:
         mark = getattr(thing, "fingerprint", None)
         if not isinstance(mark, str):  # the weights of (model, processor) are hashed by what takes it
-            mark = "" if isinstance(thing, tuple) else two_towers.fingerprint_of(thing)
-        return two_towers.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
+            mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
+        return dual.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 
     from nein.benchmarks.negbench.run import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS

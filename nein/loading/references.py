@@ -4,7 +4,10 @@ downloaded."""
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.util
 import os
+import pkgutil
 import re
 import sys
 from importlib import metadata
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from nein.loading.errors import UserError, first_line
+from nein.loading.errors import UserError, first_line, near_match
 
 #: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
 #: that `path(NAME)` returns.
@@ -206,3 +209,47 @@ class Need(NamedTuple):
         if is_local(reference.text):
             return None
         return cls(reference.name, revision or reference.revision, files=files)
+
+
+# --- what `module:attribute` or `file.py:attribute` names ---
+
+
+def load_attribute(reference: str) -> Any:
+    """Raises UserError where it is not there, or its module fails."""
+    home, _, name = reference.rpartition(":")
+    try:
+        if not home.endswith(".py"):
+            return pkgutil.resolve_name(reference)
+        module = _module_of(expanded(home))
+        if not hasattr(module, name):
+            near = near_match(name, vars(module))
+            guess = f"; did you mean '{near}'?" if near else ""
+            raise AttributeError(f"'{home}' has no '{name}'{guess}")
+        return getattr(module, name)
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        raise UserError(f"'{reference}' cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a file of the user runs
+        raise UserError(f"'{reference}' raises {type(error).__name__} when imported: {error}") from None
+
+
+def _module_of(file: Path) -> Any:
+    """The module in a file, run once; it can import files beside it."""
+    name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file '{file}'")
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None  # every name that ends in .py has one, and a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.append(str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    return module

@@ -8,7 +8,7 @@ import torch
 from nein import metrics
 from nein.metrics import MetricError
 from nein.metrics.judges import llava as llava_module
-from nein.metrics.judges.base import TEMPLATES, template
+from nein.metrics.judges.base import template
 from tests.metrics import tiny
 from tests.metrics.tiny import picture
 
@@ -55,10 +55,9 @@ def test_answers_equal_generate_for_every_question_alone(judged):
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")  # no argument that transformers has deprecated
-@pytest.mark.parametrize("size", [1, 2])
-def test_answers_do_not_depend_on_batches(judged, size, monkeypatch):
+def test_answers_do_not_depend_on_batches(judged, monkeypatch):
     judge, expected = judged
-    monkeypatch.setattr(judge, "batch_size", size)
+    monkeypatch.setattr(judge, "batch_size", 2)
     assert said(judge.ask(IMAGES[::-1], QUESTIONS[::-1])) == expected[::-1]
 
 
@@ -96,15 +95,6 @@ def test_the_prompts_are_neins_to_the_letter():
         assert f"contain {name}? Answer" in ASK(name, "none")
 
 
-@pytest.mark.parametrize("name", list(TEMPLATES))
-def test_every_template_holds_one_picture_and_the_object(name):
-    prompt = template(name).ask_presence("car")
-    # A chat model's own template places the picture; the bare question leaves that to it.
-    assert prompt.count("<image>") == (0 if name == "question" else 1)
-    assert "contain car?" in prompt
-    assert "{" not in prompt
-
-
 def test_half_precision_answers_nearly_as_single_precision(models, llava):
     half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
     a, b = ([x.p_yes for row in judge.ask(IMAGES, QUESTIONS) for x in row] for judge in (half, llava))
@@ -113,11 +103,6 @@ def test_half_precision_answers_nearly_as_single_precision(models, llava):
     assert llava.ask([], []) == []
     other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
     assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
-
-
-def test_an_unknown_template_gets_a_near_match(models):
-    with pytest.raises(MetricError, match="did you mean 'llava-mistral'"):
-        metrics.load_judge("vqa", str(models / "llava"), template="llava-mistrl")
 
 
 @pytest.mark.parametrize(

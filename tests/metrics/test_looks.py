@@ -11,7 +11,7 @@ from nein import metrics
 from nein.metrics import MetricError
 from tests.metrics.tiny import picture
 
-SIZES = [(40, 32), (48, 48), (64, 40), (30, 70), (100, 90), (40, 32)]
+SIZES = [(40, 32), (48, 48), (30, 70), (100, 90)]
 IMAGES = [picture(i, *size) for i, size in enumerate(SIZES)]
 LABELS = ["car", "dog", "traffic light", "bench", "man"]
 
@@ -31,7 +31,7 @@ def judged(request, models):
 
 def test_decisions_scores_and_boxes_equal_the_pipeline_for_every_label_alone(judged):
     detector, naive = judged
-    labels = [["man"], *(LABELS[: 1 + i][::-1] for i in range(3)), [], LABELS]
+    labels = [["man"], LABELS[:3][::-1], [], LABELS]
     assert detector.detect([], []) == []
     verdicts = set()
     for image, names, row in zip(IMAGES, labels, detector.detect(IMAGES, labels), strict=True):
@@ -99,15 +99,6 @@ def test_gray_padding_is_half_and_matters_only_where_a_picture_is_not_square(mod
         np.testing.assert_allclose(pixels[:, 40], ((value - mean) / std).expand(3, 48), atol=1e-5)
     np.testing.assert_allclose(grey[:, :29], plain[:, :29], atol=1e-5)
     assert gray.fingerprint != black.fingerprint != owlv2.fingerprint
-
-
-@pytest.mark.parametrize("backend", ["torchvision", "pil"])
-def test_gray_padding_works_with_both_backends_and_several_sizes_at_once(models, backend):
-    detector = metrics.load_judge("ovd", str(models / "owlv2"), pad="gray", backend=backend)
-    together = detector.detect(IMAGES, [["car"]] * len(IMAGES))
-    alone = [detector.detect([x], [["car"]])[0] for x in IMAGES]
-    a, b = ([row["car"].score for row in rows] for rows in (together, alone))
-    np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_what_cannot_be_looked_for_is_refused(owlv2, models):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nein.metrics import MetricError, load_dual
-from nein.metrics.dual.objects import of
+from nein.metrics.dual import of
 
 PICTURES = [np.full((32, 32, 3), value, np.uint8) for value in (10, 120, 250)]
 
@@ -75,9 +75,3 @@ def test_what_gives_no_features_is_one_sentence(encode, said):
     bad = SimpleNamespace(encode_image=encode, encode_text=Colours().encode_text)
     with pytest.raises(MetricError, match=said):
         of(bad, name="bad", fingerprint="").encode(PICTURES)
-
-
-def test_sentences_that_an_object_cannot_encode_end_in_one_sentence():
-    bad = SimpleNamespace(encode_image=Colours().encode_image, encode_text=lambda texts: 1 / 0)
-    with pytest.raises(MetricError, match=r"^bad\.encode_text raised ZeroDivisionError"):
-        of(bad, name="bad", fingerprint="").encode_text(["a cat"])

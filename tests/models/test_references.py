@@ -2,8 +2,7 @@ import pytest
 from huggingface_hub import constants
 
 from nein.engine.errors import UserError
-from nein.loading.attributes import load_attribute
-from nein.loading.references import parse_reference
+from nein.loading.references import load_attribute, parse_reference
 from nein.models import editor_choice, references
 
 URL = "http://localhost:8000/v1"

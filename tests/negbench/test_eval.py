@@ -88,7 +88,7 @@ def test_a_cache_serves_several_folders(tmp_path, data, pictures, monkeypatch):
     arguments = (data, pictures, *words)
     evaluate(tmp_path / "a", *arguments)
     for name in ("encode", "encode_text"):
-        monkeypatch.setattr(f"metrics.dual.objects.ControlEncoder.{name}", lambda *_: pytest.fail("again"))
+        monkeypatch.setattr(f"metrics.dual.ControlEncoder.{name}", lambda *_: pytest.fail("again"))
     evaluate(tmp_path / "b", *arguments)
     assert rows_of(tmp_path / "a", "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
 

@@ -98,7 +98,9 @@ KINDS = {
     "rewriting": rewrite,
     "matching": match,
     "edits": edit,
-    "edits, options": lambda where: edit(where, size="auto", seed=3, quality="high", steps=20, lora={"a": 1}),
+    "edits, options": lambda where: edit(
+        where, size="auto", seed=3, quality="high", num_inference_steps=20, lora={"a": 1}
+    ),
 }
 
 

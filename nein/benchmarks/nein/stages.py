@@ -28,9 +28,8 @@ from nein.engine.answers import BlockStore, FeatureCache, scope_of
 from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
-from nein.loading.attributes import load_attribute
 from nein.loading.digests import pixel_digest
-from nein.loading.references import is_served, parse_reference
+from nein.loading.references import is_served, load_attribute, parse_reference
 from nein.metrics import METRICS
 from nein.metrics import models as loaders
 from nein.metrics.base import Score as Scored
