@@ -80,7 +80,6 @@ eval --preset paper --data x --editor flux2 --mend nag => takes 'guided', which 
 
 report run --out x.html --formats htm => did you mean 'html'?
 report run --out x.html --calibration empty => holds no calibration
-report run --out x.html --judge-grade run => holds no grade of a judge
 report run --out x.html --thumbnails -1 => greater than or equal to 0
 compare run => A comparison needs two runs; 1 complete run
 compare run --metrics removal => did you mean 'removal_

@@ -33,7 +33,7 @@ from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 
 #: Not of what a score is, but of the sample or the run.
-_APART = ("id", "source", "reason")
+_APART = ("id", "source", "reason", *frames.NUMBERS)
 
 
 def run(config: ExportConfig) -> str:
@@ -73,13 +73,12 @@ class _Exported:
     """
 
     def __init__(self, benchmark: Benchmark, run: Finished, gaps: pd.DataFrame) -> None:
-        self.benchmark, self.run, self.about = benchmark.name, run, run.about
+        self.run, self.about = run, run.about
         self.scores = ScoreTable.read(run.folder.path / SCORES)
         figures = frames.select(run.figures, **benchmark.exported)
         self.figures = figures[figures["value"].notna()]
         # Columns of text in both say which scores a figure is the mean of.
-        both = [str(name) for name in figures if name in self.scores.frame]
-        both = [name for name in both if name not in (*frames.NUMBERS, *_APART)]
+        both = [str(name) for name in figures if name in self.scores.frame and name not in _APART]
         self.shared = [name for name in both if (self.figures[name] != "").any()]
         self.rows = {self.key(row): row for row in frames.records(self.figures)}
         for measure in frames.values(own := frames.select(gaps, run=run.name), "measure"):
@@ -93,15 +92,11 @@ class _Exported:
             "source_type": "other",
             "additional_details": _texts(run.manifest.get("data", {})),
         }
-        if "/" in self.about["data"]:
-            self.data |= {"source_type": "hf_dataset", "hf_repo": self.about["data"]}
         self.model = _model(self.about["reference"], run.name)
         identity = json.dumps([run.manifest.get("identity"), run.name], sort_keys=True)
         self.digest = hashlib.sha256(identity.encode()).digest()
-        self.same = {
-            "schema_version": "0.3.0",
-            "evaluation_id": f"{benchmark.name}/{self.model['id']}/{self.digest.hex()[:16]}",
-        }
+        name = f"{benchmark.name}/{self.model['id']}/{self.digest.hex()[:16]}"
+        self.same = {"schema_version": "0.3.0", "evaluation_id": name}
 
     def key(self, row: Mapping[str, Any]) -> str:
         return "/".join(filter(None, (row[name] for name in self.shared)))
@@ -114,29 +109,22 @@ class _Exported:
         places = self.collection, self.model["developer"], self.model["name"]
         folder, name = out.joinpath("data", *map(_slug, places)), uuid.UUID(bytes=self.digest[:16], version=4)
         samples, log = folder / f"{name}_samples.jsonl", folder / f"{name}.json"
-        scored = [
-            row for row in self.scores.rows() if row["value"] is not None and self.key(row) in self.rows
-        ]
-        total = atomic.write_lines(samples, map(self.line, scored))
+        scored = (row for row in self.scores.rows() if row["value"] is not None)
+        total = atomic.write_lines(samples, (self.line(row) for row in scored if self.key(row) in self.rows))
+        source = {"source_type": "evaluation_run", "evaluator_relationship": "other"}
+        lines = {"format": "jsonl", "file_path": samples.relative_to(out).as_posix(), "total_rows": total}
         content = {
             **self.same,
             "evaluation_timestamp": self.about["date"],
             "retrieved_timestamp": str(int(time.time())),
-            "source_metadata": {
-                "source_name": "nein",
-                "source_type": "evaluation_run",
-                "evaluator_relationship": "other",
-                "source_organization_name": "unknown",
-            },
+            "source_metadata": {**source, "source_organization_name": "unknown"},
             "eval_library": {"name": "nein", "version": version("nein")},
             "model_info": self.model,
             "evaluation_results": [self.result(key) for key in self.rows],
             "detailed_evaluation_results": {
-                "format": "jsonl",
-                "file_path": samples.relative_to(out).as_posix(),
+                **lines,
                 "hash_algorithm": "sha256",
                 "checksum": file_sha256(samples),
-                "total_rows": total,
             },
         }
         atomic.write_json(log, content)
@@ -147,24 +135,20 @@ class _Exported:
         gap = row["unit"] == "points"
         low, high = known.range if known else (-1.0 if gap else 0.0, 1.0)
         infinite = {math.inf: "Infinity", -math.inf: "-Infinity"}
-        title, protocol = known.title if known else row["metric"], self.about["protocol"]
         uncertainty: dict[str, Any] = {"num_samples": row["n"] or 0}
         if row["low"] is not None and row["high"] is not None:
             ends = {"lower": row["low"], "upper": row["high"], "confidence_level": 0.95}
             uncertainty["confidence_interval"] = {**ends, "method": "clustered by source image"}
         if row["standard_error"] is not None:
             uncertainty["standard_error"] = {"value": row["standard_error"], "method": "clustered"}
-        details = {"unscored": row["unscored"] or 0, "reasons": frames.reasons(row), "protocol": protocol}
-        details |= {"models": self.about["models"], **row.get("ends", {})}
+        details = {"unscored": row["unscored"] or 0, "reasons": frames.reasons(row), **row.get("ends", {})}
+        details |= {"protocol": self.about["protocol"], "models": self.about["models"]}
         return {
             "evaluation_result_id": key,
             "evaluation_name": self.name(key),
             "source_data": self.data,
-            "evaluation_timestamp": self.about["date"],
             "metric_config": {
-                "evaluation_description": f"{title}, protocol {protocol}",
-                "metric_id": "accuracy" if title == "accuracy" else f"{self.benchmark}.{row['metric']}",
-                "metric_name": title,
+                "metric_name": known.title if known else row["metric"],
                 "metric_unit": "proportion" if row["unit"] else "points",
                 "lower_is_better": known.better == "lower" if known else gap,
                 "score_type": "continuous",
@@ -193,7 +177,6 @@ class _Exported:
             "evaluation_name": self.name(self.key(row)),
             "evaluation_result_id": self.key(row),
             "sample_id": row["id"],
-            "sample_hash": hashlib.sha256(f"{row['id']} {row['source']}".encode()).hexdigest(),
             "interaction_type": "single_turn",
             "input": {"raw": row["id"], "reference": [row["answer"]] if row.get("answer") else []},
             "output": {"raw": [value]},
@@ -205,26 +188,17 @@ class _Exported:
 
 def _model(reference: str, name: str) -> dict[str, Any]:
     """What has no place on the hub gets "nein" or "unknown" as its developer."""
-    where, served = reference.removeprefix("open_clip:hf-hub:"), reference.startswith("openai:")
-    hub = where.count("/") == 1 and not where.startswith((".", "/", "~")) and ":" not in where
-    if served:
+    where = reference.removeprefix("open_clip:hf-hub:")
+    if reference.startswith("openai:"):
         where = reference.partition("#")[2]
     elif reference.startswith("nano:"):
         where = f"nein/{reference.replace(':', '-')}"
-    elif not hub:
+    elif where.count("/") != 1 or where.startswith((".", "/", "~")) or ":" in where:
         where = f"unknown/{_slug(name)}"
     where, _, revision = where.partition("@")
-    developer, _, short = where.rpartition("/") if where.count("/") < 2 else where.partition("/")
-    open_weights = hub or reference.startswith(("nano:", "open_clip:"))
-    details = {
-        "deployment_type": "unknown" if served else "self_deployed",
-        "model_availability": "open_weights" if open_weights else "unknown",
-        "name_in_tables": name,
-    }
-    if revision:
-        details["revision"] = revision
+    developer, _, short = where.rpartition("/")
     named = {"name": short, "id": where, "developer": developer or "unknown"}
-    return {**named, "additional_details": details}
+    return {**named, "additional_details": {"name_in_tables": name, "revision": revision}}
 
 
 def _texts(facts: Mapping[str, Any]) -> dict[str, str]:

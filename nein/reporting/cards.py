@@ -23,7 +23,6 @@ from nein.reporting import page
 from nein.reporting.page import Part
 
 CHUNK = 32
-PAGE = 12
 
 
 @dataclass(frozen=True)
@@ -113,47 +112,7 @@ class Samples:
     words: tuple[str, str, str] = ("samples", "Model", "Measure")
     heads: Sequence[str] = ()
     columns: Sequence[str] = ()
-    page: int = PAGE
-
-
-class _Index:
-    """Of every card all that is needed to search, filter and order; the rest is handed on."""
-
-    def __init__(self, samples: Samples) -> None:
-        self.samples, self.cards = samples, list[Card]()
-
-    def chunks(self, cards: Iterable[Card]) -> Iterator[bytes]:
-        """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held."""
-        coming = iter(cards)
-        while part := [*itertools.islice(coming, CHUNK)]:
-            self.cards += [replace(card, pictures=(), lines=(), said=()) for card in part]
-            yield page.script_bytes(
-                [
-                    {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
-                    for card in part
-                ]
-            )
-
-    def facts(self) -> dict[str, Any]:
-        """JSON-serialisable, column by column."""
-        cards, measures = self.cards, self.samples.measures
-        names = dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries)
-        facets = []
-        for name in names:
-            of_cards = [card.facets.get(name, ()) for card in cards]
-            places = {
-                entry: k for k, entry in enumerate(dict.fromkeys(itertools.chain.from_iterable(of_cards)))
-            }
-            chosen = [[places[entry] for entry in entries] for entries in of_cards]
-            facets.append({"name": name, "entries": [*places], "of": chosen})
-        values = [
-            [[card.values[member][measure] for card in cards] for measure in range(len(measures))]
-            for member in range(len(self.samples.members))
-        ]
-        texts = {f"{key}s": [getattr(card, key) for card in cards] for key in ("id", "title", "aside")}
-        chosen_first = self.samples.chosen or next((measure.name for measure in measures), "")
-        facts = {**vars(self.samples), **texts, "facets": facets, "values": values, "chunk": CHUNK}
-        return {**facts, "chosen": chosen_first}
+    page: int = 12
 
 
 def browser(
@@ -170,20 +129,28 @@ def browser(
     beside which chunks lie that total more than `budget` bytes; None: all are inside."""
 
     def values() -> dict[str, Any]:
-        index = _Index(samples)
-        chunks = index.chunks(cards())
+        index = list[Card]()
+        chunks = _chunks(cards(), index)
         inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
-        facts = page.script_json({**index.facts(), "folder": page.beside(out).name if out else ""})
-        return {"note": note, "index": facts, "chunks": inside, "outside": bool(index.cards) and not inside}
+        facts = {**_facts(samples, index), "folder": page.beside(out).name if out else ""}
+        outside = bool(index) and not inside
+        return {"note": note, "index": page.script_json(facts), "chunks": inside, "outside": outside}
 
     return Part("cards", title, values, scripts)
 
 
-def drawn(ids: Sequence[str], limit: int) -> list[str]:
-    """At most `limit` of the ids, in their order: those whose hash is smallest, so that a sample keeps its
-    place when there are more."""
-    chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
-    return [identity for identity in ids if identity in chosen]
+def _chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
+    """Details by `CHUNK`, as JSON; a chunk is a megabyte, and no more is held. index: gets of every card all
+    that is needed to search, filter and order."""
+    coming = iter(cards)
+    while part := [*itertools.islice(coming, CHUNK)]:
+        index += [replace(card, pictures=(), lines=(), said=()) for card in part]
+        yield page.script_bytes(
+            [
+                {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
+                for card in part
+            ]
+        )
 
 
 def _said(said: CardReply | None) -> dict[str, Any] | None:
@@ -192,6 +159,31 @@ def _said(said: CardReply | None) -> dict[str, Any] | None:
         return None
     cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
     return {key: value for key, value in {**vars(said), "cells": cells}.items() if value}
+
+
+def _facts(samples: Samples, cards: Sequence[Card]) -> dict[str, Any]:
+    """JSON-serialisable, column by column."""
+    facets = []
+    for name in dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries):
+        of_cards = [card.facets.get(name, ()) for card in cards]
+        entries = [*dict.fromkeys(itertools.chain.from_iterable(of_cards))]
+        places = {entry: place for place, entry in enumerate(entries)}
+        chosen = [[places[entry] for entry in of_card] for of_card in of_cards]
+        facets.append({"name": name, "entries": entries, "of": chosen})
+    values = [
+        [[card.values[member][measure] for card in cards] for measure in range(len(samples.measures))]
+        for member in range(len(samples.members))
+    ]
+    texts = {f"{key}s": [getattr(card, key) for card in cards] for key in ("id", "title", "aside")}
+    first = samples.chosen or next((measure.name for measure in samples.measures), "")
+    return {**vars(samples), **texts, "facets": facets, "values": values, "chunk": CHUNK, "chosen": first}
+
+
+def drawn(ids: Sequence[str], limit: int) -> list[str]:
+    """At most `limit` of the ids, in their order: those whose hash is smallest, so that a sample keeps its
+    place when there are more."""
+    chosen = set(sorted(ids, key=lambda identity: sample_seed(0, identity))[:limit])
+    return [identity for identity in ids if identity in chosen]
 
 
 #: A picture as base64 JPEG, or why there is none.
@@ -219,8 +211,7 @@ def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> 
     with ThreadPoolExecutor(machine.cores()) as pool:
         while part := [*itertools.islice(coming, _AHEAD)]:
             places = dict.fromkeys(p for sample in part for p in sample if side and isinstance(p, str))
-            thumbnails = dict(
-                zip(places, pool.map(lambda path: of_file(Path(path), side), places), strict=True)
-            )
+            read = pool.map(lambda path: of_file(Path(path), side), places)
+            thumbnails = dict(zip(places, read, strict=True))
             for sample in part:
                 yield [thumbnails[p] if isinstance(p, str) else p for p in sample] if side else []

@@ -1,5 +1,5 @@
 """What is known of the judges of a report, as figures: their calibration and controls, agreement with each
-other and with people, grades, and the figures of runs corrected by them."""
+other and with people, and the figures of runs corrected by them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
 from nein.engine.errors import UserError
-from nein.engine.folder import Folder, runs_below
 from nein.reporting import figures as frames
 from nein.reporting import labels
 from nein.reporting.figures import Figure, figure, number
@@ -216,43 +215,6 @@ def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
         if parts:
             sentences.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
     return sentences
-
-
-# --- grades --------------------------------------------------------------------------------
-
-#: How a graded judge was asked, and what was read.
-_ASKED = {
-    ("letters", "generated"): "for the letter",
-    ("options", "generated"): "about each option: the only yes",
-    ("options", "logprob"): "about each option: the likelier yes",
-}
-#: What is shown of a grade -> which figure it is.
-_GRADE = {
-    "original questions": {"task": "accuracy", "variant": "original", "interval": "clustered"},
-    "negated questions": {"task": "accuracy", "variant": "negated", "interval": "clustered"},
-    "negation gap": {"task": "gap", "metric": "gap"},
-    "both": {"task": "outcomes", "metric": "both"},
-}
-
-
-def grades(loaded: Sequence[RunDir], paths: Sequence[Path]) -> Iterator[Figure]:
-    """How well the judges that decide Removal answer questions and their negations (task "negvqa"), by the
-    runs of `nein negvqa --model judge` below the folders. Raises UserError."""
-    for path in paths:
-        runs = [(Folder(run).manifest(), run / "figures.csv") for run in runs_below(path)]
-        runs = [(manifest, file) for manifest, file in runs if manifest["identity"].get("role") == "judge"]
-        if not runs:
-            raise UserError(f"'{path}' holds no grade of a judge; make one with nein negvqa --model judge.")
-        for manifest, file in runs:
-            judge, asking = manifest["models"]["model"], manifest["identity"]["asking"]
-            used = [run.label for run in loaded if run.model("vqa").get("fingerprint") == judge["judge"]]
-            what = {"task": "negvqa", "metric": "accuracy", "variant": "", "category": "", "model": ""}
-            what |= {"used": ", ".join(used) or "none of these runs", "judge": judge.get("class", "")}
-            what["fingerprint"] = judge["judge"]
-            overall = frames.select(frames.read(file), headline="yes", protocol="fixed", category="Average")
-            for statistic, where in _GRADE.items():
-                row = frames.pick(overall, **where) or {}
-                yield {**row, **what, "asked": _ASKED[asking, row["scoring"]], "statistic": statistic}
 
 
 # --- people --------------------------------------------------------------------------------

@@ -203,7 +203,6 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
 
     protocols: bool = option(False, "show the effect of each quirk of the published protocol", "Main")
     calibration: Paths = option([], "calibration folders (default: RUN/calibration)", "Main")
-    judge_grade: Paths = option([], "folders of nein negvqa --model judge", "Main")
     labels: Paths = option(
         [], "human labels: labels.csv of nein study, or CSV with editor,track,id,gone", "Main"
     )

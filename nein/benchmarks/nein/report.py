@@ -72,7 +72,6 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     rows += costs(loaded)
     if options.labels:
         rows += calibrations.labelled(loaded, calibrations.read(options.labels))
-    rows += calibrations.grades(loaded, options.judge_grade)
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
     more = [estimates.breakdowns(loaded), frames.frame(rows)]

@@ -259,30 +259,6 @@ AGREEMENT = Table(
     note="Removal by VQA against removal by detection. – where there is one verdict only.",
 )
 PEOPLE = [LABELLED, JUDGE_PEOPLE, labels.AGREEMENT]
-_ASKED = ("original questions", "negated questions")
-
-
-def _both(figures: Sequence[Figure]) -> str:
-    return f"{round((figures[0]['value'] or 0) * figures[0]['n'])} of {figures[0]['n']}"
-
-
-def _unread(figures: Sequence[Figure]) -> str:
-    return str(sum(figure["unscored"] for figure in figures))
-
-
-NEGVQA = Table(
-    "negvqa",
-    "The judge on NegVQA",
-    (Row("used", "judge of"), Row("judge", "class"), Row("asked")),
-    (
-        *(Column(name, {"statistic": name}) for name in (*_ASKED, "negation gap")),
-        Column("both right", {"statistic": "both"}, _both),
-        Column("unscored answers", {"statistic": _ASKED}, _unread),
-    ),
-    note="Two-choice questions and their negations, put to the judge (same weights and settings) that "
-    "decided about the runs named first; per cent right, chance 50. A judge with a gap must not be asked "
-    "negated questions: Removal and Retention ask it affirmative ones only.",
-)
 
 
 def _change(figures: Sequence[Figure]) -> str:
@@ -398,7 +374,7 @@ def of_runs() -> list[Section]:
 
 def page(comparisons: Table) -> list[Section]:
     """What the report shows."""
-    about_judges = [CALIBRATION, CONTROLS, CORRECTED, AGREEMENT, *PEOPLE, NEGVQA]
+    about_judges = [CALIBRATION, CONTROLS, CORRECTED, AGREEMENT, *PEOPLE]
     return [
         Section("gap", "Negation gap", [GAP, GAP_BY_TEMPLATE], [REMOVAL, GAPS]),
         _PAIRS,
