@@ -198,7 +198,8 @@ def _model(reference: str, name: str) -> dict[str, Any]:
     where, _, revision = where.partition("@")
     developer, _, short = where.rpartition("/")
     named = {"name": short, "id": where, "developer": developer or "unknown"}
-    return {**named, "additional_details": {"name_in_tables": name, "revision": revision}}
+    details = {"deployment_type": "unknown", "model_availability": "unknown", "name_in_tables": name}
+    return {**named, "additional_details": {**details, "revision": revision}}
 
 
 def _texts(facts: Mapping[str, Any]) -> dict[str, str]:
