@@ -20,9 +20,8 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -158,16 +157,21 @@ def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd
 
 def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
-    by_track = {(run.name, run.track): run for run in runs}
+    controls = {run.name: run for run in runs if run.track == "remove"}
     rows: list[dict[str, Any]] = []
-    for (name, track), negated in by_track.items():
-        affirmed = by_track.get((name, "remove"))
-        if track == "negative" and affirmed is not None:
-            for metric in REMOVALS:
-                rows += [
-                    {**row, "model": name} for row in gap(affirmed.of(metric), negated.of(metric), metric)
-                ]
+    for run in (run for run in runs if run.track == "negative" and run.name in controls):
+        for metric in REMOVALS:
+            found = gap(controls[run.name].of(metric), run.of(metric), metric)
+            rows += [{**row, "model": run.name} for row in found]
     return frames.frame(rows)
+
+
+def headline(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `gaps` as those of `figures.gap`, of what `measure` says."""
+    names = {"remove": "affirmed", "negative": "negated", "gap": "gap"}
+    rows = frames.select(found, task="gap", statistic=(*names,))
+    titles = [METRICS[metric].title for metric in rows["metric"]]
+    return rows.assign(statistic=[names[name] for name in rows["statistic"]], measure=titles)
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -175,18 +179,6 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     found = headline(gaps(in_order([entry.folder for entry in finished])))
     names = {entry.folder.name: entry.name for entry in finished if entry.folder.track == "negative"}
     return found.assign(run=found["model"].map(names)) if len(found) else found
-
-
-def headline(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `gaps` as those of `figures.gap`."""
-    rows: list[dict[str, Any]] = []
-    groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in frames.records(found, task="gap"):
-        groups.setdefault((row["model"], row["metric"]), {})[row["statistic"]] = row
-    for (model, metric), by in groups.items():
-        what = {"model": model, "measure": METRICS[metric].title}
-        rows += frames.gap(by["remove"]["value"], by["negative"]["value"], by["gap"], **what)
-    return frames.frame(rows)
 
 
 def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
@@ -275,22 +267,14 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
     yield share((first == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
-@dataclass(frozen=True)
-class Features:
-    """The scored samples of a run, in data order: (N, D) float32, pixel hashes of targets, source images."""
+class Features(NamedTuple):
+    """The scored samples of a run, in data order: (N, D) float32, source images, and the first row of every
+    distinct target: the reference set of the paper's protocol."""
 
-    ids: list[str]
     edited: np.ndarray
     target: np.ndarray
-    target_keys: list[str]
     source_ids: list[str]
-
-    def unique_targets(self) -> list[int]:
-        """The first row of every distinct target: the reference set of the paper's protocol."""
-        first: dict[str, int] = {}
-        for index, key in enumerate(self.target_keys):
-            first.setdefault(key, index)
-        return list(first.values())
+    once: list[int]
 
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
@@ -303,7 +287,8 @@ def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     if not parts:
         return None
     ids, keys, edited, target = (list(column) for column in zip(*parts, strict=True))
-    return Features(ids, np.stack(edited), np.stack(target), keys, [run.sources[name] for name in ids])
+    once = sorted(np.unique(keys, return_index=True)[1].tolist())
+    return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 
 
 def of_whole(metric: str, run: RunDir) -> CorpusRow:
@@ -324,8 +309,8 @@ def of_whole(metric: str, run: RunDir) -> CorpusRow:
     if earlier is not None and earlier.seal == seal:
         return earlier
     features = read_features(run, metric)
-    n = len(features.ids) if features is not None else 0
-    chosen = features.unique_targets() if features is not None and paper else list(range(n))
+    n = len(features.edited) if features is not None else 0
+    chosen = features.once if features is not None and paper else list(range(n))
     entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(chosen), seal=seal)
     entry.reasons = dict(Counter(reasons).most_common(5))
     entry.reference = "unique targets" if paper else "per sample"

@@ -133,9 +133,9 @@ def _of_fid(run: RunDir, **what: Any) -> Iterator[Figure]:
     from nein.metrics.fid import frechet_distance
 
     features = read_features(run)
-    if features is None or len(once := features.unique_targets()) < 2:
+    if features is None or len(features.once) < 2:
         return
-    what |= {"metric": "fid", "quirk": "reference", "note": "", "n": len(features.ids)}
-    for statistic, targets in (("fixed", features.target), ("paper", features.target[once])):
+    what |= {"metric": "fid", "quirk": "reference", "note": "", "n": len(features.edited)}
+    for statistic, targets in (("fixed", features.target), ("paper", features.target[features.once])):
         yield number(frechet_distance(features.edited, targets), unit="", statistic=statistic, **what)
     yield number(None, unit="count", statistic="flips", **what | {"n": None})
