@@ -46,8 +46,8 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.mend_config:MendConfig", "nein.benchmarks.mend:run", shared=True,
     ),
     "export": Command(
-        "export runs as every-eval-ever or CSV",
-        "nein.benchmarks.config:ExportConfig", "nein.benchmarks.export:run",
+        "export scores and figures of runs as two tables",
+        "nein.benchmarks.config:ExportConfig", "nein.benchmarks.finished:export",
     ),
     "leaderboard": Command(
         "rank models and remedies by negation gap, on one page",

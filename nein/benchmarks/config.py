@@ -46,5 +46,4 @@ class CompareConfig(Runs, Comparing):
 class ExportConfig(Runs):
     """What is written, and where to."""
 
-    format: Literal["every-eval-ever", "csv"] = option("every-eval-ever", "every-eval-ever or csv", "Main")
     out: Path = option(Path("export"), "folder to write", "Output")

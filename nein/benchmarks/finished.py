@@ -1,4 +1,4 @@
-"""Commands that read finished runs of any benchmark: `nein report`, `nein compare`, `nein leaderboard`.
+"""Commands that read finished runs of any benchmark: report, compare, export, leaderboard.
 
 The leaderboard is one page of all models and remedies by negation gap, the one figure that all benchmarks
 have: of finished runs, and of what the papers print. manifest.json, figures.csv and scores.csv are enough.
@@ -7,6 +7,7 @@ have: of finished runs, and of what the papers print. manifest.json, figures.csv
 from __future__ import annotations
 
 import dataclasses
+import os.path
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +17,8 @@ import pandas as pd
 
 from nein.benchmarks import compare as comparing
 from nein.benchmarks import registry
-from nein.benchmarks.config import CompareConfig, LeaderboardConfig, ReportConfig
-from nein.benchmarks.runner import Benchmark, Finished
+from nein.benchmarks.config import CompareConfig, ExportConfig, LeaderboardConfig, ReportConfig
+from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, Finished
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_at
@@ -89,6 +90,19 @@ def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:
             raise UserError(f"--{item.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
     own = (item.name for item in dataclasses.fields(options) if item.name in known)
     return options if type(options) is kind else kind(**{name: getattr(options, name) for name in own})
+
+
+def export(config: ExportConfig) -> str:
+    """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`."""
+    atomic.make_folder(config.out)
+    folders = registry.finished(config.runs)
+    top = os.path.commonpath([*folders]) if len(folders) > 1 else folders[0].parent
+    runs = [Path(os.path.relpath(folder, top)).as_posix() for folder in folders]
+    for name in (SCORES, FIGURES):
+        each = [pd.read_csv(folder / name, dtype=str, keep_default_na=False) for folder in folders]
+        whole = pd.concat(each, keys=runs, names=["run"]).reset_index("run").fillna("")
+        atomic.write_text(config.out / name, whole.to_csv(index=False, lineterminator="\n"))
+    return "".join(f"{config.out / name}\n" for name in (SCORES, FIGURES))
 
 
 # --- the leaderboard ------------------------------------------------------------------------

@@ -84,24 +84,17 @@ class Finished:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Of the manifest what every benchmark has: `model` (its name), `reference` (a hub id, a folder, an
-        address), `preset`, `data` (a name, or a file), `date` of the latest command, `protocol`, `models` by
-        what they do."""
-        facts, config, data = self.manifest, self.manifest.get("config", {}), self.manifest.get("data", {})
-        identity = facts.get("identity", {})
-        named = [facts.get("reference"), *(identity.get(key) for key in ("checkpoint", "editor", "model"))]
+        """Of the manifest what every benchmark has: `model` (its name), `data` (a name, or a file), `date` of
+        the latest command."""
+        facts, data = self.manifest, self.manifest.get("data", {})
         dates = [call["started"] for call in facts.get("invocations", []) if call.get("started")]
-        given = str(config.get("data") or data.get("kind") or "")  # OWNER/NAME, "nano:WORLD", or a folder
+        # OWNER/NAME, "nano:WORLD", or a folder
+        given = str(facts.get("config", {}).get("data") or data.get("kind") or "")
         where = [data.get("name"), data.get("world"), data.get("file")]
-        models = {kind: str(model.get("reference", "")) for kind, model in facts.get("models", {}).items()}
         return {
             "model": str(facts.get("editor", self.name)),
-            "reference": str(next(filter(None, named), self.name)),
-            "preset": facts.get("preset"),
             "data": str(next(filter(None, where), given if given.startswith("nano") else Path(given).name)),
             "date": dates[-1] if dates else "",
-            "protocol": str(facts.get("protocol") or config.get("protocol", "fixed")),
-            "models": models,
         }
 
 
@@ -133,7 +126,6 @@ class Benchmark:
     sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends; none: those of the first section.
     whole     A command's report is of every finished run in its OUT, its own first.
-    exported  Which figures are means of scores, for `nein export`.
     """
 
     name: ClassVar[str]
@@ -148,7 +140,6 @@ class Benchmark:
     whole: ClassVar[bool] = False
     report_config: ClassVar[type[ReportConfig]] = ReportConfig
     compare_config: ClassVar[type[CompareConfig]] = CompareConfig
-    exported: ClassVar[Mapping[str, Any]] = {"task": "results"}
 
     @property
     def typed(self) -> str:

@@ -21,7 +21,6 @@ from nein.statistics import Estimate
 
 #: Columns of every table, besides "value". source: what samples that depend on each other share: a picture.
 COLUMNS = ("id", "source", "metric", "variant", "reason")
-_AT_ONCE = 4096  # rows that are handed on together
 
 
 class Pairs(NamedTuple):
@@ -83,14 +82,6 @@ class ScoreTable:
         """(entries of the columns `by`, "" for none; their rows), in order of first appearance."""
         for key, part in self.frame.groupby(list(by), observed=True, sort=False, dropna=False):
             yield tuple("" if entry != entry else entry for entry in key), ScoreTable(part)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """None where there is no value, "" where there is no entry."""
-        for start in range(0, len(self), _AT_ONCE):
-            part = self.frame.iloc[start : start + _AT_ONCE]
-            none = {name: None if name == "value" else "" for name in part}
-            columns = [[none[name] if e != e else e for e in part[name].tolist()] for name in part]
-            yield from (dict(zip(part, row, strict=True)) for row in zip(*columns, strict=True))
 
     @property
     def scored(self) -> ScoreTable:

@@ -133,13 +133,11 @@ class Column:
     """Those of a row's figures that have the entries `where`, shown by `show`; with `by` such a column for
     every entry of that column of the frame: those of `order` first, then as they appear.
 
-    higher_is_better  Which of several models is the best one; None where none is; a function of the entry.
     """
 
     title: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
     show: Show = field(default_factory=estimate)
-    higher_is_better: bool | Callable[[str], bool | None] | None = None
     by: str = ""
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
@@ -149,11 +147,9 @@ class Column:
         if not self.by:
             yield self
             return
-        better = self.higher_is_better
         for name in frames.values(frames.select(figures, **self.where), self.by, self.order):
-            is_better = better(name) if callable(better) else better
             where = {**self.where, self.by: name}
-            yield replace(self, title=_name(self.names, name), where=where, higher_is_better=is_better, by="")
+            yield replace(self, title=_name(self.names, name), where=where, by="")
 
 
 def _name(names: Names, name: str) -> str:
@@ -185,31 +181,14 @@ class Table:
         cells = [
             [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
         ]
-        best: set[tuple[int, int]] = set()
         for column in itertools.chain.from_iterable(part.each(figures) for part in self.columns):
             chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
             if not any(chosen):
                 continue
-            if column.higher_is_better is not None:
-                first = [members[0] if members else {} for members in chosen]
-                best |= {(row, len(heads)) for row in self._best(column.higher_is_better, [*lines], first)}
             heads.append(column.title)
             for line, members in zip(cells, chosen, strict=True):
                 line.append(column.show(members) if members else DASH)
-        return Sheet(self.key, self.title, heads, cells, self.note, frozenset(best))
-
-    def _best(self, higher: Any, keys: Sequence[tuple[str, ...]], figures: Sequence[Figure]) -> list[int]:
-        """The rows with the best of several models measured here that differ in nothing else; values that
-        look the same are equally good."""
-        groups: dict[tuple[str, ...], list[tuple[float, int]]] = {}
-        others = [index for index, row in enumerate(self.rows) if row.column != "model"]
-        for place, (key, figure) in enumerate(zip(keys, figures, strict=True)):
-            unfit = figure.get("source") == "printed" or figure.get("refused") or len(others) == len(key)
-            if figure.get("value") is not None and not unfit:
-                printed = float(number(figure["value"], figure["unit"])) * (1 if higher else -1)
-                groups.setdefault(tuple(key[index] for index in others), []).append((printed, place))
-        several = (group for group in groups.values() if len(group) > 1)
-        return [place for group in several for printed, place in group if printed == max(group)[0]]
+        return Sheet(self.key, self.title, heads, cells, self.note)
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
@@ -221,14 +200,13 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text. best: (row, column) of the best values."""
+    """A table as text."""
 
     key: str
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
-    best: frozenset[tuple[int, int]] = frozenset()
 
     def numbers(self) -> list[bool]:
         """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""

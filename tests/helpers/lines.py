@@ -15,7 +15,7 @@ LINES = {
     "data check": "{w}/data --split val",
     "status": "{w}/runs",
     "reproduce": "negvqa-table1 --preset nano --limit 1 --out {w}/out/reproduce --device cpu",
-    "export": "{w}/runs --format csv --out {w}/out/export",
+    "export": "{w}/runs --out {w}/out/export",
     "leaderboard": "{w}/runs {w}/negvqa --out {w}/out/leaderboard",
     "list": "editors",
     "convert": "{w}/ldm.safetensors {w}/out/pipeline --base {w}/editor",

@@ -6,11 +6,9 @@ import pytest
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import scores, sections, stages
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
-from nein.engine import atomic
 from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
-from tests.helpers.commands import exit_code
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions, write_beaf
 
 
@@ -70,16 +68,11 @@ def test_controls_get_chance_in_every_half(tmp_path, model):
         assert figure["low"] <= share <= figure["high"]
     if model == "constant":
         assert frames.pick(run.figures, metric="gain over text", type="all")["value"] == 0
-    # They stand in the tables and in the exported file.
     figures = frames.label(run.figures, model=model)
     (retrieval, *_), (choice, halves) = (section.tables for section in sections.SECTIONS[:2])
     assert {"R-Neg@5, text only", "R-Neg@1, picture only"} <= set(retrieval.sheet(figures).columns)
     assert {"text only", "picture only"} <= set(choice.sheet(figures).columns)
     assert {"text only", "picture only", "gain over text"} == {row[3] for row in halves.sheet(figures).rows}
-    assert exit_code("export", run.folder.path, "--out", tmp_path / "exported") == 0
-    [log] = (tmp_path / "exported").glob("data/*/*/*/*.json")
-    metrics = {one["metric_config"]["metric_id"] for one in atomic.read_json(log)["evaluation_results"]}
-    assert {"negbench.text only", "negbench.picture only@5"} <= metrics
 
 
 def test_a_model_is_asked_every_distinct_question_once_without_its_picture(tmp_path):

@@ -3,11 +3,9 @@ import pytest
 import nein
 from nein.benchmarks.baselines import LEVEL
 from nein.benchmarks.negvqa import sections
-from nein.engine import atomic
 from nein.engine.folder import runs_below
 from nein.metrics.choices import Reply
 from nein.reporting import figures as frames
-from tests.helpers.commands import exit_code
 from tests.negvqa.tiny import answers, figure, scores, write_questions
 
 
@@ -101,8 +99,3 @@ def test_a_cure_has_baselines_of_its_own_which_are_exported_too(tmp_path):
     assert unsaid[0] == unsaid[1]
     assert {row["metric"] for row in scores(consistent)} - {"accuracy"} == {"text only"}
     assert len(answers(consistent, "blind")) == 12 * 2
-    assert exit_code("export", plain, "--out", tmp_path / "exported") == 0
-    [log] = (tmp_path / "exported").glob("data/*/*/*/*.json")
-    keys = [one["evaluation_result_id"] for one in atomic.read_json(log)["evaluation_results"]]
-    assert {"accuracy", "text only", "picture only"} <= {key.partition("/")[0] for key in keys}
-    assert len(keys) == len(set(keys))

@@ -7,19 +7,18 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import estimates, models, report, scores, sections
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig, ReportConfig
 from nein.benchmarks.negbench.data import ResultsDir, selected
 from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
-from nein.benchmarks.negbench.scores import DETAILS, RECALLS, TEXT_TO_IMAGE
+from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
 from nein.datasets.negbench.loading import DataSet
@@ -177,7 +176,6 @@ class NegBench(Benchmark):
     config, report_config, folder = EvalConfig, ReportConfig, ResultsDir
     gap, whole = KINDS, True
     sections, headline = sections.SECTIONS, sections.HEADLINE
-    exported: ClassVar = {"metric": ("accuracy", *BASELINES, *RECALLS, *(f"satisfied@{k}" for k in KS))}
 
     def runs(self, config: Any, device: str) -> Sequence[Run]:
         return runs(config, device)

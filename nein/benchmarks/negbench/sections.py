@@ -54,14 +54,14 @@ def _retrieval(direction: str, title: str) -> Table:
     for k in KS:
         recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
         columns += (
-            Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN, True),
-            Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN, True),
-            Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN, False),
+            Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN),
+            Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN),
+            Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
             *(
                 Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
                 for baseline in BASELINES
             ),
-            Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected, True),
+            Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected),
         )
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
@@ -89,7 +89,7 @@ JUDGED = Table(
 
 
 def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown: str, note: str) -> Table:
-    columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN, True) for k in KS)
+    columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN) for k in KS)
     which = {"metric": tuple(f"{metric}@{k}" for k in KS)}
     return Table(name, title, rows, (*columns, *COUNTS), which, note)
 
@@ -117,9 +117,9 @@ MULTIPLE_CHOICE = Table(
     "Multiple choice",
     NAME,
     (
-        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _corrected, True),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected, True) for type_ in TEMPLATES),
-        Column("drop from control ↓", {"metric": "drop"}, _SHOWN, False),
+        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _corrected),
+        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected) for type_ in TEMPLATES),
+        Column("drop from control ↓", {"metric": "drop"}, _SHOWN),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
         *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
@@ -167,7 +167,7 @@ JOINT = Table(
     "Answered right together",
     (*NAME, Row("type", "together")),
     (
-        Column("all right ↑", {"metric": "joint"}, _SHOWN, True),
+        Column("all right ↑", {"metric": "joint"}, _SHOWN),
         *(Column(outcome, {"outcome": outcome}, _SHOWN) for outcome in OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
         *_counts(metric="joint"),

@@ -7,12 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, spread
+from nein.benchmarks.baselines import PICTURE_ONLY, TEXT_ONLY, spread
 from nein.benchmarks.negvqa import estimates, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
@@ -206,11 +206,6 @@ class NegVqa(Benchmark):
     gap, sections = VARIANTS, sections.SECTIONS
     page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
     printed, published = staticmethod(report.gaps), staticmethod(report.published)
-    exported: ClassVar = {
-        "task": ("accuracy", "blind"),
-        "interval": ("clustered", ""),
-        "metric": ("accuracy", *BASELINES),
-    }
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and remedy, and per file of answers."""

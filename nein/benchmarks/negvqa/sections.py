@@ -44,7 +44,7 @@ def accuracy(protocol: str, interval: str) -> Table:
         f"accuracy_{protocol}_{interval}",
         f"Accuracy, protocol '{protocol}', {interval} intervals",
         (*_NAME, _QUESTIONS),
-        (replace(_CATEGORIES, higher_is_better=True), *_COUNTS),
+        (_CATEGORIES, *_COUNTS),
         {"task": "accuracy", "protocol": protocol, "interval": interval},
         f"{_HOW[protocol]} {which}.",
     )
@@ -55,9 +55,9 @@ GAP = Table(
     "Negation gap",
     (*_NAME, _CATEGORY),
     (
-        Column("original", {"metric": "original"}, higher_is_better=True),
-        Column("negated", {"metric": "negated"}, higher_is_better=True),
-        Column("gap (points)", {"metric": "gap"}, higher_is_better=False),
+        Column("original", {"metric": "original"}),
+        Column("negated", {"metric": "negated"}),
+        Column("gap (points)", {"metric": "gap"}),
         Column("ratio", {"metric": "ratio"}),
         Column("p", {"metric": "gap"}, tables.p_value()),
         Column("pairs", {"metric": "original"}, tables.count()),

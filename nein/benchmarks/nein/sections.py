@@ -54,9 +54,8 @@ def _unscored(figures: Sequence[Figure]) -> str:
 def _metrics() -> Column:
     """A column per metric, also of plug-ins: asked for anew by every report."""
     every = tuple(METRICS)
-    better = {name: METRICS[name].higher_is_better for name in every}.get
     where = {"metric": every}
-    return Column("", where, shown, by="metric", names=heading, order=every, higher_is_better=better)
+    return Column("", where, shown, by="metric", names=heading, order=every)
 
 
 def _attempted(figures: Sequence[Figure]) -> str:
@@ -141,7 +140,7 @@ GAP = Table(
     _BY_JUDGE,
     (
         *_columns("statistic", {'"Remove the X."': "remove", "negative": "negative"}),
-        Column("gap (points)", _GAP, higher_is_better=False),
+        Column("gap (points)", _GAP),
         Column("ratio", {"statistic": "ratio"}),
         Column("p", _GAP, p_value()),
         Column("pairs", _GAP, count()),
@@ -164,7 +163,7 @@ MINIMAL_PAIRS = Table(
     (
         *(Column(f"{cell} (change)", {"statistic": "change", "group": cell}) for cell in CELLS),
         *(Column(f"{part} part", {**_PART, "group": part}) for part in two_way.PARTS),
-        Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}, higher_is_better=True),
+        Column("all four obeyed %", {"statistic": "obeyed", "group": ALL_FOUR}),
         Column("judge right before %", {"statistic": "agrees"}),
         Column("n", _PART, count()),
         Column("unscored", _PART, count("unscored")),
