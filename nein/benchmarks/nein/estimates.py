@@ -170,6 +170,8 @@ def headline(found: pd.DataFrame) -> pd.DataFrame:
     """The rows of `gaps` as those of `figures.gap`, of what `measure` says."""
     names = {"remove": "affirmed", "negative": "negated", "gap": "gap"}
     rows = frames.select(found, task="gap", statistic=(*names,))
+    if not len(rows):
+        return rows
     titles = [METRICS[metric].title for metric in rows["metric"]]
     return rows.assign(statistic=[names[name] for name in rows["statistic"]], measure=titles)
 
