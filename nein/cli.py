@@ -316,9 +316,7 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
         table = commands() if with_plugins else COMMANDS
         if pair in table:
             return (pair, table[pair], rest[1:]), table
-        below = [name.partition(" ")[2] for name in _below(words[0], table)]
-        stray = bool(rest and below) and not rest[0].startswith("-")
-        stray = stray and (not with_plugins or near_match(rest[0], below) is not None)
+        stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
         if words[0] in table and not stray:
             return (words[0], table[words[0]], rest), table
     return None, table

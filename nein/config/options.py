@@ -210,12 +210,6 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         choices = ", ".join(literals(needed[0].hint))
         rest = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
-    for key, item in flat(cls).items():  # YAML's true would be read as 1
-        value: Any = values
-        for name in key.split("."):
-            value = (value or {}).get(name)
-        if isinstance(value, bool) and _takes(item.hint, int, float) and not _takes(item.hint, bool):
-            raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
         given: Given = _adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
@@ -278,7 +272,8 @@ class Field(NamedTuple):
     default: Any
 
 
-def _fields(cls: type) -> tuple[Field, ...]:
+@functools.cache
+def fields(cls: type) -> tuple[Field, ...]:
     """The options of a dataclass: those that it declares itself, then those of its groups."""
     hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
@@ -294,9 +289,6 @@ def _fields(cls: type) -> tuple[Field, ...]:
         default = item.default if factory is dataclasses.MISSING else factory()
         found.append(Field(name, hints[name], metadata, default))
     return tuple(found)
-
-
-fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
 
 
 def flat(cls: type) -> dict[str, Field]:
@@ -348,40 +340,31 @@ def make_parser(
             heading = "Language model" if title == "llm" else title.capitalize() if outer else title
             headings[title] = parser.add_argument_group(heading, about)
         values = (preset or {}).get(outer, {}) if outer else preset or {}
+        default, hint = values.get(inner, item.default), item.hint
         text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"])
-        _add(headings[title], name, item, values.get(inner, item.default), text)
+        if "metavar" in item.metadata:
+            count = "*" if hint == Paths else "?"
+            headings[title].add_argument(name, metavar=item.metadata["metavar"], help=text, nargs=count)
+            continue
+        flag, choices = _flag(name), ",".join(literals(hint))
+        value = "N" if re.search(r"\b(int|float)\b", str(hint)) else "PATH" if "Path" in str(hint) else "NAME"
+        value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and hint != Names else value
+        value = item.metadata.get("value", value)
+        more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}
+        if item.metadata.get("negatable") or hint == bool | None:
+            more = {"action": argparse.BooleanOptionalAction}
+        elif hint is bool:
+            more = {"action": "store_true"}
+        elif hint in (Names, Paths):
+            more = {"metavar": f"{value},...", "action": "append"}
+        elif typing.get_origin(hint) is dict:
+            more, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
+        if default not in (None, [], "") and default is not False and "(default: " not in text:
+            shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+            text += f" (default: {shown.replace('%', '%%')})"
+        short = [SHORT[name]] if name in SHORT else []
+        headings[title].add_argument(flag, *short, dest=name, help=text, **more)
     return parser
-
-
-def _add(group: Any, name: str, item: Field, default: Any, text: str) -> None:
-    hint = str(item.hint)
-    if "metavar" in item.metadata:
-        count = "*" if item.hint == Paths else "?"
-        group.add_argument(item.name, metavar=item.metadata["metavar"], help=text, nargs=count)
-        return
-    flag, choices = _flag(name), ",".join(literals(item.hint))
-    value = "N" if re.search(r"\b(int|float)\b", hint) else "PATH" if "Path" in hint else "NAME"
-    value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and item.hint != Names else value
-    value = item.metadata.get("value", value)
-    more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}
-    if item.metadata.get("negatable") or item.hint == bool | None:
-        more = {"action": argparse.BooleanOptionalAction}
-    elif item.hint is bool:
-        more = {"action": "store_true"}
-    elif item.hint in (Names, Paths):
-        more = {"metavar": f"{value},...", "action": "append"}
-    elif typing.get_origin(item.hint) is dict:
-        more, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
-    if default not in (None, [], "") and default is not False and "(default: " not in text:
-        shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-        text += f" (default: {shown.replace('%', '%%')})"
-    second = [SHORT[name]] if name in SHORT else []
-    group.add_argument(flag, *second, dest=name, help=text, **more)
-
-
-def _takes(hint: Any, *kinds: type) -> bool:
-    """Whether one of these types is a part of another."""
-    return hint in kinds or any(_takes(part, *kinds) for part in typing.get_args(hint))
 
 
 def literals(hint: Any) -> list[str]:

@@ -368,7 +368,7 @@ def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
     assert len(blocks.wanted) == min(10, limit or 10)
     assert list(Blocks(10, 4, (1, 9)).all_members()) == [0, 1, 2, 3, 8, 9]  # whole blocks
     assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
-    assert Blocks.read(blocks.selection).numbers == blocks.numbers
+    assert Blocks.read({"selected": {"edit": blocks.selection}}, "edit").numbers == blocks.numbers
 
 
 def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
