@@ -30,11 +30,9 @@ SHARED = {
     "runs": groups.Runs,
     "formats": groups.Formats,
 }
-#: `nein calibrate --device` has the run's own as its default; parts of a data set are no parts of a report;
-#: the preset of `nein reproduce` is that of another command.
+#: `nein calibrate --device` has the run's own as its default; the preset of `nein reproduce` is another's.
 OWN = {
     ("nein.judges.config:CalibrateConfig", "device"),
-    ("nein.generate.config:BuildConfig", "formats"),
     ("nein.benchmarks.mend_config:MendConfig", "preset"),
     ("nein.reproduce:ReproduceConfig", "preset"),
 }

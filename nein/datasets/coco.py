@@ -5,14 +5,15 @@ The format: https://cocodataset.org/#format-data. Of entries the keys named here
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import NotRequired
 
 from nein.engine import atomic
+from nein.engine.atomic import Row, record
 from nein.engine.errors import UserError
 
 Box = tuple[float, float, float, float]
@@ -60,40 +61,14 @@ class Annotations:
     categories: tuple[str, ...]
 
 
-_ID = int | float | str
-
-
-class _Image(TypedDict):
-    id: _ID
-    file_name: str
-
-
-class _Category(TypedDict):
-    id: _ID
-    name: str
-
-
-class _Captions(TypedDict):
-    annotations: list[_Captioned]
-
-
-class _Captioned(TypedDict):
-    image_id: _ID
-
-
-class _Listing(_Captions):
-    images: list[_Image]
-    categories: NotRequired[list[_Category]]
-
-
-class _Seen(_Captioned):
-    category_id: _ID
-
-
-class _Instances(TypedDict):
-    images: list[_Image]
-    categories: NotRequired[list[_Category]]
-    annotations: list[_Seen]
+_ID = int | str
+_IMAGE: Any = record({"id": _ID, "file_name": str})
+_CATEGORY: Any = record({"id": _ID, "name": str})
+_CAPTION: Any = record({"image_id": _ID})
+_BOX = NotRequired[tuple[float, float, float, float]]
+_OBJECT: Any = record({"image_id": _ID, "category_id": _ID, "bbox": _BOX})
+_CAPTIONS = record({"annotations": list[_CAPTION], "images": list[_IMAGE]})
+_INSTANCES = record({"annotations": list[_OBJECT], "categories": list[_CATEGORY], "images": list[_IMAGE]})
 
 
 def read(
@@ -103,78 +78,51 @@ def read(
     folder: of the pictures, by default that of the list. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
-    content = _content(listing, _Instances if instances else _Listing)
-    names = {_key(entry["id"]): entry["name"] for entry in content.get("categories", ())}
-    files: dict[str, str] = {}
-    for entry in content["images"]:
-        if (other := files.setdefault(_key(entry["id"]), entry["file_name"])) != entry["file_name"]:
-            raise UserError(
-                f"'{listing}' gives '{other}' and '{entry['file_name']}' one id, {entry['id']}; use two."
-            )
-    texts: dict[str, list[str]] = {key: [] for key in files}
-    seen: dict[str, list[Instance]] = {key: [] for key in files}
-    if captions is not None:
-        for entry in (_content(captions, _Captions) if instances else content)["annotations"]:
-            if isinstance(entry.get("caption"), str) and (key := _key(entry["image_id"])) in files:
-                texts[key].append(entry["caption"])
-    for entry in content["annotations"] if instances else ():
-        if (category := names.get(_key(entry["category_id"]))) is None:
-            raise UserError(
-                f"'{instances}': an annotation names the unknown category {entry['category_id']}."
-            )
+    said: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
+    shown: Row = atomic.read_json(instances, _INSTANCES) if instances else {}
+    files: dict[Any, str] = {}
+    for entry in (shown or said)["images"]:
+        if (other := files.setdefault(entry["id"], entry["file_name"])) != entry["file_name"]:
+            couple = f"'{other}' and '{entry['file_name']}'"
+            raise UserError(f"'{listing}' gives {couple} one id, {entry['id']}; use two.")
+    texts: dict[Any, list[str]] = {key: [] for key in files}
+    objects: dict[Any, list[Instance]] = {key: [] for key in files}
+    for entry in said.get("annotations", ()):
+        if isinstance(entry.get("caption"), str) and entry["image_id"] in files:
+            texts[entry["image_id"]].append(entry["caption"])
+    names = {entry["id"]: entry["name"] for entry in shown.get("categories", ())}
+    for entry in shown.get("annotations", ()):
+        if (category := names.get(entry["category_id"])) is None:
+            unknown = f"the unknown category {entry['category_id']}"
+            raise UserError(f"'{instances}': an annotation names {unknown}.")
         polygons = entry.get("segmentation")
         polygons = tuple(polygons) if isinstance(polygons, list) else ()
-        instance = Instance(category, _box(entry.get("bbox"), listing), polygons, bool(entry.get("iscrowd")))
-        if (key := _key(entry["image_id"])) in files:
-            seen[key].append(instance)
+        if entry["image_id"] in files:
+            is_crowd = bool(entry.get("iscrowd"))
+            objects[entry["image_id"]].append(Instance(category, entry.get("bbox"), polygons, is_crowd))
     home = folder or listing.parent
-    pictures = [Picture(name, tuple(texts[key]), tuple(seen[key]), home) for key, name in files.items()]
+    pictures = [Picture(name, tuple(texts[key]), tuple(objects[key]), home) for key, name in files.items()]
     return Annotations(tuple(pictures), tuple(dict.fromkeys(names.values())))
 
 
-def _key(identifier: float | str) -> str:
-    """One id for 1, 1.0 and "1"."""
-    whole = isinstance(identifier, float) and identifier.is_integer()
-    return str(int(identifier) if whole else identifier)
-
-
-def _content(path: Path, kind: type) -> Any:
-    content = atomic.read_json(path)
-    atomic.check(content, kind, f"'{path}' is not a COCO file")
-    return content
-
-
-def _box(given: Any, path: Path) -> Box | None:
-    try:
-        x, y, width, height = map(float, given if given is not None else (0, 0, 0, 0))
-    except (TypeError, ValueError):
-        raise UserError(f"'{path}' has an object whose 'bbox' is not four numbers: {given!r:.80}") from None
-    return None if given is None else (x, y, width, height)
-
-
-IMAGE_KEYS = ("image", "file_name", "filename", "filepath")
-CAPTION_KEYS = ("captions", "caption", "text")
-
-
 def iter_pictures(path: Path) -> Iterator[Picture]:
-    """The picture of every line; file names are relative to the list's folder. Raises UserError."""
+    """The picture of every line of a JSONL file; file names are relative to its folder. Raises UserError."""
     for number, row in atomic.iter_lines(path):
         where = f"'{path}', line {number},"
-        name = image_of(row)
-        if not name:
-            raise UserError(f"{where} names no image; it needs one of: {', '.join(IMAGE_KEYS)}.")
+        if not (name := image_of(row)):
+            raise UserError(f"{where} names no image; it needs 'image' or 'file_name'.")
         yield Picture(name, captions_of(row, where), folder=path.parent)
 
 
-def image_of(row: Mapping[str, Any]) -> str | None:
-    """The file name in a record, or None."""
-    name = next((row[key] for key in IMAGE_KEYS if key in row), None)
-    return name if isinstance(name, str) else None
+def image_of(row: Row) -> str:
+    """The file name in a record, or ""."""
+    name = row.get("image", row.get("file_name"))
+    return name if isinstance(name, str) else ""
 
 
-def captions_of(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def captions_of(row: Row, where: str) -> tuple[str, ...]:
     """The captions in a record: a text, or those of a list that are texts. `where` names it in messages."""
-    captions: Any = next((row[key] for key in CAPTION_KEYS if row.get(key) is not None), [])
+    captions = row.get("captions", row.get("caption", row.get("text", [])))
     if isinstance(captions, str):
         return (captions,)
     if not isinstance(captions, list):

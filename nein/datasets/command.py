@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from nein.config.options import DrawnCount, Options, argument, option
-from nein.engine.errors import UserError
 
 
 @dataclass(kw_only=True)
 class DrawConfig(Options):
     """Which part of the miniature world, and where to."""
 
-    split: str = option("val", "train, dev or val")
+    split: Literal["train", "dev", "val"] = option("val", "which part of the world")
     sources: DrawnCount | None = option(None, "number of source images (default: the split's own)")
     out: Path | None = option(None, "parent folder (default: the user's cache)")
 
@@ -27,14 +27,9 @@ class CheckConfig(Options):
 
 
 def draw(options: DrawConfig) -> str:
-    from nein.nano import data as nano_data
+    from nein.nano import data
 
-    if options.out is not None and options.out.exists() and not options.out.is_dir():
-        raise UserError(f"'{options.out}' is a file; --out takes a folder.")
-    try:
-        return f"{nano_data.ensure(options.split, options.sources, options.out)}\n"
-    except (ValueError, OSError) as error:
-        raise UserError(f"The miniature world cannot be drawn: {error}.") from None
+    return f"{data.ensure(options.split, options.sources, options.out)}\n"
 
 
 def check(options: CheckConfig) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.loading.errors import first_line
@@ -34,9 +35,7 @@ def version(data: Reference) -> str:
     """Changes with the files: the commit of a data set in the hub's cache ("" of one that is not there yet);
     of a folder over the names, sizes and times of its files."""
     if (folder := Path(data.name)).is_dir():
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        stats = [(str(path.relative_to(folder)), path.stat()) for path in files]
-        return json_digest({name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats})[:12]
+        return json_digest({"files": sorted(map(atomic.stamp, folder.rglob("*.*")))})[:12]
     return cached_commit(data.name, data.revision, "dataset")
 
 
@@ -70,6 +69,4 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
     for column, feature in table.features.items():
         if isinstance(feature, datasets.Image):
             table = table.cast_column(column, datasets.Image(decode=False))
-        elif isinstance(getattr(feature, "feature", None), datasets.Image):
-            table = table.cast_column(column, datasets.Sequence(datasets.Image(decode=False)))
     return table

@@ -6,7 +6,6 @@ Pictures in records (base64, or image cells of the hub) go into the user's cache
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import posixpath
@@ -19,13 +18,13 @@ from typing import Any
 from nein.datasets import hub
 from nein.engine import atomic, images
 from nein.engine.errors import Problems, UserError
+from nein.engine.folder import Row
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
 from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
 from nein.nano.sentences import KINDS, iter_questions
 
-Row = Mapping[str, Any]
 #: As NegVQA's files name them.
 VARIANTS = ("original", "negated")
 FIELDS = ("index", "image", "category", *(f"{v}_{what}" for what in ("question", "answer") for v in VARIANTS))
@@ -51,14 +50,14 @@ TITLES = {"DocChart": "Doc & Chart"}
 
 def category_of(subset: str) -> str:
     """The category of a subset, whatever its case and punctuation; `OTHER` for an unknown one."""
-    return _INDEX.get(_plain(subset), OTHER)
+    return _INDEX.get(re.sub(r"[^a-z0-9]", "", subset.lower()), OTHER)
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-_INDEX = {_plain(name): category for category, names in CATEGORIES.items() for name in names}
+_INDEX = {
+    re.sub(r"[^a-z0-9]", "", subset.lower()): category
+    for category, subsets in CATEGORIES.items()
+    for subset in subsets
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Questions:
     """All items in file order, where they come from, and a hash over everything that decides an answer."""
 
     items: tuple[Item, ...]
-    origin: dict[str, Any] = field(hash=False)
+    origin: Row = field(hash=False)
     sha256: str
 
 
@@ -109,11 +108,10 @@ def load(
     if strange := next((key for key in columns if key not in (*FIELDS, *LETTERS)), None):
         raise UserError(f"--columns has no key '{strange}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     folder: Path | None = None
-    origin: dict[str, Any]
     if is_nano(source):
         folder = drawn(questions, world(source))
         rows: Iterable[Row] = (row for _, row in atomic.iter_lines(folder / FILE))
-        origin = {"kind": "nano", "world": source, "questions": questions}
+        origin: Row = {"kind": "nano", "world": source, "questions": questions}
     elif reference := hub.reference(source):
         rows, origin = hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}
     else:
@@ -192,7 +190,7 @@ def _source(picture: Path, cell: Any) -> str:
     root, its last name and a hash of the whole one, which nobody else need know."""
     if (named := _named(cell)) is None:
         return picture.name[:20]
-    name = posixpath.normpath(named.replace("\\", "/"))
+    name = posixpath.normpath(named)
     if not Path(name).is_absolute():
         return name
     return f"{posixpath.basename(name)}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -203,9 +201,7 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
     saying what is wrong, for instance a name that leads out of the folder."""
     if (name := _named(cell)) is not None:
         if folder is None:
-            raise ValueError(
-                "whose picture is a file's name, which is not on the hub; say where its folder is"
-            )
+            raise ValueError("whose picture is a file's name, which is not on the hub; give its folder")
         whole = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
         if not Path(posixpath.normpath(whole / name)).is_relative_to(posixpath.normpath(whole)):
             raise ValueError(f"whose picture lies outside '{folder}' (--images names another folder)")
@@ -214,7 +210,7 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
     if isinstance(data, str):
         try:
             data = base64.b64decode(data, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise ValueError("whose picture is neither a file's name nor base64") from None
     if not isinstance(data, bytes):
         raise ValueError("whose picture is neither a file nor bytes")
@@ -246,15 +242,12 @@ def _joined(
 def drawn(count: int, world: World = NANO) -> Path:
     """A folder of the cache with `count` drawn questions in NegVQA's layout."""
     name = f"negvqa-{world.name.replace(':', '-')}-{count}"
-
-    def write(draft: Path) -> None:
-        atomic.write_lines(draft / FILE, _drawn_rows(draft, count, world))
-
-    return nano.drawn(name, write, proof=FILE)
+    return nano.drawn(name, lambda draft: write_drawn(draft, count, world), proof=FILE)
 
 
-def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]]:
-    """A row per question; options in random order, each letter right for half of a kind's questions."""
+def write_drawn(root: Path, count: int, world: World) -> None:
+    """Options in random order, each letter right for half of a kind's questions."""
+    rows = []
     counts = dict.fromkeys(KINDS, 0)
     for number, (index, scene, question) in enumerate(iter_questions(SPLIT, count, world)):
         name = f"images/{index:05d}.png"
@@ -266,13 +259,8 @@ def _drawn_rows(root: Path, count: int, world: World) -> Iterator[dict[str, Any]
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
         right = "AB"[first ^ half]
         options = [question.right, question.wrong]
-        yield {
-            "index": number,
-            "image": name,
-            "category": question.kind,
-            "original_question": question.question,
-            "negated_question": question.negated,
-            **dict(zip("AB", options if right == "A" else options[::-1], strict=True)),
-            "original_answer": right,
-            "negated_answer": "AB"[right == "A"],
-        }
+        row = {"index": number, "image": name, "category": question.kind}
+        row |= {"original_question": question.question, "negated_question": question.negated}
+        row |= dict(zip("AB", options if right == "A" else options[::-1], strict=True))
+        rows.append({**row, "original_answer": right, "negated_answer": "AB"[right == "A"]})
+    atomic.write_lines(root / FILE, rows)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired
 
 from nein.datasets import hub
 from nein.engine import atomic
+from nein.engine.atomic import Row, record
 from nein.engine.errors import Problems, UserError, near_match, unknown
 from nein.engine.folder import Blocks, sample_seed
 from nein.loading.digests import json_digest
@@ -33,16 +34,8 @@ from nein.wording.nouns import named_in
 # object is said where the sentence does not name it in English.
 OPTIONAL_TEXTS = ("family", "object")
 _DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
-OPTIONAL_FIELDS = (*OPTIONAL_TEXTS, *_DIFFICULTY, "things")
-
-
-class _Thing(TypedDict):
-    name: str
-    stays: bool
-    without: str
-
-
-_FORMS = {**dict.fromkeys(_DIFFICULTY, int), "things": list[_Thing]}
+_THING: Any = record({"name": str, "stays": bool, "without": str})
+_OPTIONAL = {"family": str, "object": str, "others": int, "depth": int, "things": list[_THING]}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
 LAYOUT = {"annotations": "{}.json", "source_images": "coco_for_{}", "nein_images": "nein_{}"}
@@ -93,7 +86,7 @@ class Dataset:
     pixels, which a run pins one by one. missing: names of COCO and NeIn images that are in no folder."""
 
     samples: Sequence[Sample]
-    origin: dict[str, Any]
+    origin: Row
     records_sha256: str
     missing: frozenset[str] = frozenset()
 
@@ -118,7 +111,7 @@ class Dataset:
         """The samples with these indices."""
         return self.samples[block.start : block.stop]
 
-    def facts(self, blocks: Blocks) -> dict[str, Any]:
+    def facts(self, blocks: Blocks) -> Row:
         """What a run's manifest says of its data."""
         counts = {"n": len(self.samples), "selected": len(blocks.wanted)}
         return {**self.origin, "records_sha256": self.records_sha256, **counts}
@@ -152,113 +145,76 @@ def load_folder(
             raise UserError(f"'{folder}' is not a folder of images.")
     origin = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
     origin |= {"source_images": str(coco.resolve()), "nein_images": str(nein.resolve())}
-    records = atomic.read_json(file)
-    if not isinstance(records, list):
-        raise UserError(f"'{file}' must hold a JSON array with one object per sample.")
-    reader = _Reader(coco, nein, {field: (columns or {}).get(field, field) for field in FIELDS})
+    names = {field: (columns or {}).get(field, field) for field in FIELDS}
+    fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
+    sample_type: Any = record(fields)
+    records = atomic.read_json(file, list[sample_type])
+    images, problems = [images_in([folder]) for folder in (coco, nein)], Problems()
     samples: dict[str, Sample] = {}
-    for index, record in enumerate(records):
-        if sample := reader.sample(index, record):
-            if sample.id in samples:
-                reader.problems.add("duplicate id", sample.id)
-            samples[sample.id] = sample
-    reader.problems.raise_if_any(f"'{file}'")
+    for row in records:
+        for name in sorted(row.keys() - fields):
+            near = near_match(name, fields)
+            problems.add("unknown field", f"{name!r}" + (f" (did you mean {near!r}?)" if near else ""))
+        try:
+            sample = _sample(row, names, (coco, nein), images)
+        except ValueError as error:
+            problems.add(str(error), row[names["NeIn"]])
+            continue
+        if sample.id in samples:
+            problems.add("duplicate id", sample.id)
+        samples[sample.id] = sample
+    problems.raise_if_any(f"'{file}'")
     if not samples:
         raise UserError(f"'{file}' has no samples.")
     missing = {name for sample in samples.values() for name in (sample.id, sample.source_id)}
-    for _, by_name in reader.images:
+    for by_name in images:
         missing -= by_name.keys()
     found = tuple(samples.values())
     return Dataset(found, {**origin, "columns": dict(columns or {})}, records_hash(found), frozenset(missing))
 
 
-class _Reader:
-    """Records -> samples. `problems` has what is wrong with those that give none."""
-
-    def __init__(self, coco: Path, nein: Path, names: Mapping[str, str]) -> None:
-        self.names, self.problems = names, Problems()
-        self.images = [(folder, images_in([folder])) for folder in (coco, nein)]
-        self.without = nein.parent / f"without_{nein.name.rpartition('_')[2]}"  # without_val/, nein_val/
-
-    def sample(self, index: int, record: Any) -> Sample | None:
-        faults = self._faults(index, record)
-        for kind, what in faults:
-            self.problems.add(kind, what)
-        if faults:
-            return None
-        coco, caption, negative, generated, label = (record[name].strip() for name in self.names.values())
-        coco, label, family = image_name(coco), image_name(label), record.get("family")
-        noun = self._object(record)
-        things = tuple(
-            SceneObject(thing["name"], thing["stays"], self.without / f"{thing['without']}.png")
-            for thing in record.get("things", ())
-        )
-        target, image = [
-            by_name[name][0] if name in by_name else folder / f"{name}.jpg"  # where it should be
-            for (folder, by_name), name in zip(self.images, (coco, label), strict=True)
-        ]
-        return Sample(
-            id=label,
-            source_id=coco,
-            caption=caption,
-            negative=negative,
-            generated=generated,
-            object=noun,
-            template=families.template_of(negative, noun),
-            source_path=image if _stays(family, things) else target,
-            sample_path=image,
-            family=family,
-            things=things,
-            difficulty=tuple((axis, record[key]) for key, axis in _DIFFICULTY.items() if key in record),
-        )
-
-    def _faults(self, index: int, record: Any) -> list[tuple[str, str]]:
-        """What is wrong with a record: kinds of problem, and where."""
-        names = self.names.values()
-        if not isinstance(record, dict):
-            return [("record that is not an object", f"number {index} is a {type(record).__name__}")]
-        label = str(record.get(self.names["NeIn"], f"number {index}"))
-        unknown = sorted(set(record) - {*names, *OPTIONAL_FIELDS})
-        faults = [("unknown field", f"{name!r} in {label}{_guessed(name, names)}") for name in unknown]
-        for name in names:
-            value = record.get(name)
-            if name not in record:
-                faults.append(("missing field", f"{name!r} in {label}"))
-            elif not isinstance(value, str) or not value.strip():
-                what = f"{name!r} in {label} is {value!r:.60}"
-                faults.append(("field that is not a non-empty text", what))
-        for name in _FORMS.keys() & record:
-            try:
-                atomic.check(record[name], _FORMS[name], label)
-            except UserError as error:
-                faults.append((f"field '{name}' of another form", str(error)))
-        if faults:
-            return faults
-        stems = [image_name(record[self.names[field]].strip()) for field in ("COCO", "NeIn")]
-        for stem in (*stems, *(thing["without"] for thing in record.get("things", ()))):
-            # They become file names: nothing that could leave the folder.
-            if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
-                faults.append(("name that is not a plain file stem", f"{stem!r} in {label}"))
-        for (_, by_name), stem in zip(self.images, stems, strict=True):
-            if len(paths := by_name.get(stem, [])) > 1:
-                faults.append(("two files of one name", f"{paths[0]} and {paths[1]}"))
-        if (family := record.get("family")) is not None and family not in families.LABELS:
-            guess = _guessed(str(family), families.LABELS)
-            faults.append(("unknown negation family", f"{family!r} in {label}{guess}"))
-        try:
-            self._object(record)
-        except ValueError as error:
-            faults.append(("unusable sentence", f"{label} ({error})"))
-        return faults
-
-    def _object(self, record: Mapping[str, Any]) -> str:
-        generated, negative = (record[self.names[key]].strip() for key in ("T_generated", "T_negative"))
-        return nouns.bare(str(record.get("object") or "")) or families.object_of(generated, negative)
-
-
-def _guessed(text: str, names: Iterable[str]) -> str:
-    near = near_match(text, names)
-    return f" (did you mean {near!r}?)" if near else ""
+def _sample(
+    row: Row, names: Mapping[str, str], folders: Sequence[Path], images: Sequence[Mapping[str, list[Path]]]
+) -> Sample:
+    """Of a record; folders and images: of targets, and of NeIn's images. Raises ValueError saying what is
+    wrong."""
+    texts = {field: row[name].strip() for field, name in names.items()}
+    if not all(texts.values()):
+        raise ValueError("a text that is empty")
+    stems, family = [image_name(texts["COCO"]), image_name(texts["NeIn"])], row.get("family")
+    for stem in (*stems, *(thing["without"] for thing in row.get("things", ()))):
+        # They become file names: nothing that could leave the folder.
+        if stem != Path(stem).name or not stem.isprintable() or stem.startswith("."):
+            raise ValueError(f"{stem!r} is not a plain file stem")
+    paths = []
+    for stem, folder, by_name in zip(stems, folders, images, strict=True):
+        found = by_name.get(stem) or [folder / f"{stem}.jpg"]  # where it should be
+        if len(found) > 1:
+            raise ValueError(f"two files of one name: {found[0]} and {found[1]}")
+        paths += found
+    if family is not None and family not in families.LABELS:
+        raise unknown("negation family", family, families.LABELS)
+    generated, negative = texts["T_generated"], texts["T_negative"]
+    noun = nouns.bare(row.get("object") or "") or families.object_of(generated, negative)
+    without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
+    things = tuple(
+        SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
+        for thing in row.get("things", ())
+    )
+    return Sample(
+        id=stems[1],
+        source_id=stems[0],
+        caption=texts["T_original"],
+        negative=negative,
+        generated=generated,
+        object=noun,
+        template=families.template_of(negative, noun),
+        source_path=paths[1] if _stays(family, things) else paths[0],
+        sample_path=paths[1],
+        family=family,
+        things=things,
+        difficulty=tuple((axis, row[key]) for key, axis in _DIFFICULTY.items() if key in row),
+    )
 
 
 def image_name(text: str) -> str:
@@ -345,7 +301,7 @@ def load(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
     given = {"source_images": source_images, "nein_images": nein_images}
-    folders: dict[str, Any] = {name: Path(path) if path else None for name, path in given.items()}
+    folders: Row = {name: Path(path) if path else None for name, path in given.items()}
     if is_nano(data):
         found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}
     elif reference := hub.reference(data):
@@ -369,7 +325,7 @@ def _drawn(data: str, split: str) -> Path:
     return nano_data.ensure(split, world=world(data))
 
 
-def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "val") -> Dataset:
+def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:
     """The data set that a manifest's `data` entry describes. moved: --data, where it is elsewhere now."""
     families = origin.get("families", ())
     if moved:
@@ -382,12 +338,13 @@ def reload(origin: Mapping[str, Any], moved: str | None = None, split: str = "va
 def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
     """Lays a data set of the hub out officially below `cache`, once; returns that folder. An image cell is
     `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
-    table = None if (version := hub.version(data)) else hub.read(data, split)
-    facts = {"name": data.name, "version": version or hub.version(data), "columns": columns}
+    if not hub.version(data):
+        hub.read(data, split)  # downloaded now, so that there is a version
+    facts = {"name": data.name, "version": hub.version(data), "columns": columns}
     root = cache / "hub" / f"{data.name.replace('/', '--')}-{split}-{json_digest(facts)[:16]}"
     if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
         return root
-    table = hub.read(data, split) if table is None else table
+    table = hub.read(data, split)
     where = f"The data set '{data.name}'"
     names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}
     missing = [names[key] for key in FIELDS if names[key] not in table.column_names]

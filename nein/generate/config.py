@@ -15,7 +15,6 @@ from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 from nein.wording.families import FAMILIES
 
-FORMATS = ("official", "parquet")
 FAMILY_HELP = f"negation families: {', '.join(FAMILIES)}, or all"
 
 
@@ -53,7 +52,6 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     match_above: float = option(0.4, "filter 1: keep samples above this cosine", "Filters")
     protocol: Literal["paper", "fixed"] = option("fixed", "paper: as released; fixed: corrected", "Method")
     evaluation_share: UnitInterval = option(0.0659, "fraction of source images in the val split", "Output")
-    formats: Names = option([*FORMATS], "official (folders), parquet", "Output", among=FORMATS, what="format")
     shard_size: PositiveInt = option(8, "source images per shard (unit of work)", "Machine")
     judge_dtype: Dtype = option("float32", "dtype of the filter models", "Machine")
     models: BuildModels = field(default_factory=BuildModels)

@@ -77,7 +77,7 @@ def nein_generate(root):
         "--models.itm", "tests.rehearsal:fits", "--models.vqa", "tests.rehearsal:varied",
         "--editor", "flaky", "--editor-options.fail_every", "7", "--families", "all",
         "--absent-below", "0.5", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4",
-        "--evaluation-share", "0.5", "--formats", "official",
+        "--evaluation-share", "0.5",
     )  # fmt: skip
     parts = (("--limit", "3"), ("--stages", "clauses,generate"), ("--stages", "match"))
     return Case(words, parts, (("--match-above", "0.3"), "match_above 0.25, not 0.3"), 20)

@@ -2,15 +2,12 @@ import json
 import shutil
 from collections import Counter
 
-import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from nein.datasets import nein as loading
 from nein.datasets.nein import validate_images
 from nein.engine import atomic
-from nein.engine.images import decode
 from nein.generate import config as configuration
 from tests.build.conftest import OBJECTS, arguments, write_set
 from tests.helpers import commands
@@ -72,33 +69,13 @@ def test_the_official_layout_loads_and_no_image_is_in_both_splits(built, caption
     assert not sides["train"] & sides["val"]
 
 
-def test_the_parquet_form_loads_with_datasets_and_holds_the_same(built, tmp_path):
-    datasets = pytest.importorskip("datasets")
-    table = datasets.load_dataset(str(built / "hub"), cache_dir=str(tmp_path / "cache"))
-    for split in ("train", "val"):
-        official = json.loads((built / "dataset" / f"{split}.json").read_text())
-        assert [row["NeIn"] for row in table[split]] == [row["NeIn"] for row in official]
-        assert [row["family"] for row in table[split]] == [row["family"] for row in official]
-        first = table[split][0]
-        assert isinstance(first["sample_image"], Image.Image)
-        stored = decode(built / "dataset" / f"nein_{split}" / f"{official[0]['NeIn']}.png")
-        assert (np.asarray(first["sample_image"].convert("RGB")) == stored).all()
-    again = loading.load(f"hub:{built / 'hub'}", cache=tmp_path / "again")
-    assert again.records_sha256 == loading.load(str(built / "dataset")).records_sha256
-    meta = yaml.safe_load((built / "hub" / "README.md").read_text().split("---")[1])
-    assert [f["split"] for f in meta["configs"][0]["data_files"]] == ["train", "val"]
-    assert meta["tags"] == ["negation", "image-editing", "nein"]
-
-
 def test_the_paper_protocol_writes_the_five_official_fields_and_jpeg(captioned, models, build, tmp_path):
     more = ("--protocol=paper", "--families=plain", "--image-format=jpg", "--evaluation-share=1")
-    more += ("--formats=official",)
     done = build(*arguments(captioned, models, tmp_path, *more, "--models.vqa", "tests.rehearsal:yes"))
     assert done.code == 0, done.stderr
     records = json.loads((tmp_path / "dataset" / "val.json").read_text())
     assert {tuple(row) for row in records} == {("COCO", "T_original", "T_negative", "T_generated", "NeIn")}
     assert not (tmp_path / "dataset" / "train.json").exists()
-    assert not (tmp_path / "hub").exists()
     name = f"{records[0]['NeIn']}.jpg"
     with Image.open(tmp_path / "dataset" / "nein_val" / name) as picture:
         assert picture.format == "JPEG"
@@ -121,7 +98,7 @@ def test_bad_images_are_reported_counted_and_skipped(models, build, tmp_path):
     (given / "captions.json").write_text(json.dumps(listing))
     more = ("--absent-below", "0.12", "--match-above", "-1", "--models.vqa", "tests.rehearsal:yes")
     more += ("--editor-options.fail_every", "0", "--evaluation-share", "1")
-    done = build(*arguments(given, models, tmp_path / "out", *more, "--formats", "official"))
+    done = build(*arguments(given, models, tmp_path / "out", *more))
     assert done.code == 0, done.stderr
     facts = json.loads((tmp_path / "out" / "card.json").read_text())
     problems = {"unreadable image": 3, "no caption": 1, "another image has this name": 1}

@@ -86,7 +86,7 @@ def test_the_papers_words_count_whole_and_stand_beside_its_printed_rows(tmp_path
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [
     ("x.json", "{", "Invalid JSON"),
-    ("x.json", "[]", "is not a COCO file"),
+    ("x.json", "[]", "Input should be an object"),
     ("x.jsonl", '{"image": "a.png"}\n{', "line 2: Invalid JSON"),
     ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
     ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),

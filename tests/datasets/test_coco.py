@@ -9,7 +9,7 @@ import pytest
 from nein.datasets import coco
 from nein.engine.errors import UserError
 
-IMAGES = [{"id": 7, "file_name": "seven.jpg"}, {"id": "8", "file_name": "deep/eight.jpg"}]
+IMAGES = [{"id": 7, "file_name": "seven.jpg"}, {"id": 8, "file_name": "deep/eight.jpg"}]
 KINDS = [{"id": 1, "name": "dog"}, {"id": 2, "name": "wine glass"}, {"id": 3, "name": "kite"}]
 
 
@@ -20,13 +20,13 @@ def write(path, annotations, **more):
 
 def test_captions_and_objects_are_joined_by_picture(tmp_path):
     said = [
-        {"image_id": "8", "caption": "A dog."},
+        {"image_id": 8, "caption": "A dog."},
         {"image_id": 7, "caption": " Two  dogs. "},
-        {"image_id": "8", "caption": None},
+        {"image_id": 8, "caption": None},
         {"image_id": 8, "caption": "It runs."},
     ]
     shown = [
-        {"image_id": "7", "category_id": "2", "bbox": [1, 2, 3, 4.5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
+        {"image_id": 7, "category_id": 2, "bbox": [1, 2, 3, 4.5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
         {"image_id": 7, "category_id": 1, "iscrowd": 1, "segmentation": {"counts": [3], "size": [2, 2]}},
     ]
     captions = write(tmp_path / "captions.json", said)
@@ -47,13 +47,13 @@ def test_captions_and_objects_are_joined_by_picture(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({"images": 3}, "'images': Input should be a valid list"),
+    ({"images": 3}, "'images': Input should be a valid array"),
     ({"images": [{"id": 1}]}, "'images.0.file_name': Field required"),
     ({"categories": [{"id": 1}]}, "'categories.0.name': Field required"),
     ({"annotations": [{"category_id": 1}]}, "'annotations.0.image_id': Field required"),
     ({"annotations": [{"image_id": 7, "category_id": 9}]}, "the unknown category 9"),
-    ({"images": [*IMAGES, {"id": 8.0, "file_name": "9.jpg"}]}, "one id, 8"),
-    ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "not four numbers"),
+    ({"images": [*IMAGES, {"id": 8, "file_name": "9.jpg"}]}, "one id, 8"),
+    ({"annotations": [{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3]}]}, "bbox.3': Field required"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_the_entry(tmp_path, change, sentence):
     path = tmp_path / "instances.json"

@@ -292,7 +292,7 @@ def test_neins_files_are_read_only_by_name(tmp_path):
         ("valse", [], "Input should be an object"),
         ("valse", {"x": {"caption": "A"}}, "'x.image_file': Field required"),
         ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
-        ("beaf-pairs", [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}], 'the question "Do you see'),
+        ("beaf-pairs", [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}], '"Do you see cars'),
         ("naturalbench", NATURALBENCH[:3], "four for every pair"),
         ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
         ("sugarcrepe", {}, "no item that this test asks about"),
@@ -446,7 +446,7 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path)
         loading.load(str(tmp_path))
     (tmp_path / "y/existence.json").unlink()
     for where, name, said in (
-        (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\); they are beaf_qna"),
+        (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\): beaf_qna"),
         ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano draws nein and scope"),
         ("nano:style", "valse", "is not drawn in 'nano:style'"),
     ):

@@ -81,9 +81,9 @@ def read(path):
 def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
     lines = [
         {"image": "a/one.png", "captions": ["A  dog.", "A dog.", "A cat."]},
-        {"filepath": "two.jpg", "caption": "A\ncar."},
+        {"image": "two.jpg", "caption": "A\ncar."},
         {"file_name": "three.jpg", "text": ["A boat.", 7]},
-        {"filename": "four.jpg"},
+        {"file_name": "four.jpg"},
     ]
     path = tmp_path / "list.jsonl"
     path.write_text("\n\n".join(json.dumps(line) for line in [*lines, lines[0]]))

@@ -93,7 +93,7 @@ def test_a_family_is_read_hashed_and_turns_the_target_round(make_data):
     assert second.source_path != second.sample_path
     assert found.records_sha256 != plain.records_sha256 == records_hash(plain.samples)
     assert plain.samples[0].family is None
-    with pytest.raises(UserError, match=r"'implict' in .*did you mean 'implicit'"):
+    with pytest.raises(UserError, match=r"family 'implict'; did you mean 'implicit'"):
         loading.load(str(with_families(make_data(2, 1), ["implicit", "implict"])))
 
 

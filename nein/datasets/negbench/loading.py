@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,8 +76,9 @@ def load(
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
     if not (folder := expanded(data)).exists():
-        wanted = "nano, a folder with the files of a test, or one of them"
-        raise UserError(f"--data is '{data}'; it must be {wanted}.")
+        raise UserError(
+            f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
+        )
     listing = _listing(folder)
     if folder.is_file() and not listing:
         raise UserError(
@@ -96,9 +96,8 @@ def load(
             found.append(dataset)
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
-            where = row.files_at if row.files_at.startswith("the ") else f"they are {row.files_at}"
             raise UserError(
-                f"'{data}' has none of the files of {row.title} ({files}); {where}, the pictures are "
+                f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; pictures: "
                 f"{row.pictures}."
             )
     if not found:
@@ -175,8 +174,7 @@ def _listing(top: Path) -> dict[str, list[Path]]:
     parts = [part for row in ROWS.values() for part in row.parts]
     released = {name for part in parts for name in (*part.files, *part.negated)}
     places: dict[str, list[Path]] = {}
-    below = (Path(parent, name) for parent, _, names in os.walk(top) for name in names)
-    for path in [top] if top.is_file() else below:
+    for path in [top] if top.is_file() else top.rglob("*"):
         for name in released & {path.name, f"{path.absolute().parent.name}/{path.name}"}:
             places.setdefault(name, []).append(path)
     return places
@@ -209,10 +207,7 @@ def _dataset(
 
 def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str) -> Task:
     name, paths = f"{row.name}/{part.task}", [path for path in (file, negated) if path is not None]
-    try:
-        origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
-    except OSError as error:
-        raise UserError(f"'{error.filename}' cannot be read: {error.strerror or error}.") from None
+    origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
     if part.negated:
         original = official.read_retrieval(file, ORIGINAL) if file else ()
         denied = official.read_retrieval(negated, NEGATED) if negated else ()

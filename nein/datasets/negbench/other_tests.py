@@ -26,6 +26,7 @@ from nein.datasets.nein import load_folder
 from nein.engine import atomic
 from nein.engine.atomic import record
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.loading.errors import first_line
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS
@@ -134,8 +135,6 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
     notes_type = list[note]
     atomic.check(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
     images, notes = content["image_paths"], content["annotations"]
-    if len(images) != len(notes):
-        raise UserError(f"'{path}' has {len(images)} image_paths and {len(notes)} annotations.")
     for number in range(max(0, len(images) - EVALUATED), len(images)):
         caption, negation = notes[number]["json"]["caption"], notes[number]["sop_data"]["negative-prompt"]
         negation = negation.replace(",", "") if protocol == "paper" else negation
@@ -157,7 +156,7 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
     for name, item in _items(path, list, item_type):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
-            wanted = "bbox_list must hold boxes, [x, y, width, height], and ref_bbox must be one of them"
+            wanted = "bbox_list must hold [x, y, width, height], and ref_bbox must be one of them"
             raise UserError(f"'{path}', item {name}: {wanted}.")
         options = tuple(Option(item["phrase"], NEGATION, region(image, tuple(box))) for box in boxes)
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
@@ -198,7 +197,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
             together.setdefault((_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ANSWERS:
-            raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not {' or '.join(ANSWERS)}.")
+            raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not yes or no.")
         name, source, prompt = str(item["id"]), _original(item), item["question"]
         groups = [g for g in together.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
         options, right = (Option(YES), Option(NO)), ANSWERS.index(item["gt"])
@@ -238,7 +237,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
 # --- pairs of pictures -------------------------------------------------------------------------
 
 
-def natural_pairs(path: Path, protocol: str) -> Iterator[Pair]:
+def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """NaturalBench-Retrieval: pairs in which a caption denies; caption k is true of picture k."""
     for name, item in _items(path, list, record(_PAIR)):
         texts = item["caption_0"], item["caption_1"]
@@ -246,7 +245,7 @@ def natural_pairs(path: Path, protocol: str) -> Iterator[Pair]:
             yield Pair(name, (item["image_0"], item["image_1"]), texts)
 
 
-def scope_pairs(path: Path, protocol: str) -> Iterator[Pair]:
+def scope(path: Path, protocol: str) -> Iterator[Pair]:
     """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
     own = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
     for name, item in _items(path, list, record({**_PAIR, **own})):
@@ -257,7 +256,7 @@ def scope_pairs(path: Path, protocol: str) -> Iterator[Pair]:
         yield Pair(name, images, texts, "", ((item["construction"], name, 4),), difficulty, denying)
 
 
-def nein_pairs(path: Path, protocol: str) -> Iterator[Pair]:
+def nein(path: Path, protocol: str) -> Iterator[Pair]:
     """NeIn's annotations: the picture with the object and a sentence that affirms it, the source picture and
     the sample's own sentence; of families in `families.DENYING`."""
     for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
@@ -277,27 +276,20 @@ def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
         if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or image is None:
             continue
         if (match := _BEAF_ASKED.fullmatch(item["question"])) is None:
-            raise UserError(
-                f"'{path}', id {item['id']}: the question \"{item['question']}\" is not of the form "
-                "'Is there a THING in the image?'."
-            )
+            where = f"'{path}', id {item['id']}"
+            raise UserError(f"{where}: \"{item['question']}\" is not 'Is there a THING in the image?'.")
         thing = match[1]
         texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
         yield Pair(str(item["id"]), (image, item["image"]), texts, image)
 
 
+#: Reader of `registry` -> what reads its file.
 READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] = {
-    "valse": valse,
-    "cc-neg": cc_neg,
-    "sugarcrepe": sugarcrepe,
-    "negrefcocog": negrefcocog,
-    "neat": neat,
-    "beaf": beaf,
-    "naturalbench": naturalbench,
-    "naturalbench-pairs": natural_pairs,
-    "scope": scope_pairs,
-    "nein": nein_pairs,
-    "beaf-pairs": beaf_pairs,
+    read.__name__.replace("_", "-"): read
+    for read in (
+        *(valse, cc_neg, sugarcrepe, negrefcocog, neat, beaf, naturalbench),
+        *(naturalbench_pairs, scope, nein, beaf_pairs),
+    )
 }
 
 
@@ -306,8 +298,7 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     items = []
     for name, row in _items(path, list, list[str]):
         if len(row) != 3 or not all(text.strip() for text in row):
-            wanted = "[caption, question about what it denies, about what it affirms]"
-            raise UserError(f"'{path}', row {name} is not {wanted}.")
+            raise UserError(f"'{path}', row {name} is not [caption, question, question].")
         items.append(RetrievalItem(name, "", (row[0],), records.NEGATED, asked=(row[1], row[2])))
     if not items:
         raise UserError(f"'{path}' holds no caption.")
@@ -320,7 +311,7 @@ def _captions(name: str, image: str, right: str, wrong: str) -> Question:
     return Question(name, image, options, 0, _kind(right), source=image)
 
 
-def _original(item: dict[str, Any]) -> str:
+def _original(item: Row) -> str:
     """The picture that a picture of BEAF was made from, without its suffix."""
     stem = PurePosixPath(item["image"]).stem
     return stem if item["orig_img"] else stem.rpartition("_")[0]

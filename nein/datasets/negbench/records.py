@@ -9,7 +9,6 @@ import functools
 import hashlib
 import itertools
 import json
-import os
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -295,8 +294,7 @@ class Files(Media):
         if self.root is None:
             file = Path(reference)
             return find_file(file if file.is_absolute() or file.exists() else self.beside / file)
-        parts = PurePosixPath(reference.replace("\\", "/")).parts
-        parts = tuple(part for part in parts if part not in ("/", "..", "."))
+        parts = [part for part in path_parts(reference) if part not in ("..", ".")]
         for start in range(len(parts)):
             candidate = find_file(self.root.joinpath(*parts[start:]))
             if is_local(candidate):
@@ -349,9 +347,8 @@ class Files(Media):
     def _by_name(self) -> dict[str, list[Path]]:
         assert self.root is not None
         files: dict[str, list[Path]] = {}
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                files.setdefault(unicodedata.normalize("NFC", name), []).append(Path(folder, name))
+        for file in self.root.rglob("*"):
+            files.setdefault(unicodedata.normalize("NFC", file.name), []).append(file)
         return files
 
 

@@ -1,10 +1,8 @@
-"""NeIn data and their card: every candidate's way, its split and hash, the official layout, parquet; and
-`nein generate`."""
+"""`nein generate`: every candidate's way, its split and hash, the official layout, and the card."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -31,7 +29,6 @@ from nein.wording.families import FAMILIES
 
 #: Fields of the annotation file: the official five, and one of ours.
 OFFICIAL = ("COCO", "T_original", "T_negative", "T_generated", "NeIn", "family")
-ROWS_PER_FILE = 2000  # of parquet
 EXAMPLES, PICTURE_SIZE = 4, 144  # of card.png: samples per verdict, pixels
 #: Options that the card names.
 NAMED = (
@@ -105,10 +102,6 @@ class NeinMaker(Maker):
 
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config, config.shard_size)
-        if "parquet" in config.formats and importlib.util.find_spec("datasets") is None:
-            raise UserError(
-                "--formats parquet needs 'datasets': pip install 'nein[hub]', or use --formats official."
-            )
         for kind in ("itm", "vqa"):
             where = references.resolve(getattr(config.models, kind))
             if parse_reference(where).kind == "name":
@@ -175,13 +168,10 @@ class NeinMaker(Maker):
 
     def write(self) -> None:
         """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
-        formats that are asked for."""
+        data set."""
         atomic.write_lines(self.folder.path / "candidates.jsonl", self._lines())
         for split, ways in self.splits.items():
-            if "official" in self.config.formats:
-                self._write_official(split, ways)
-        if "parquet" in self.config.formats:
-            self._write_parquet()
+            self._write_split(split, ways)
 
     def _lines(self) -> Iterator[Row]:
         ways = iter(self.ways)
@@ -204,7 +194,7 @@ class NeinMaker(Maker):
                 digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
-    def _write_official(self, split: str, ways: Sequence[Way]) -> None:
+    def _write_split(self, split: str, ways: Sequence[Way]) -> None:
         """OUT/dataset: `<split>.json`, written last, `coco_for_<split>/` and `nein_<split>/`. Source images
         are copied byte for byte, samples linked where the file system allows it."""
         root = self.folder.path / "dataset"
@@ -225,36 +215,6 @@ class NeinMaker(Maker):
             except OSError:  # another file system, or one without links
                 shutil.copyfile(made, samples / made.name)
         atomic.write_json(listing, [self.official(way) for way in ways])
-
-    def _write_parquet(self) -> None:
-        """OUT/hub/data/<split>-00000-of-00001.parquet, ...; columns as `nein eval --data hub:` reads them."""
-        import datasets
-
-        root = self.folder.path / "hub" / "data"
-        shutil.rmtree(root, ignore_errors=True)
-        atomic.make_folder(root)
-        for split, ways in self.splits.items():
-            count = -(-len(ways) // ROWS_PER_FILE)
-            for number in range(count):
-                part = ways[number * ROWS_PER_FILE : (number + 1) * ROWS_PER_FILE]
-                rows = [self._parquet_row(way) for way in part]
-                kinds = {"seed": datasets.Value("int64"), "match": datasets.Value("float32")}
-                kinds |= {"source_image": datasets.Image(), "sample_image": datasets.Image()}
-                features = datasets.Features({k: kinds.get(k, datasets.Value("string")) for k in rows[0]})
-                path = root / f"{split}-{number:05d}-of-{count:05d}.parquet"
-                datasets.Dataset.from_list(rows, features=features).to_parquet(path)
-
-    def _parquet_row(self, way: Way) -> Row:
-        facts, sample = way.candidate, self.image_path(way.generated["image"])
-        return {
-            **self.official(way),
-            "object": facts["object"],
-            "other_object": facts["other"],
-            "seed": facts["seed"],
-            "match": None if way.match is None else way.match["cosine"],
-            "source_image": {"bytes": way.source.read_bytes(), "path": way.source_name},
-            "sample_image": {"bytes": sample.read_bytes(), "path": sample.name},
-        }
 
     # --- card ------------------------------------------------------------------------------
 
@@ -296,15 +256,13 @@ class NeinMaker(Maker):
         }
 
     def write_card(self, facts: Row) -> None:
-        """OUT/card.json and card.png; the card with its sheet in OUT/dataset and OUT/hub."""
+        """OUT/card.json and card.png; the card with its sheet in OUT/dataset."""
         atomic.write_json(self.folder.path / "card.json", facts)
-        heads = {"official": ("dataset", ""), "parquet": ("hub", front_matter(facts))}
-        cards = dict(heads[form] for form in self.config.formats)
-        for folder, head in cards.items():
-            atomic.write_text(self.folder.path / folder / "README.md", head + card(facts))
-        sheet = self.sheet() if self.ways else b""
-        for folder in (".", *cards) if sheet else ():
-            atomic.write_bytes(self.folder.path / folder / "card.png", sheet)
+        atomic.write_text(self.folder.path / "dataset" / "README.md", card(facts))
+        if self.ways:
+            sheet = self.sheet()
+            for folder in (self.folder.path, self.folder.path / "dataset"):
+                atomic.write_bytes(folder / "card.png", sheet)
 
     def sheet(self) -> bytes:
         """Examples of accepted samples and of every objection, source image beside sample, as PNG."""
@@ -348,18 +306,3 @@ def card(facts: Row) -> str:
     }
     sections = "".join(section(title, counts) for title, counts in parts.items())
     return ABOUT.format(**about) + sections + CONTENT.format(facts["data_sha256"])
-
-
-def front_matter(facts: Row) -> str:
-    """The YAML head of a hub card: what the files are."""
-    from huggingface_hub import DatasetCardData
-
-    files = [{"split": k, "path": f"data/{k}-*"} for k, n in facts["samples"].items() if n]
-    about = DatasetCardData(
-        pretty_name="NeIn, built anew",
-        language="en",
-        task_categories=["image-to-image"],
-        tags=["negation", "image-editing", "nein", *["nano"] * facts["drawn"]],
-        configs=[{"config_name": "default", "data_files": files}],
-    )
-    return f"---\n{about.to_yaml()}\n---\n\n"
