@@ -23,8 +23,9 @@ from PIL import Image
 
 from benchmarks.common import limits, measure, results, setup
 from benchmarks.common import report as shown
-from nein.benchmarks.negbench import config, report, run
+from nein.benchmarks.negbench import config, report
 from nein.benchmarks.negbench import data as folders
+from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import drawn, official
 from nein.engine.images import write_png
 from nein.engine.machine import Processes

@@ -178,7 +178,7 @@ def negbench(
             mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
         return dual.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 
-    from nein.benchmarks.negbench.run import NEGBENCH
+    from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
     names = _run(NEGBENCH, config, objects, make)

@@ -99,7 +99,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
-        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.run:NEGBENCH", shared=True,
+        "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
         announces="nein.benchmarks.progress:lines",
     ),
     "negbench report": Command(
@@ -120,7 +120,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "negbench convert": Command(
         "convert an open_clip checkpoint to safetensors",
-        "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.run:convert",
+        "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.runs:convert",
     ),
     "negvqa": Command(
         "evaluate vision-language models on negated questions",

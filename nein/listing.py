@@ -128,7 +128,7 @@ def _judges() -> Iterator[Entry]:
 
 def _models() -> Iterator[Entry]:
     from nein import metrics
-    from nein.benchmarks.negbench.models import MODELS
+    from nein.benchmarks.negbench.data import MODELS
     from nein.models.needs import of_model
     from nein.nano import zoo
 
@@ -221,7 +221,7 @@ def _presets(kind: Any) -> Iterator[tuple[str, Any]]:
 def _of_presets(kinds: Iterable[str]) -> Iterator[Entry]:
     """What presets name as models of these kinds, each once; without the rows of NegBench. Models of multiple
     choice are of the kind "choices"."""
-    from nein.benchmarks.negbench.models import MODELS
+    from nein.benchmarks.negbench.data import MODELS
     from nein.models.needs import of_model
 
     found: dict[tuple[str, str], list[str]] = {}

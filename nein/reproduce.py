@@ -79,6 +79,15 @@ TABLES = {
     ),
     "negbench-scaling": _negbench(f"{_MCQ}2_scaling_clip", "repo_scaling", "clip-laion400m,clip-l,clip-h"),
     "negbench-finetuned": _negbench(f"{_MCQ}3_finetuned_total", "repo_finetuned", "clip"),
+    "negbench-figures": _negbench(
+        "Figures 3 and 4c, drops",
+        "paper_figures",
+        "clip-laion400m,clip-datacomp,biomedclip",
+        datasets="coco,chexpert",
+        tasks="all",
+        variants="all",
+        features="unnormalised",
+    ),
     "negvqa-table1": Table(
         "NegVQA (ACL Findings 2025), Table 1",
         "negvqa",

@@ -138,7 +138,7 @@ def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ContrastConfig:
 
 def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd.DataFrame]:
     """The figures of all models in a world."""
-    from nein.benchmarks.negbench import run
+    from nein.benchmarks.negbench import runs as run
 
     config = EvalConfig(
         model=[model.named for model in models],

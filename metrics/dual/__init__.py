@@ -26,7 +26,6 @@ from nein.loading.errors import choose, out_of_memory, reason
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
 NORMALISATIONS = ("normalised", "unnormalised")
-POOLINGS = ("normalise-first", "average-first")
 
 
 def normalise(features: np.ndarray) -> np.ndarray:
@@ -39,16 +38,13 @@ def normalise(features: np.ndarray) -> np.ndarray:
     return x / np.where(length == 0, 1.0, length)
 
 
-def pool(frames: np.ndarray, order: str = "normalise-first") -> np.ndarray:
-    """One feature of a video from those of its frames, (F, D) -> (D,) float64; one frame is that frame.
-    order: "normalise-first", as released (NegBench, video_utils/model.py), or "average-first"."""
-    choose("order of averaging", order, POOLINGS)
+def pool(frames: np.ndarray) -> np.ndarray:
+    """One feature of a video from those of its frames, (F, D) -> (D,) float64, normalised before they are
+    averaged, as released (NegBench, video_utils/model.py); one frame is that frame."""
     x = np.asarray(frames, dtype=np.float64)
     if x.ndim != 2 or not len(x):
         raise MetricError(f"Frames must be an array of shape (frames, features), not {x.shape}.")
-    if len(x) == 1:
-        return x[0]
-    return (normalise(x) if order == "normalise-first" else x).mean(0)
+    return x[0] if len(x) == 1 else normalise(x).mean(0)
 
 
 def prepare(features: np.ndarray, kind: str = "normalised") -> np.ndarray:

@@ -72,7 +72,7 @@ def command(config: MendConfig, arms: Sequence[str]) -> Any:
 def kind_of(config: MendConfig) -> str:
     """By a name of ours, or by what the files of the model declare. Raises UserError."""
     from nein import editors
-    from nein.benchmarks.negbench.models import MODELS
+    from nein.benchmarks.negbench.data import MODELS
     from nein.metrics import dual_prefix
     from nein.models import references
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GROUP = "nein.benchmarks"
 OURS = {
     "nein": "nein.benchmarks.nein.run:NEIN",
-    "negbench": "nein.benchmarks.negbench.run:NEGBENCH",
+    "negbench": "nein.benchmarks.negbench.runs:NEGBENCH",
     "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
 }
 

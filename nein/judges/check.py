@@ -18,7 +18,7 @@ import numpy as np
 from nein.editors import EditorError, EditRequest, EditResult
 from nein.engine import images
 from nein.judges.config import CheckConfig
-from nein.loading.errors import MODEL_ERRORS
+from nein.loading.errors import MODEL_ERRORS, first_line, reason
 from nein.metrics.base import MetricError, parse_yes_no
 from nein.nano.data import source_scene
 from nein.nano.scenes import render
@@ -38,14 +38,6 @@ TITLES = {
     "empty": "takes no input at all",
     "described": "describes itself",
 }
-
-
-class Outcome(NamedTuple):
-    """One line of the list. reason: what was seen."""
-
-    name: str
-    passed: bool
-    reason: str
 
 
 class Failed(AssertionError):
@@ -69,9 +61,9 @@ def run(options: CheckConfig) -> int:
     else:
         subject = judges.load(options.kind, options.subject, services=services, **how)
     failed = 0
-    for name, passed, reason in KINDS[options.kind](subject, options.number).run():
+    for name, passed, seen in KINDS[options.kind](subject, options.number).run():
         failed += not passed
-        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if reason else ''}{reason}", flush=True)
+        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if seen else ''}{seen}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
@@ -108,19 +100,17 @@ class Checks:
         """How far two answers to one input are apart; raises Failed where they cannot be compared."""
         raise NotImplementedError
 
-    def run(self) -> Iterator[Outcome]:
-        """Runs the checks in turn, those after the first only where it left answers; one that raises has
-        failed with that reason."""
+    def run(self) -> Iterator[tuple[str, bool, str]]:
+        """Runs the checks in turn, those after the first only where it left answers: (title, whether it
+        passed, what was seen). One that raises has failed with that reason."""
         for method, title in TITLES.items():
             if method != "contract" and not self.first:
-                yield Outcome(title, False, "not tried: there was no first answer")
+                yield title, False, "not tried: there was no first answer"
                 continue
             try:
-                yield Outcome(title, True, getattr(self, method)())
+                yield title, True, getattr(self, method)()
             except FLAWS as error:
-                text = (str(error).strip().splitlines() or [""])[0]
-                kind = "" if isinstance(error, Failed) else f"{type(error).__name__}: "
-                yield Outcome(title, False, f"{kind}{text}")
+                yield title, False, first_line(error) if isinstance(error, Failed) else reason(error)
 
     def contract(self) -> str:
         start = time.perf_counter()

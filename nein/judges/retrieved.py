@@ -9,7 +9,7 @@ from typing import Any
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
-from nein.benchmarks.negbench.stages import ModelTasks
+from nein.benchmarks.negbench.stages import ModelTasks, sets_of
 from nein.benchmarks.nein import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
@@ -26,12 +26,12 @@ from nein.reporting import figures as frames
 def run(options: RetrievedConfig) -> str:
     """Asks the judge, writes figures beside those of every run, and the report again; returns the tables.
     Raises UserError for anything the user can mend."""
-    from nein.benchmarks.negbench.run import NEGBENCH
+    from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.nein import stages
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
-    sets = files.sets_of(dual)
+    sets = sets_of(dual)
     runs = [run for one in dual if (run := ModelTasks.of_folder(one, sets)) is not None and _retrievals(run)]
     if not runs:
         raise UserError(

@@ -96,16 +96,16 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     atomic.make_folder(out)
     if (out / PLAN).exists():
         old = atomic.read_json(out / PLAN, StudyPlan)
-        plan.sheets = old.sheets  # pages that another version wrote, with labels on their way
-        if old != plan:
+        if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
     shared, rest = edits[: options.shared], edits[options.shared :]
     for rater in range(options.raters):
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
-        sheet = labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
-        plan.sheets = [*dict.fromkeys([*plan.sheets, sheet])]
+        plan.sheets.append(
+            labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
+        )
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
     return (

@@ -233,7 +233,7 @@ def make_medical(root):
     from open_clip.factory import CustomTextCLIP
 
     from nein.benchmarks.negbench.config import ConvertConfig
-    from nein.benchmarks.negbench.run import convert
+    from nein.benchmarks.negbench.runs import convert
 
     words = tokenizer([], bos="[CLS]", eos="[SEP]", pad="[PAD]", limit=32)
     transformers.BertConfig(

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from nein.benchmarks.negbench import config, estimates, report, run, scores, stages
+from nein.benchmarks.negbench import config, estimates, report, scores, stages
 from nein.benchmarks.negbench import data as files
+from nein.benchmarks.negbench import runs as run
 from nein.benchmarks.negbench.stages import Encoded
 from nein.datasets.negbench import official, records
 from nein.datasets.negbench.records import Drawn
@@ -229,7 +230,7 @@ def evaluated_in(out):
 
 
 def asked_by(folder):
-    return stages.ModelTasks.of_folder(folder, files.sets_of([folder]))
+    return stages.ModelTasks.of_folder(folder, stages.sets_of([folder]))
 
 
 def rows_of(tmp_path, model, dataset):

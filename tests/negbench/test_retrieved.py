@@ -188,11 +188,6 @@ def test_what_the_judge_fails_on_is_unscored_and_asked_again(tmp_path, judge):
     assert (lost["value"], lost["unscored"]) == (None, 5)
     judge.rule = fails  # an answer that cannot be read stays
     assert {row["reason"] for row in simpleneg(tmp_path)} == {"neither yes nor no"}
-
-
-def test_another_judge_is_refused_by_name(tmp_path, judge):
-    triples(tmp_path / "files", DESK)
-    simpleneg(tmp_path)
     with pytest.raises(UserError, match=r"judge nano:llava, not tests\.rehearsal:no"):
         simpleneg(tmp_path, "--judge", "tests.rehearsal:no")
     with pytest.raises(MetricError, match="nowhere"):

@@ -144,12 +144,12 @@ PARTS = (
 )
 
 
-@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("begin, end", [("", ""), ("answer", "9"), ("A", "9"), ("<answer>", "x")])
-def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin, part, end):
-    before = time.process_time()
-    parse(begin + part * (8000 // len(part)) + end, ANIMALS)
-    assert time.process_time() - before < 1  # at most 0.2; in proportion to the square 8 and more
+def test_the_fixed_rule_takes_time_in_proportion_to_the_answer(begin, end):
+    for part in PARTS:
+        before = time.process_time()
+        parse(begin + part * (4000 // len(part)) + end, ANIMALS)
+        assert time.process_time() - before < 0.5, part  # at most 0.1; in proportion to the square 2 and more
 
 
 def test_of_answers_about_one_option_each_the_only_yes_is_the_letter():

@@ -11,7 +11,7 @@ k-th affirmed one says. {A}, {B}: object with article; {a}, {b}: without, after 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 from nein import metrics, statistics
-from nein.benchmarks.negbench import models
+from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench.config import AnalyseConfig
-from nein.benchmarks.negbench.models import Choice
 from nein.engine import atomic, machine
 from nein.engine.errors import UserError
+from nein.engine.folder import Row as Json
 from nein.metrics.dual import normalise
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
@@ -129,17 +129,16 @@ class Sentence(NamedTuple):
     first: bool  # whether {A} is the pair's first object, else its second
 
 
-def fill(template: str, a: str, b: str, article: str = "a_an") -> str:
+def fill(template: str, a: str, b: str) -> str:
     """The sentence about objects a and b, without a full stop (as printed)."""
-    named = {"A": a, "B": b} if article == "none" else {"A": indefinite(a), "B": indefinite(b)}
-    text = template.format(**named, a=a, b=b)
+    text = template.format(A=indefinite(a), B=indefinite(b), a=a, b=b)
     return text[:1].upper() + text[1:]
 
 
-def sentences(pair: tuple[str, str], article: str = "a_an") -> list[Sentence]:
+def sentences(pair: tuple[str, str]) -> list[Sentence]:
     """Every template, about the pair's objects in both orders: 2 x 119 sentences."""
     return [
-        Sentence(fill(template, *(pair if first else pair[::-1]), article), group, index, first)
+        Sentence(fill(template, *(pair if first else pair[::-1])), group, index, first)
         for group in GROUPS
         for first in (True, False)
         for index, template in enumerate(TEMPLATES[group])
@@ -239,12 +238,14 @@ def run(options: AnalyseConfig) -> None:
     device = machine.Processes().device(options.device)
     if device == "cpu":  # a result does not depend on the number of cores
         machine.one_thread()
-    sets = [sentences(pair, options.article) for pair in pairs]
+    sets = [sentences(pair) for pair in pairs]
     texts = list(dict.fromkeys(s.text for group in sets for s in group))
-    rows: list[dict[str, Any]] = []
-    coordinates: list[dict[str, Any]] = []
+    rows, coordinates = list[Json](), list[Json]()
     for label, (name, choice) in zip(labels, chosen.items(), strict=True):
-        encoded = _encoded(name, choice, texts, device)
+        encoder = metrics.load_dual(choice.reference if choice else name, device=device, batch_size=32)
+        encoded = dict(zip(texts, encoder.encode_text(texts), strict=True))
+        if bad := next((text for text, row in encoded.items() if not np.isfinite(row).all()), None):
+            raise UserError(f"'{name}' cannot encode the sentence '{bad}': its feature is not finite.")
         features = [np.stack([encoded[s.text] for s in group]) for group in sets]
         rows += _measured([measure(each) for each in features], pairs, label)
         for key, _, groups in PLOTS:
@@ -252,8 +253,8 @@ def run(options: AnalyseConfig) -> None:
             for index, (x, y) in zip(places, components(features[0][places]).tolist(), strict=True):
                 text, group, template, first = sets[0][index]
                 what = {"plot": key, "model": label, "group": group, "template": template}
-                what |= {"first": f"A = {pairs[0][not first]}", "sentence": text}
-                coordinates.append({**what, "x": x, "y": y})
+                first_name = f"A = {pairs[0][not first]}"
+                coordinates.append({**what, "first": first_name, "sentence": text, "x": x, "y": y})
     for metric, (_, chance) in MEASURES.items():
         if chance is not None:
             rows.append({**frames.number(chance, unit="", model=CHANCE, metric=metric), "source": "chance"})
@@ -270,12 +271,9 @@ def run(options: AnalyseConfig) -> None:
     for key, title, _ in PLOTS:
         [(_, files)] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
         atomic.write_bytes(out / f"{key}.png", files["png"])
-    said = [
-        {"pair": "/".join(pair), **s._asdict()}
-        for pair, group in zip(pairs, sets, strict=True)
-        for s in group
-    ]
-    named = pd.DataFrame(said).assign(published=lambda table: table["template"] < PUBLISHED)
+    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
+    named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
+    named["published"] = named["template"] < PUBLISHED
     for name, table in (("coordinates", drawn.round(6)), ("sentences", named)):
         atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
     print(pages.headline(figures, [MEASURED], [note], pages.places(out, written, 0)), end="")
@@ -283,18 +281,16 @@ def run(options: AnalyseConfig) -> None:
 
 def _measured(
     values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
-) -> list[dict[str, Any]]:
+) -> Iterator[Json]:
     """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
-    rows = []
+    clusters = ["/".join(sorted(pair)) for pair in pairs]
     for metric in MEASURES:
-        clusters = ["/".join(sorted(pair)) for pair in pairs]
         estimate = statistics.mean([value[metric] for value in values], clusters)
         if estimate is not None and estimate.low is not None and estimate.high is not None:
             least = -1.0 if metric.startswith(("collapse", "twin")) else 0.0  # cosines; others are shares
             low, high = max(least, estimate.low), min(1.0, estimate.high)
             estimate = replace(estimate, low=low, high=high)
-        rows.append(frames.figure(estimate, unit="", model=model, metric=metric))
-    return rows
+        yield frames.figure(estimate, unit="", model=model, metric=metric)
 
 
 def scatter(points: pd.DataFrame) -> plots.Canvas:
@@ -309,17 +305,6 @@ def scatter(points: pd.DataFrame) -> plots.Canvas:
                 )
         at.set(xlabel="component 1", ylabel="component 2", xticks=[], yticks=[])
     return plots.with_legend(canvas)
-
-
-def _encoded(name: str, choice: Choice | None, texts: Sequence[str], device: str) -> dict[str, np.ndarray]:
-    """Sentence -> its features."""
-    reference = name if choice is None else choice.reference
-    model = metrics.load_dual(reference, device=device, batch_size=32)
-    features = dict(zip(texts, model.encode_text(texts), strict=True))
-    for text, row in features.items():
-        if not np.isfinite(row).all():
-            raise UserError(f"'{name}' cannot encode the sentence '{text}': its feature is not finite.")
-    return features
 
 
 CHANCE = "without structure"
@@ -355,7 +340,6 @@ DOTS = plots.plot(
     rule={name: chance for name, (_, chance) in MEASURES.items() if chance is not None},
 )
 SECTIONS = (Section("measures", "Measures", (MEASURED,), (DOTS,)),)
-
 
 #: Key and title of a plot, and whose sentences it shows.
 PLOTS = (

@@ -25,7 +25,6 @@ from nein.config.options import DrawnCount, Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
 from nein.engine.errors import UserError
 from nein.loading.references import Need
-from nein.metrics.letters import Rule
 
 
 @dataclass(kw_only=True)
@@ -66,9 +65,6 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
     features: Literal["normalised", "unnormalised"] = option(
         "normalised", "unnormalised: MCQ as first published", "Method"
     )
-    pooling: Literal["normalise-first", "average-first"] = option(
-        "normalise-first", "average video frames after or before normalising", "Method"
-    )
     prompt: Literal["paper", "vlmevalkit"] = option(
         "paper", "question wording for --vlm: NegVQA's, or VLMEvalKit's", "Method"
     )
@@ -76,33 +72,26 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
         "generated", "--vlm: generated letter, or likeliest first token", "Method"
     )
     judge: str = option("nano:llava", "VQA judge of simpleneg: folder, hub id, openai:URL#MODEL", "Method")
-    letters: Rule = option("fixed", "rule that reads a letter from an answer", "Method")
     cache: str | None = option(None, "feature cache, can be shared (default: OUT/cache)", "Output")
 
     @property
     def cache_dir(self) -> Path:
         return Path(self.cache) if self.cache else self.out_dir / "cache"
 
-    @property
-    def judged(self) -> bool:
-        return any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
-
     def needs(self) -> list[Need]:
-        from nein.benchmarks.negbench import models
+        from nein.benchmarks.negbench import data
         from nein.models import needs
         from nein.models.references import JUDGE
 
+        judged = any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
         return [
-            *(need for name in self.model for need in models.needs(name)),
+            *(need for name in self.model for need in data.needs(name)),
             *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
             *(need for name in self.match for need in needs.of_model("itm", name)),
-            *(needs.of_model("vqa", self.judge) if self.judged else ()),
+            *(needs.of_model("vqa", self.judge) if judged else ()),
         ]
 
     def check(self) -> None:
-        for what, given in (("data set", self.datasets), ("task", self.tasks), ("variant", self.variants)):
-            if not given:
-                raise UserError(f"No {what} was named; see nein negbench eval --help.")
         if not self.model and not self.vlm and not self.match:
             raise UserError("No model was named; say --model NAME, --vlm REFERENCE or --match REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
@@ -125,13 +114,12 @@ class AnalyseConfig(OnDevice):
         ["nano:clip", "random"], "name, folder, hub id, open_clip:ARCH/TAG, sentence:MODEL, random", "Main"
     )
     objects: Names = option([], "object pairs, A/B (default: dog/cat and others)", "Main")
-    article: Literal["a_an", "none"] = option("a_an", '"a dog" or "dog" in the templates', "Method")
     out: Path = option(Path("runs/negbench-templates"), "output folder", "Output")
 
     def needs(self) -> list[Need]:
-        from nein.benchmarks.negbench import models
+        from nein.benchmarks.negbench import data
 
-        return [need for name in self.model for need in models.needs(name)]
+        return [need for name in self.model for need in data.needs(name)]
 
     def pairs(self) -> list[tuple[str, str]]:
         """Those of --objects. Raises UserError."""

@@ -1,51 +1,243 @@
-"""The data sets of a command, and the folder of a run, a model on a data set (docs/reference/files.md)."""
+"""The models and the data sets of a command by name, and the folder of a run, a model on a data set
+(docs/reference/files.md).
+
+A model is a name of `MODELS`, NAME=REFERENCE (that row's published figures with other weights), or a
+reference as `metrics.load_dual`, `metrics.load_choices` or `metrics.load_judge` ("itm") takes it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from typing_extensions import NotRequired
 
-from nein.benchmarks.negbench.config import EvalConfig
+from nein import metrics
 from nein.datasets.negbench import loading
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import Task
+from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
-from nein.engine.errors import UserError
+from nein.engine.errors import UserError, near_match
 from nein.engine.folder import Folder, runs_below
+from nein.loading.references import TEXTS, Need, is_local, is_served, parse_reference
+from nein.metrics import choices
+from nein.models import references
+from nein.models.cached import Services
+from nein.models.needs import of_model
+from nein.models.references import JUDGE
+from nein.models.remedies import encoders
 
-log = logging.getLogger(__name__)
+# --- models ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """A row: a reference, or how to get one."""
+
+    name: str
+    reference: str | None = None
+    file: str = ""
+    published: Mapping[str, str] = field(default_factory=dict)  # source of paper_numbers.csv -> its row there
+    text: tuple[str, ...] = ()  # repositories whose configuration and tokenizer its text tower is built from
+    at: str = ""  # where `file` is, if not with NegBench's; it is converted with QuickGELU
+
+    @property
+    def obtain(self) -> str:
+        if self.name == "conch":
+            return (
+                "its weights are given out on request at huggingface.co/MahmoodLab/conch, its code is "
+                "github.com/mahmoodlab/CONCH, both for non-commercial research; then in Python "
+                "nein.negbench(OBJECT), OBJECT with encode_image and encode_text"
+            )
+        name, quick = Path(self.file).name, "--quick-gelu " if self.at else ""
+        where = CSV_FILES.replace("the CSV files are at", f"{self.file} is at")
+        where = f"{name} is at {self.at}" if self.at else where
+        convert = f"nein negbench convert --architecture ViT-B-32 {quick}{name} FOLDER"
+        return f"{where}; {convert}, then --model {self.name}=FOLDER"
+
+
+_TABLE_1, _FIGURES, _BASE, _SCALING = "paper_table1", "paper_figures", "repo_baseline", "repo_scaling"
+_LAION = {_BASE: "CLIP-Laion400M", _SCALING: "CLIP-Laion400M-Base", _FIGURES: "CLIP-Laion400M"}
+_NEGFULL = "CLIP_CC12M_NegFull_ViT-B-32_lr1e-8_clw0.99_mlw0.01/checkpoint.pt"
+_BIOMED = "open_clip:hf-hub:microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
+_BERT = "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
+_ROWS = (
+    Model("clip", "open_clip:ViT-B-32/openai", "", {_TABLE_1: "CLIP", _BASE: "CLIP-OpenAI"}),
+    # Which of the two epochs the figures are of is not said; the released script has e31.
+    Model("clip-laion400m", "open_clip:ViT-B-32/laion400m_e32", "", _LAION),
+    # The released scripts build ViT-B-32 without QuickGELU for every tag but openai's.
+    Model("clip-laion400m-gelu", "open_clip:ViT-B-32/laion400m_e32#gelu", "", _LAION),
+    Model(
+        "clip-datacomp",
+        "open_clip:ViT-B-32/datacomp_xl_s13b_b90k",
+        published=dict.fromkeys((_BASE, _FIGURES), "CLIP-datacomp"),
+    ),
+    Model("clip-l", "open_clip:ViT-L-14/laion2b_s32b_b82k", "", {_SCALING: "CLIP-Laion2B-Large"}),
+    Model("clip-h", "open_clip:ViT-H-14/laion2b_s32b_b79k", "", {_SCALING: "CLIP-Laion2B-Huge"}),
+    Model("negclip", None, "negclip.pth", dict.fromkeys((_TABLE_1, _BASE, _FIGURES), "NegCLIP")),
+    Model("conclip", None, "conclip_b32_openclip_version.pt", dict.fromkeys((_BASE, _FIGURES), "ConCLIP")),
+    Model(
+        "clip-negfull",
+        file=_NEGFULL,
+        published={_TABLE_1: "CLIP + CC12M-NegFull", "repo_finetuned": "CLIP-OpenAI + CC12M-NegFull"},
+    ),
+    Model(
+        "negclip-negfull",
+        file=f"Neg{_NEGFULL}",
+        published=dict.fromkeys((_TABLE_1, "repo_finetuned"), "NegCLIP + CC12M-NegFull"),
+    ),
+    # ViT-B-32 of each; the authors give out ViT-B-16 and ViT-L-14, too, which convert in the same way.
+    Model("conclip-authors", None, "conclip_vit_b32.pt", at="a link of github.com/jaisidhsingh/CoN-CLIP"),
+    Model("negationclip", None, "ViT-B-32.pt", at="huggingface.co/jerryray/negationclip"),
+    Model("biomedclip", _BIOMED, "", {_FIGURES: "BioMedCLIP"}, text=(_BERT,)),
+    Model("conch", published={_FIGURES: "CONCH"}),
+    Model("siglip", "google/siglip-base-patch16-224"),
+    Model("siglip2", "google/siglip2-base-patch16-224"),
+)
+MODELS: dict[str, Model] = {row.name: row for row in _ROWS}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model as asked for: nothing is loaded."""
+
+    asked: str
+    name: str  # as tables show it
+    slug: str  # its folder
+    reference: str  # for `metrics.load_dual` or `metrics.load_judge`
+    kind: str = "dual"  # "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence
+    row: Model | None = None  # of `MODELS`
+    remedy: str = ""  # around it (`nein.models.remedies.encoders`)
+
+
+def choose(asked: str, kind: str = "dual") -> Choice:
+    """Raises UserError for a name without weights or a reference that is none."""
+    if references.offered(asked) is not None:
+        return Choice(asked, asked, asked, asked, kind)
+    given, reference = references.named(asked)
+    row = MODELS.get(given or asked) if kind == "dual" else None
+    if given is not None and row is None:
+        return replace(choose(reference, kind), asked=asked, name=given, slug=given)
+    if given is not None:
+        slug = f"{given}-{references.slug(reference)}"
+        return Choice(asked, given, slug, _resolve(reference, kind), kind, row)
+    if row is not None:
+        if row.reference is None:
+            raise UserError(f"The weights of '{asked}' have to be fetched by hand: {row.obtain}.")
+        return Choice(asked, asked, asked, _resolve(row.reference, kind), kind, row)
+    where = _resolve(asked, kind)
+    if kind == "vlm" and (label := references.moved(asked)) is not None:
+        return Choice(asked, label, label, where, kind)
+    name = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
+    return Choice(asked, name, references.slug(asked), where, kind)
+
+
+def _resolve(reference: str, kind: str) -> str:
+    if kind == "dual" and metrics.dual_prefix(reference) is not None:
+        return reference
+    form = parse_reference(reference).kind
+    if kind == "dual" and not (form in ("embedded", "hub") or is_local(reference)):
+        near = near_match(reference, MODELS)
+        hint = f"; did you mean '{near}'?" if near else "."
+        raise UserError(
+            f"Unknown model '{reference}'{hint} Allowed: {', '.join(MODELS)}, a folder, a hub id owner/name, "
+            "open_clip:ARCHITECTURE/TAG, nano:clip, random."
+        )
+    judge = JUDGE if kind == "vlm" and reference.startswith(JUDGE) else ""
+    return judge + references.resolve(reference.removeprefix(judge))
+
+
+def with_remedy(choice: Choice, remedy: str) -> Choice:
+    """The model with a remedy around it, under a name of its own. Raises UserError."""
+    if not remedy:
+        return choice
+    encoders.parse(remedy)
+    name, slug = f"{choice.name}+{remedy}", f"{choice.slug}+{re.sub(r'[^A-Za-z0-9.]+', '-', remedy)}"
+    return replace(choice, name=name, slug=slug, row=None, remedy=remedy)
+
+
+def needs(asked: str) -> list[Need]:
+    """What to download for a model of `--model`."""
+    if asked.startswith("sentence:"):
+        return of_model("text", asked)
+    choice = choose(asked)
+    towers = choice.row.text if choice.row is not None else ()
+    return [*of_model("dual", choice.reference), *(Need(name, files=TEXTS) for name in towers)]
+
+
+def check(choice: Choice) -> None:
+    """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
+    from nein.metrics.loading import check_folder
+
+    if references.offered(choice.asked) is not None:
+        return
+    where = choice.reference
+    if choice.kind != "dual":
+        return metrics.check_reference(where.removeprefix(JUDGE))
+    prefix = metrics.dual_prefix(where)
+    if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
+        from nein.metrics.dual import openclip
+
+        openclip.check(where)
+    elif prefix is None:
+        check_folder(where)
+
+
+def load(choice: Choice, config: Any, device: str) -> object:
+    """Raises MetricError."""
+    if (model := references.offered(choice.asked)) is not None:
+        return model
+    where, how = choice.reference, dict[str, Any](device=device, dtype=config.dtype)
+    if choice.kind == "itm":
+        return metrics.load_judge("itm", where, **how)
+    if choice.kind == "dual":
+        return metrics.load_dual(where, batch_size=config.batch_size, **how)
+    judge = where.removeprefix(JUDGE)  # judge:REFERENCE, or what only `load_judge` knows, is a judge
+    served = is_served(judge)
+    services = Services.of(config, config.cache_dir / "answers.sqlite" if served else None)
+    how |= services.options if served else {}
+    if judge != where or parse_reference(where).is_code:
+        return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))
+    return services.keep(metrics.load_choices(where, batch_size=config.batch_size, **how))
+
+
+# --- folders ---------------------------------------------------------------------------------------
+
 PICTURES = "pictures"  # outputs; the others are of tasks: "answers/mcq.rephrased"
 SENTENCES, ANSWERS, SCORES, VERDICTS = "sentences", "answers", "scores", "verdicts"
 PICTURE, MODEL = "picture", "model"  # why a row has no value (`failed`), which may be mended; "": as it is
 _WHY = {"reason": str, "failed": str}
 _ENCODED = record({"name": str, "key": str, "reason": str, "cut": NotRequired[bool]})
 _FOUND = {"id": str, "source": str, "kind": str, "thing": str, "asked": bool, "rank": int, "image": str}
-BLOCKS: Mapping[str, Any] = {
-    PICTURES: _ENCODED,
-    SENTENCES: _ENCODED,
-    ANSWERS: record({"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}),
-    SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
-    VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
+_SUMMARY = {
+    **dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str),
+    "features": str | None,
+    "limit": int | None,
+    "row": str | None,
 }
-_SUMMARY: dict[str, Any] = dict.fromkeys(("model", "dataset", "title", "preset", "protocol", "kind"), str)
-_COUNT = record({"count": int, "of": int})
-_SUMMARY |= {"features": str | None, "limit": int | None, "row": str | None}
 
 
 class ResultsDir(Folder):
     """The folder OUT/<model>/<data set>."""
 
     benchmark = "negbench"
-    row_types = BLOCKS
-    facts: ClassVar[Mapping[str, Any]] = {
+    row_types: ClassVar = {
+        PICTURES: _ENCODED,
+        SENTENCES: _ENCODED,
+        ANSWERS: record(
+            {"id": str, "answer": str | None, "letter": str | None, "chosen": int | None, **_WHY}
+        ),
+        SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
+        VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
+    }
+    facts: ClassVar = {
         "summary": NotRequired[record(_SUMMARY)],
         "data": NotRequired[record({"records_sha256": str})],
-        "counts": NotRequired[record(dict.fromkeys(("cut", "turned"), NotRequired[_COUNT]))],
+        "cut": NotRequired[record({"count": int, "of": int})],
     }
 
 
@@ -54,17 +246,17 @@ def find(out: Path) -> list[ResultsDir]:
     return [ResultsDir(path) for path in runs_below(out)]
 
 
-def config_of(folder: Folder) -> EvalConfig:
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
-    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
-
-
-def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
-    """Raises UserError where no task is there."""
-    drawn: dict[str, Any] = {"scenes": config.scenes, "split": config.split, "seed": config.seed}
-    drawn |= {"protocol": config.protocol, "image_roots": config.image_root}
-    sets = loading.load(config.data, names=config.datasets, **drawn)
+def selected(config: Any) -> list[tuple[DataSet, list[Task]]]:
+    """Those of a `config.EvalConfig`. Raises UserError where no task is there."""
+    sets = loading.load(
+        config.data,
+        names=config.datasets,
+        image_roots=config.image_root,
+        scenes=config.scenes,
+        split=config.split,
+        seed=config.seed,
+        protocol=config.protocol,
+    )
     found = []
     for data in sets:
         if loading.chosen(data, config.tasks, config.variants):
@@ -78,19 +270,6 @@ def selected(config: EvalConfig) -> list[tuple[DataSet, list[Task]]]:
     return found
 
 
-def tasks_of(config: EvalConfig, data: DataSet) -> list[Task]:
+def tasks_of(config: Any, data: DataSet) -> list[Task]:
     tasks = loading.chosen(data, config.tasks, config.variants, config.limit)
     return [task for task in tasks if task.sentences]
-
-
-def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
-    """The data sets of runs, with a warning for those that have gone."""
-    found: dict[str, DataSet] = {}
-    for folder in folders:
-        if folder.manifest()["data"]["records_sha256"] in found:
-            continue
-        try:
-            found.update((data.sha256, data) for data, _ in selected(config_of(folder)))
-        except UserError as error:
-            log.warning("without its data, no question of '%s' is shown: %s", folder.path, error)
-    return list(found.values())

@@ -36,6 +36,7 @@ from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMA
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import AFFIRMATION, KINDS, NEGATED, NEGATION, ORIGINAL, TEMPLATES
 from nein.datasets.negbench.registry import AFFIRMED
+from nein.engine.folder import Row
 from nein.reporting import figures as frames
 from nein.reporting.figures import figure, number
 from nein.reporting.scores import ScoreTable
@@ -43,7 +44,7 @@ from nein.statistics import calibration, two_way
 from nein.statistics.calibration import Rates
 from nein.statistics.estimates import Estimate
 
-Figures = Iterator[dict[str, Any]]
+Figures = Iterator[Row]
 
 
 def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
@@ -60,13 +61,10 @@ def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
     return frames.frame(figures)
 
 
-def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> dict[str, Any]:
+def _difference(first: ScoreTable, second: ScoreTable, **what: Any) -> Row:
     one, other = (dict(zip(side.frame["id"], side.values, strict=True)) for side in (first, second))
-    source_of = {
-        key: source
-        for side in (first, second)
-        for key, source in zip(side.frame["id"], side.clusters, strict=True)
-    }
+    source_of = dict(zip(first.frame["id"], first.clusters, strict=True))
+    source_of |= dict(zip(second.frame["id"], second.clusters, strict=True))
     return figure(statistics.difference_of_means(one, other, source_of), unit="points", **what)
 
 
@@ -182,7 +180,7 @@ def _wrong(rows: ScoreTable, type_: str) -> Figures:
         hits = _mass(scored, template) - right
         shares = np.divide(hits, wrong, out=np.zeros_like(hits), where=wrong != 0)
         estimate = statistics.bounded_mean(shares, scored.clusters, weights=wrong)
-        what: dict[str, Any] = {"metric": "wrong", "type": type_, "template": template}
+        what: Row = {"metric": "wrong", "type": type_, "template": template}
         row = figure(estimate, unit="%", unscored=rows.unscored().total(), **what)
         yield {**row, "n": round(float(wrong.sum()), 3)}
 
@@ -258,7 +256,7 @@ def of_judged(table: ScoreTable, rates: Rates | None) -> Figures:
             found = table.where(metric=f"without@{k}", kind=kind)
             if not len(found):
                 continue
-            what: dict[str, Any] = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
+            what: Row = {"metric": f"without@{k}", "kind": kind, "direction": TEXT_TO_IMAGE}
             share = found.estimate()
             yield found.described(share, unit="%", statistic="judged", **what)
             if share is not None and rates is not None:

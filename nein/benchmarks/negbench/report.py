@@ -14,29 +14,19 @@ import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench import judged, scores, stages
-from nein.benchmarks.negbench.data import sets_of
-from nein.benchmarks.negbench.models import MODELS
+from nein.benchmarks.negbench.data import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.negbench.stages import ModelTasks
+from nein.benchmarks.negbench.stages import ModelTasks, sets_of
 from nein.benchmarks.runner import FIGURES, Finished, Printed
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    NEGATED,
-    NEGATION,
-    ORIGINAL,
-    ChoiceTask,
-    Option,
-    Question,
-)
+from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
 from nein.metrics.letters import LETTERS
-from nein.reporting import cards, tables
+from nein.reporting import cards
 from nein.reporting import figures as frames
 from nein.reporting.cards import Cell
-from nein.reporting.figures import number
 from nein.reporting.page import Page, Part
 from nein.reporting.tables import widest
 
@@ -50,16 +40,21 @@ SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
 GROUP = ["model", "data", "task", "variant"]
 K = 5  # of retrieval's negation gap, on a page as on a leaderboard: authors print recall at 5
-#: A measure, its figures, their ends, affirmed and denied, and the figure of the gap.
-_LOST: Sequence[tuple[str, str, Any, str, Mapping[str, str]]] = (
+_RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
+#: A measure, the figures of its ends, affirmed and denied, and of the gap.
+_LOST: Sequence[tuple[str, Row, Row, Row]] = (
     (
         f"recall@{K}",
-        f"recall@{K}",
-        ({"kind": ORIGINAL}, {"kind": NEGATED}),
-        f"gap@{K}",
-        {"direction": TEXT_TO_IMAGE},
+        {**_RECALL, "kind": ORIGINAL},
+        {**_RECALL, "kind": NEGATED},
+        {**_RECALL, "metric": f"gap@{K}"},
     ),
-    ("choices", "accuracy", ({"type": AFFIRMATION}, {"type": NEGATION}), "gap", {}),
+    (
+        "choices",
+        {"metric": "accuracy", "type": AFFIRMATION},
+        {"metric": "accuracy", "type": NEGATION},
+        {"metric": "gap"},
+    ),
 )
 RIGHT = cards.Measure("right", "choice")
 COLUMNS = ("caption", "made as", "chosen", "score")
@@ -84,11 +79,11 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
     if not runs:
         return None
-    models = [finished.folder.path.parent.name for finished in runs]
-    order = sorted(range(len(runs)), key=lambda k: models.index(models[k]))
-    found = evaluated([runs[k].folder for k in order])
+    models = [run.folder.path.parent.name for run in runs]
+    ordered = sorted(runs, key=lambda run: models.index(run.folder.path.parent.name))
+    found = evaluated([run.folder for run in ordered])
     nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
-    frame = together(found)
+    frame = frames.concat(run.figures for run in found)
     return Page(
         f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in found))}",
         subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW,
@@ -107,27 +102,27 @@ def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[
     chosen = [run for run in runs if len(frames.select(run.figures, metric="accuracy"))]
     at_hand = {run.data for run in chosen if run.folder.path in here}
     visible = [run for run in chosen if run.data in at_hand]
+    if not visible:
+        return []
+    models = dict.fromkeys(run.facts["model"] for run in visible)
 
     def make() -> Iterator[cards.Card]:
-        loaded = {(data := cast(Any, entry.run).asked.data).sha256: data for entry in own if entry.run}
-        data_sets = list(loaded.values()) or sets_of([entry.folder for entry in own])
-        by_model: dict[str, list[ModelTasks]] = {}
+        loaded = [cast(Any, entry.run).asked.data for entry in own if entry.run]
+        data_sets = loaded or sets_of([entry.folder for entry in own])
+        by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
         for run in visible:
-            tasks = ModelTasks.of_folder(run.folder, data_sets)
-            by_model.setdefault(run.facts["model"], []).extend([tasks] if tasks else [])
+            if (tasks := ModelTasks.of_folder(run.folder, data_sets)) is not None:
+                by_model[run.facts["model"]].append(tasks)
         return questions(by_model)
 
-    members = [cards.Member(model) for model in dict.fromkeys(run.facts["model"] for run in visible)]
-    words = ("questions", "Model", "Asked")
+    members, words = [*map(cards.Member, models)], ("questions", "Model", "Asked")
     samples = cards.Samples(members, [RIGHT], words=words, heads=("choice",), columns=COLUMNS)
-    return [cards.browser(samples, make, title="Questions")] if visible else []
+    return [cards.browser(samples, make, title="Questions")]
 
 
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
     """Models of one name are told apart by their run directories, equal runs by where they lie."""
-    all_facts = [
-        {**run.manifest()["summary"], "quick_gelu": run.models()["model"].get("quick_gelu")} for run in runs
-    ]
+    all_facts = [run.manifest()["summary"] for run in runs]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
@@ -146,17 +141,6 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
     return found
 
 
-def together(runs: Sequence[Evaluated]) -> pd.DataFrame:
-    """All figures; in the paper preset, those that its authors print stand behind those of their model."""
-    parts = []
-    for run in runs:
-        parts.append(run.figures)
-        if run.facts["preset"] == "paper" and run.facts["row"] is not None:
-            features = run.facts["features"] or "normalised"
-            parts.append(beside(run.figures, run.facts["row"], features, run.facts["quick_gelu"]))
-    return frames.concat(parts)
-
-
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     """As of `Benchmark.gaps`: what is lost in retrieval and in multiple choice, by wording."""
     return frames.concat(_gaps(run.figures).assign(run=run.name, model=run.name) for run in finished)
@@ -169,9 +153,8 @@ def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
     figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
     for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
         what = dict(zip(GROUP, key, strict=True))
-        for name, metric, ends, lost, where in _LOST:
-            affirmed, denied = (frames.pick(of_group, metric=metric, **end, **where) for end in ends)
-            gap = frames.pick(of_group, metric=lost, **where)
+        for name, *where in _LOST:
+            affirmed, denied, gap = (frames.pick(of_group, **one) for one in where)
             if affirmed and denied and gap and gap["value"] is not None:
                 measure = f"{name}, {what['task']} ({what['variant']})"
                 rows += frames.gap(affirmed["value"], denied["value"], gap, **what, measure=measure)
@@ -179,40 +162,15 @@ def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
-    """The widest negation gap of text-to-image retrieval in a sentence; without any, who chooses best."""
+    """The widest negation gap of text-to-image retrieval in a sentence."""
     rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
-        frames.frame({**row, "model": _run(row)} for row in rows),
+        frames.frame({**row, "model": f"{row['model']} ({row['data']}, {row['variant']})"} for row in rows),
         what=f"text-to-image recall at {K}",
         change="a caption says what is absent",
         models="models and data sets",
     )
-    if sentence:
-        return [sentence]
-    chosen = frames.select(frame, metric="accuracy", source="")
-    totals = [f for f in frames.records(frames.select(chosen, type="all")) if f["value"] is not None]
-    if not totals:
-        return []
-    best = max(totals, key=lambda figure: figure["value"])
-    negation = frames.pick(
-        chosen, type="negation", **{key: best[key] for key in ("model", "data", "variant")}
-    )
-    denied = f"; {tables.text(negation)} % where a negation is right" if negation else ""
-    # "most" where the intervals lie apart: overlapping ones may be the same
-    others = [figure["high"] for figure in totals if figure is not best]
-    most = " most" if others and None not in others and best["low"] > max(others) else ""
-    return [f"{_run(best)} gets{most} choices right: {tables.text(best)} %{denied}."]
-
-
-def _run(figure: Mapping[str, Any]) -> str:
-    return f"{figure['model']} ({figure['data']}, {figure['variant']})"
-
-
-#: Of `ModelTasks.counts`, as a note says it.
-_COUNTED = {
-    "cut": "{count:,} of {of:,} captions are longer than what the model reads; their ends were not read.",
-    "turned": "{count:,} of {of:,} images have an EXIF orientation, which is ignored.",
-}
+    return [sentence] if sentence else []
 
 
 def notes(runs: Sequence[Evaluated]) -> list[str]:
@@ -227,22 +185,18 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
         if any(value in (facts["protocol"], facts["features"]) for facts in all_facts):
             lines.append(text)
     lines += dict.fromkeys(flag for run in runs for flag in frames.values(run.figures, "flag"))
-    for run in runs:
-        otherwise = differs(run.facts["row"], run.facts["quick_gelu"])
-        if run.facts["preset"] == "paper" and otherwise:
-            lines.append(
-                f"{run.name}: the printed figures beside it were computed {otherwise}, which this model is "
-                "not; they are not comparable."
-            )
     if limits := {facts["limit"] for facts in all_facts if facts["limit"]}:
         lines.append(
             f"--limit {max(limits)}: recall among fewer pictures is higher than on the whole set, and not "
             "comparable with it."
         )
     for run in runs:
-        for what, counted in run.folder.manifest().get("counts", {}).items():
-            if counted["count"] and what in _COUNTED:
-                lines.append(f"{run.name}, {run.facts['title']}: {_COUNTED[what].format(**counted)}")
+        cut = run.folder.manifest().get("cut", {"count": 0})
+        if cut["count"]:
+            many = f"{cut['count']:,} of {cut['of']:,} captions"
+            lines.append(
+                f"{run.name}: {many} are longer than what the model reads; their ends were not read."
+            )
         for figure in frames.records(run.figures):
             total = figure["metric"] == f"recall@{KS[0]}" or figure.get("type") == "all"
             if total and figure["unscored"] and (reasons := frames.reasons(figure)):
@@ -273,9 +227,7 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
             log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
     for name, (title, task, question) in drawn.items():
         replies = [chosen.get((model, name)) for model in runs]
-        taken = {
-            _template(question.options[k]) for row in replies if row and row["shares"] for k in _taken(row)
-        }
+        taken = {_template(question, k) for row in replies if row for k in _taken(row)}
         taken |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
         seen = stages.picture(task.media, question.image)
         right = question.options[question.correct]
@@ -283,7 +235,11 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
             name,
             question.asked or right.text,
             " · ".join(filter(None, (title, question.type))),
-            {"Task": [f"{title}, {task.key}"], "Right": [_template(right)], "Chosen": sorted(taken)},
+            {
+                "Task": [f"{title}, {task.key}"],
+                "Right": [_template(question, question.correct)],
+                "Chosen": sorted(taken),
+            },
             [[row["credit"] if row else None] for row in replies],
             [("", {"none": seen} if isinstance(seen, str) else cards.of_picture(seen, SIDE))],
             [f"{o.shown}{' (right)' if o is right else ''}" for o in question.options],
@@ -294,32 +250,28 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
 def _said(question: Question, row: Row | None) -> cards.CardReply | None:
     if row is None:
         return None
-    line = row.get("answer") or ""
+    line, options = row.get("answer") or "", question.options
     if row["shares"] is None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
-    taken = [question.options[k] for k in _taken(row)]
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    cell = Cell(" or ".join(o.shown for o in taken), " or ".join(dict.fromkeys(map(_template, taken))), mark)
+    names, made_as = [options[k].shown for k in _taken(row)], {_template(question, k): 1 for k in _taken(row)}
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
-        option, share = question.options[k], f"{100 * row['shares'][k]:.0f} %"
-        rows.append((f"{letter}: {option.shown}", _template(option), share, score))
-    return cards.CardReply(cells=[cell], line=line, rows=rows)
+        share = f"{100 * row['shares'][k]:.0f} %"
+        rows.append((f"{letter}: {options[k].shown}", _template(question, k), share, score))
+    return cards.CardReply(cells=[Cell(" or ".join(names), " or ".join(made_as), mark)], line=line, rows=rows)
 
 
 def _taken(row: Row) -> list[int]:
     """The options that a choice fell on: several where scores are equal."""
-    return [k for k, share in enumerate(row["shares"]) if share > 0]
+    return [k for k, share in enumerate(row["shares"] or ()) if share > 0]
 
 
-def _template(option: Option) -> str:
-    return option.template or UNKNOWN
+def _template(question: Question, k: int) -> str:
+    return question.options[k].template or UNKNOWN
 
 
-#: Source -> what a table says of it.
-_PRINTED = {"paper_table1": "paper", "paper_figures": "paper", "repo_baseline": "repository"}
-_PRINTED |= {"repo_scaling": "repository, scaling", "repo_finetuned": "repository"}
 OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
@@ -333,52 +285,16 @@ def paper_numbers() -> pd.DataFrame:
     return printed.assign(value=printed["value"] / 100)
 
 
-def differs(row: str | None, quick_gelu: bool | None) -> str:
-    """What sets a model apart from the printed figures of a row of `models.MODELS`, or ""."""
-    listed = MODELS.get(row or "")
-    if listed is None or not listed.published or quick_gelu in (None, listed.quick_gelu):
-        return ""
-    return f"{'with' if listed.quick_gelu else 'without'} QuickGELU"
-
-
-def beside(figures: pd.DataFrame, model: str, features: str, quick_gelu: bool | None = None) -> pd.DataFrame:
-    """The printed figures of a model of `models.MODELS` beside its own; the model's name says that they are
-    printed, and if they were computed otherwise. features: of multiple choice the paper prints those of
-    "unnormalised", the repository those of "normalised"."""
-    rows: list[dict[str, Any]] = []
-    otherwise, known = differs(model, quick_gelu), MODELS[model].published if model in MODELS else {}
-    for group in frames.records(figures[["model", "dataset", "data", "task", "variant"]].drop_duplicates()):
-        by_paper = group["task"] == RETRIEVAL or features == "unnormalised"
-        where = {key: group[key] for key in ("dataset", "task", "variant")}
-        for source in (source for source in _PRINTED if source in known):
-            if source.startswith("paper") != by_paper:
-                continue
-            printed = frames.records(paper_numbers(), source=source, row=_named(known[source]), **where)
-            recalls = {row["kind"]: row["value"] for row in printed if row["kind"]}
-            if len(recalls) == 2:
-                lost = recalls[ORIGINAL] - recalls[NEGATED]
-                apart = number(lost, unit="points", metric=f"gap@{K}", direction=TEXT_TO_IMAGE)
-                printed.append({**printed[0], "kind": "", **apart})
-            words = ", ".join(filter(None, (_PRINTED[source], otherwise)))
-            more = {**group, "model": f"{group['model']}, as printed ({words})", "source": "printed"}
-            rows += [{**row, **more, "row": "", "benchmark": "negbench"} for row in printed]
-    return frames.frame(rows)
-
-
 def gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
-    printed = frames.select(paper_numbers(), source=tuple(_PRINTED))
+    printed = paper_numbers()
     place = ["source", "row", "dataset", "task"]
     for (_, name, data, task), rows in printed.groupby(place, observed=True, sort=False):
-        for measure, metric, ends, _, _ in _LOST:
-            affirmed, denied = (frames.pick(rows, metric=metric, **end) for end in ends)
+        for measure, *ends, _ in _LOST:
+            affirmed, denied = (frames.pick(rows, **end) for end in ends)
             if affirmed and denied:
                 what = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
                 yield {**what, "affirmed": affirmed["value"], "negated": denied["value"]}
-
-
-def _named(model: tuple[str, str]) -> str:
-    return model[0] if model[1] == "none" else " + ".join(model)
 
 
 def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
@@ -389,7 +305,7 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
         mine = listed.published.get(source) if listed else None
         where = run["summary"].get("dataset")
         where = "coco" if where == NANO else where  # which drawn data stand for
-        printed = frames.select(printed, row=_named(mine) if mine else (), dataset=where)
+        printed = frames.select(printed, row=mine or (), dataset=where)
     for row in frames.records(printed):
         of = {key: row[key] for key in OF if row[key]}
         yield Printed(row["row"], of, row["value"], row["unit"], whole=row["task"] == RETRIEVAL)

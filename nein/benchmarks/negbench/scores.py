@@ -24,7 +24,7 @@ from nein.datasets.negbench import records
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
 from nein.datasets.negbench.records import RetrievalTask
 from nein.datasets.negbench.registry import BINARY
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Row
 from nein.metrics.dual import prepare, products
 from nein.reporting.scores import ScoreTable
 
@@ -48,13 +48,10 @@ _UNRANKED: Row = dict.fromkeys(RECALLS)
 # --- rows of a task --------------------------------------------------------------------------------
 
 
-def scored(asked: ModelTasks, folder: Folder) -> ScoreTable:
-    """The table of scores; the manifest gets the counts."""
-    folder.update(counts=asked.counts())
-    return of_run(asked)
-
-
 def of_run(asked: ModelTasks) -> ScoreTable:
+    """The table of scores; the manifest gets the count of captions that were cut."""
+    if asked.kind == "dual":
+        asked.folder.update(cut=asked.count_cut())
     return table(row for task in asked.tasks for row in of_task(task, rows(asked, task)))
 
 
@@ -108,7 +105,7 @@ def retrieval_rows(
             shown = np.array([pictures.rows[gallery[index]] for index in readable])
             sides = texts.features, pictures.features, np.array(caption_rows), shown, np.array(targets)
             both = zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
-            found = [_recalls(ranks, alone, protocol) for ranks, alone in both]
+            found = [_recalls({"recall": own, **alone}, protocol) for own, alone in both]
         to_image, to_text, seen = iter(found[0]), found[1], set[int]()
         for item, entry in zip(items, entries, strict=True):
             subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
@@ -130,12 +127,11 @@ def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
 
 
-def _recalls(ranks: Ranks, baselines: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
+def _recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
     """Of each query; None of one without an own entry."""
-    both = {"recall": ranks, **baselines}
-    columns = [places.recall(k, protocol).tolist() for places in both.values() for k in retrieval.KS]
+    columns = [places.recall(k, protocol).tolist() for places in ranks.values() for k in retrieval.KS]
     values = (dict(zip(RECALLS, row, strict=True), reason="") for row in zip(*columns, strict=True))
-    return [row if own else None for own, row in zip(ranks.relevant, values, strict=True)]
+    return [row if own else None for own, row in zip(ranks["recall"].relevant, values, strict=True)]
 
 
 def choice_rows(
@@ -215,14 +211,21 @@ def choice_row(
         credits[name] = None if values is None else float(values[question.correct])
     if shares is not None and "scores" in given:
         shares = fall(shares, shown, protocol).tolist()
-    row: Row = {"id": question.id, "source": question.cluster, "type": question.type}
-    row |= {"correct": question.correct}
-    row |= {"templates": [option.template for option in question.options], "shown": shown, "shares": shares}
-    row |= {"groups": [list(group) for group in question.groups], "difficulty": dict(question.difficulty)}
-    row |= {key: given[key] for key in ("scores", "answer", "letter", "failed") if key in given}
-    if shares is None:
-        return {**row, **credits, "credit": None, "reason": given["reason"]}
-    return {**row, **credits, "credit": float(shares[question.correct]), "reason": ""}
+    return {
+        "id": question.id,
+        "source": question.cluster,
+        "type": question.type,
+        "correct": question.correct,
+        "templates": [option.template for option in question.options],
+        "shown": shown,
+        "shares": shares,
+        "groups": [list(group) for group in question.groups],
+        "difficulty": dict(question.difficulty),
+        **{key: given[key] for key in ("scores", "answer", "letter", "failed") if key in given},
+        **credits,
+        "credit": None if shares is None else float(shares[question.correct]),
+        "reason": given["reason"] if shares is None else "",
+    }
 
 
 def _values(question: records.Question, given: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@ printed figures (`source` "printed") are rows of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nein.benchmarks import baselines
@@ -19,11 +19,14 @@ from nein.reporting.tables import COUNTS, Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
-_KINDS = (ORIGINAL, NEGATED, "all", "affirmation", "negation", "hybrid")
+_KINDS = (ORIGINAL, NEGATED, "all", *TEMPLATES)
 _SHADES = (plots.BLUE, plots.RED, "#374151", plots.BLUE, plots.RED, plots.VIOLET)
 COLORS = dict(zip(_KINDS, _SHADES, strict=True))
 NAME = (Row("model"), Row("data"), Row("variant", "captions"))
-_SHOWN = tables.estimate("reach")
+_FOUND_BY = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
+_SHOWN, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)
+#: Of BEAF besides accuracy.
+BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
 
 
 def _corrected(figures: Sequence[Figure]) -> str:
@@ -31,15 +34,9 @@ def _corrected(figures: Sequence[Figure]) -> str:
     return figures[0].get("refused") or tables.text(figures[0], interval="reach")
 
 
-_EFFECT = tables.estimate("reach", 3)
-#: Of BEAF besides accuracy.
-BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
-_CHOICE = {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)}
-
-
-def _counts(**where: str) -> tuple[Column, ...]:
+def _counts(**where: str) -> list[Column]:
     """n and unscored of one figure of a row."""
-    return Column("n", where, tables.count()), Column("unscored", where, tables.count("unscored"))
+    return [replace(column, where=where) for column in COUNTS]
 
 
 def _selected(figures: Sequence[Figure]) -> str:
@@ -52,65 +49,56 @@ def _selected(figures: Sequence[Figure]) -> str:
 def _retrieval(direction: str, title: str) -> Table:
     columns: list[Column] = []
     for k in KS:
-        recall, corrected = f"recall@{k}", {"kind": NEGATED, "statistic": "corrected"}
-        columns += (
-            Column(f"R@{k} ↑", {"metric": recall, "kind": ORIGINAL}, _SHOWN),
-            Column(f"R-Neg@{k} ↑", {"metric": recall, "kind": NEGATED}, _SHOWN),
+        negated = {"metric": f"recall@{k}", "kind": NEGATED}
+        judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
+        columns += [
+            Column(f"R@{k} ↑", {**negated, "kind": ORIGINAL}, _SHOWN),
+            Column(f"R-Neg@{k} ↑", negated, _SHOWN),
             Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
             *(
-                Column(f"R-Neg@{k}, {baseline}", {"metric": f"{baseline}@{k}", "kind": NEGATED}, _SHOWN)
-                for baseline in BASELINES
+                Column(f"R-Neg@{k}, {name}", {**negated, "metric": f"{name}@{k}"}, _SHOWN)
+                for name in BASELINES
             ),
-            Column(f"without the thing@{k} ↑", {**corrected, "metric": f"without@{k}"}, _corrected),
-        )
+            Column(f"without the thing@{k} ↑", judged, _corrected),
+        ]
     return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
 
 
+def _at_each_k(metric: str, shown: Mapping[str, str], title: str, note: str, rows: Sequence[Row]) -> Table:
+    """shown: of a metric by its statistic, "" for any, above a column for every k."""
+    columns, which = list[Column](), {"metric": tuple(f"{metric}@{k}" for k in KS)}
+    for k in KS:
+        for statistic, name in shown.items():
+            where = {"metric": f"{metric}@{k}"} | ({"statistic": statistic} if statistic else {})
+            columns.append(Column(name.format(k), where, _corrected))
+    return Table(metric, title, rows, (*columns, *COUNTS), which, note)
+
+
 RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
-_FOUND_BY = Row("kind", "found by", {NEGATED: "negated caption", ORIGINAL: "original caption"})
-JUDGED = Table(
-    "judged",
+JUDGED = _at_each_k(
+    "without",
+    {"judged": "without the thing@{} ↑", "corrected": "@{} corrected ↑"},
     "Retrieval judged: is what is found without the thing?",
-    (*NAME, _FOUND_BY),
-    tuple(
-        column
-        for k in KS
-        for column in (
-            Column(f"without the thing@{k} ↑", {"metric": f"without@{k}", "statistic": "judged"}, _SHOWN),
-            Column(f"@{k} corrected ↑", {"metric": f"without@{k}", "statistic": "corrected"}, _corrected),
-        )
-    )
-    + COUNTS,
-    {"metric": tuple(f"without@{k}" for k in KS)},
     "Share of the first pictures found in which a judge does not see what the negated caption denies, and "
     "the same corrected for the judge's calibrated error (Rogan & Gladen). Beside it the original caption of "
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
+    (*NAME, _FOUND_BY),
 )
-
-
-def _at_each_k(name: str, title: str, rows: tuple[Row, ...], metric: str, shown: str, note: str) -> Table:
-    columns = (Column(f"{shown}@{k} ↑", {"metric": f"{metric}@{k}"}, _SHOWN) for k in KS)
-    which = {"metric": tuple(f"{metric}@{k}" for k in KS)}
-    return Table(name, title, rows, (*columns, *COUNTS), which, note)
-
-
 SATISFIED = _at_each_k(
     "satisfied",
+    {"": "as said@{} ↑"},
     "Retrieval judged by the questions of a test",
-    (*NAME, _FOUND_BY),
-    "satisfied",
-    "as said",
     "Share of the first pictures found that show what the caption affirms and are without what it denies, as "
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
+    (*NAME, _FOUND_BY),
 )
 AVOIDED = _at_each_k(
     "avoided",
+    {"": "avoided@{} ↑"},
     "What the denial keeps away",
-    NAME,
-    "avoided",
-    "avoided",
     "Share without the thing of what a negated caption finds, minus that of its original caption, in points, "
     "paired, as judged.",
+    NAME,
 )
 MULTIPLE_CHOICE = Table(
     "choice",
@@ -126,10 +114,9 @@ MULTIPLE_CHOICE = Table(
         Column("chance", {"metric": "chance"}),
         *_counts(metric="accuracy", type="all"),
     ),
-    _CHOICE,
-    "Text only, picture only: the same without the picture, without the text, of the questions that were "
-    "also asked so (--blind); the next table says how. – where no answer could be read, and of figures as "
-    "printed.",
+    {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)},
+    "Text only, picture only: the same without the picture, without the text (--blind). – where no answer "
+    "could be read, and of figures as printed.",
 )
 HALVES = Table(
     "halves",
@@ -160,8 +147,6 @@ WRONG = Table(
     (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
-
-
 JOINT = Table(
     "joint",
     "Answered right together",
@@ -191,8 +176,7 @@ PARTS = Table(
     (
         *(Column(f"{part} effect", {"metric": "effect", "part": part}, _EFFECT) for part in two_way.PARTS),
         *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
-        Column("text alone %", {"metric": "text alone"}, _SHOWN),
-        Column("same caption %", {"metric": "same caption"}, _SHOWN),
+        *(Column(f"{metric} %", {"metric": metric}, _SHOWN) for metric in ("text alone", "same caption")),
         *_counts(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
@@ -207,7 +191,7 @@ PARTS = Table(
 def _short(table: Table, *titles: str) -> Table:
     """With these columns, n and unscored."""
     kept = (*titles, *(column.title for column in COUNTS))
-    return replace(table, columns=[c for c in table.columns if isinstance(c, Column) and c.title in kept])
+    return replace(table, columns=[column for column in table.columns if column.title in kept])
 
 
 HEADLINE = (
@@ -217,11 +201,10 @@ HEADLINE = (
     JOINT,
 )
 _RUN = ("model", "data", "variant")
-_RECALLS = tuple(f"recall@{k}" for k in KS)
 RECALL = plots.plot(
     "recall",
     "Text-to-image recall with original and negated captions, 95 % intervals",
-    {"direction": TEXT_TO_IMAGE, "metric": _RECALLS, "source": ""},
+    {"direction": TEXT_TO_IMAGE, "metric": tuple(f"recall@{k}" for k in KS), "source": ""},
     plots.bars,
     place=_RUN,
     series="kind",
@@ -267,25 +250,11 @@ def _difficulty(axis: str, which: str) -> plots.Plot:
         panel=("model", "data"),
         axes=(f"{axis}, how many", "all four right, per cent"),
         order=(GROUP, ALL_FOUR, *CONSTRUCTIONS),
-        names={
-            GROUP: "all families, compared",
-            ALL_FOUR: "all families, asked",
-            **{name: name.replace("_", " ") for name in CONSTRUCTIONS},
-        },
+        names={name: name.replace("_", " ") for name in CONSTRUCTIONS}
+        | {GROUP: "all families, compared", ALL_FOUR: "all families, asked"},
     )
 
 
-WRONG_CHOICES = plots.plot(
-    "wrong",
-    "Wrong answers by type of question: what was chosen",
-    {"metric": "wrong", "template": tuple(TEMPLATES)},
-    plots.bars,
-    place=(*_RUN, "type"),
-    series="template",
-    order=tuple(TEMPLATES),
-    axis="per cent of the wrong answers",
-    colors={template: COLORS[template] for template in TEMPLATES},
-)
 SPLIT = plots.plot(
     "parts",
     "Minimal pairs: what decides the four scores; the interaction alone is understanding",
@@ -297,19 +266,14 @@ SPLIT = plots.plot(
     axis="per cent of the sum of squares",
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
 )
+_RETRIEVAL = (RETRIEVED, _retrieval(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED)
+_TOGETHER = (JOINT, DIFFICULTY, PARTS)
+_DIFFICULTIES = (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""))
 SECTIONS = (
-    Section(
-        "retrieval",
-        "Retrieval",
-        (RETRIEVED, _retrieval(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED),
-        (RECALL,),
-    ),
+    Section("retrieval", "Retrieval", _RETRIEVAL, (RECALL,)),
     Section("choice", "Multiple choice", (MULTIPLE_CHOICE, HALVES), (ACCURACY,)),
     Section(
-        "together",
-        "Questions that belong together",
-        (JOINT, DIFFICULTY, PARTS),
-        (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""), SPLIT),
+        "together", "Questions that belong together", (JOINT, DIFFICULTY, PARTS), (*_DIFFICULTIES, SPLIT)
     ),
-    Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES, WRONG_CHOICES)),
+    Section("choices", "Choices", (CHOSEN, WRONG), (CHOICES,)),
 )

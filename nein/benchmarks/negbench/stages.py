@@ -13,8 +13,10 @@ distinct question once; "picture only" tells a caption, or asks a question, that
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
+import logging
 import random
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
 from nein.metrics.dual import pool
 from nein.metrics.letters import LETTERS, parse
 
+log = logging.getLogger(__name__)
 UNUSABLE = "the picture is unusable: "
 YES_NO = sorted((YES, NO))
 QUESTION = "Which caption describes the image?"
@@ -60,12 +63,11 @@ class Encoded:
 
 
 class Encoding(Stage):
-    """Encodes what the cache lacks; what fails has a reason, and is tried again.
+    """Encodes what the cache lacks; what fails has a reason, and is tried again. Rows: name, key (SHA-256 of
+    the content), reason, cut (longer than what the model reads).
 
     names   Distinct references or sentences, in an order that no selection changes.
-    wanted  Blocks with one of them are encoded.
-    media   Of images and videos; None: sentences.
-    Rows: name, key (SHA-256 of the content), reason, cut (longer than what the model reads).
+    wanted  Blocks with one of them are encoded.     media  Of images and videos; None: sentences.
     """
 
     def __init__(
@@ -82,22 +84,18 @@ class Encoding(Stage):
         chosen = [index for index, name in enumerate(names) if name in wanted]
         self.blocks = Blocks(len(names), asked.config.batch_size, chosen)
 
-    def load(self, name: str) -> tuple[Any, str]:
-        """(what the model gets, key). Raises ImageError."""
-        frames = [] if self.media is None else self.media.frames(name)
-        content = "".join(map(pixel_digest, frames)) if frames else name
-        return frames or name, hashlib.sha256(content.encode()).hexdigest()
-
     def read(self, number: int) -> list[tuple[Row, Any]]:
-        inputs = []
-        for index in self.blocks.members(number):
-            row = {"name": self.names[index], "key": "", "reason": ""}
-            content = None
+        """Rows, each with what the model gets: a sentence, or the frames of an image or video."""
+        inputs: list[tuple[Row, Any]] = []
+        for name in (self.names[index] for index in self.blocks.members(number)):
             try:
-                content, row["key"] = self.load(row["name"])
+                frames = [] if self.media is None else self.media.frames(name)
             except images.ImageError as error:
-                row["reason"] = f"{UNUSABLE}{error}"
-            inputs.append((row, content))
+                inputs.append(({"name": name, "key": "", "reason": f"{UNUSABLE}{error}"}, None))
+                continue
+            content = "".join(map(pixel_digest, frames)) if frames else name
+            key = hashlib.sha256(content.encode()).hexdigest()
+            inputs.append(({"name": name, "key": key, "reason": ""}, frames or name))
         return inputs
 
     def work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
@@ -140,9 +138,8 @@ class Encoding(Stage):
     def files(self, records: range) -> list[Path]:
         return [] if self.media is None else self.media.files(self.names[index] for index in records)
 
-    def features(self, wanted: Collection[str], pooling: str | None = None) -> Encoded:
-        """Once the stage is done. pooling: of the frames of a video. Raises UserError when features have
-        vanished since."""
+    def features(self, wanted: Collection[str]) -> Encoded:
+        """Once the stage is done. Raises UserError when features have vanished since."""
         vectors = np.zeros((0, 1))
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
@@ -157,7 +154,7 @@ class Encoding(Stage):
                     raise UserError(
                         f"Features have vanished from '{self.cache}'; give the same command again."
                     )
-                feature = cached[row["key"]] if pooling is None else pool(cached[row["key"]], pooling)
+                feature = cached[row["key"]] if self.media is None else pool(cached[row["key"]])
                 if not rows:
                     # In a file without a name: a million captions' features, 2 GiB, take free memory only.
                     with tempfile.TemporaryFile(dir=self.cache) as file:
@@ -166,23 +163,18 @@ class Encoding(Stage):
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
 
-    def count_cut(self) -> int:
-        """How many of the wanted sentences are longer than what the model reads."""
-        rows = self.folder.rows(self.name, self.blocks.numbers)
-        return sum(bool(row.get("cut")) for row in rows if row["name"] in self.wanted)
-
     def keys(self) -> dict[str, str]:
         """Name -> key, of what has a feature, in the blocks that are there."""
         done = sorted(self.folder.done(self.name).intersection(self.blocks.numbers))
         return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}
 
-    def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
-
     @functools.cached_property
     def _fingerprint(self) -> str:
         """Of the model that made what is there."""
         return str(self.folder.models()["model"]["fingerprint"])
+
+    def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
 
     def _space(self, fingerprint: str) -> str:
         return f"negbench/{self.name.partition('/')[0]}/{fingerprint}"
@@ -277,10 +269,9 @@ class Asking(Questions):
         offered = [[s.question.texts[k] for k in places] for s, places in zip(block, orders, strict=True)]
         questions = []
         for shown, texts in zip(block, offered, strict=True):
+            words = self._in_words(texts)
             put = prompt(self.config.prompt, shown.question.asked or QUESTION, texts)
-            if self._in_words(texts):
-                put = yes_or_no(shown.question.asked)
-            questions.append([ChoiceQuestion(put, len(texts))])
+            questions.append([ChoiceQuestion(yes_or_no(shown.question.asked) if words else put, len(texts))])
         pictures = [shown.images[shown.question.image] for shown in block]
         replies = answer_each(model, pictures, questions, [self.config.scoring])
         rows = []
@@ -300,13 +291,13 @@ class Asking(Questions):
         if self.config.scoring != "generated":
             why = "the model gives no probability to a letter, or the same to several"
             return reply.likeliest, "" if reply.likeliest else why
-        if self._in_words(texts) and self.config.letters == "fixed":
+        if self._in_words(texts):
             by_release = self.config.protocol == "paper" and "beaf" in self.task.name
             yes = (read_beaf if by_release else parse_yes_no)(reply.text or "")
             if yes is None:
                 return None, "the answer is neither yes nor no"
             return LETTERS[texts.index(YES if yes else NO)], ""
-        letter, reason, *_ = parse(reply.text or "", texts, self.config.letters)
+        letter, reason, *_ = parse(reply.text or "", texts)
         return letter, reason
 
 
@@ -399,6 +390,25 @@ def _option(name: str, option: Option) -> str:
 # --- a run -----------------------------------------------------------------------------------------
 
 
+def config_of(folder: Folder) -> EvalConfig:
+    fields = {item.name for item in dataclasses.fields(EvalConfig)}
+    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
+    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
+
+
+def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
+    """The data sets of runs, with a warning for those that have gone."""
+    found: dict[str, DataSet] = {}
+    for folder in folders:
+        if folder.manifest()["data"]["records_sha256"] in found:
+            continue
+        try:
+            found.update((data.sha256, data) for data, _ in files.selected(config_of(folder)))
+        except UserError as error:
+            log.warning("without its data, no question of '%s' is shown: %s", folder.path, error)
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class ModelTasks:
     """What a run asks of a data set, and what came of it."""
@@ -413,7 +423,7 @@ class ModelTasks:
     @classmethod
     def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
         """None where the run's data are not among the sets."""
-        manifest, config = folder.manifest(), files.config_of(folder)
+        manifest, config = folder.manifest(), config_of(folder)
         for data in sets:
             if data.sha256 == manifest["data"]["records_sha256"]:
                 kind = manifest["summary"]["kind"]
@@ -440,7 +450,7 @@ class ModelTasks:
 
     def features(self, task: Task) -> tuple[Encoded, Encoded]:
         """Of the images and of the sentences of a task."""
-        pictures = self.pictures().features(set(task.references), self.config.pooling)
+        pictures = self.pictures().features(set(task.references))
         return pictures, self.sentences(task).features(set(task.sentences))
 
     def in_blocks(self, task: Task) -> Task:
@@ -463,15 +473,11 @@ class ModelTasks:
             blocks = distinct.blocks(self.config.batch_size, questions, self.config.blind)
             yield kind(f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, **how), distinct
 
-    def counts(self) -> dict[str, dict[str, int]]:
-        """What a reader should know of captions and images -> how many, of how many."""
-        references = list(dict.fromkeys(name for task in self.tasks for name in task.references))
-        found = {"turned": {"count": self.data.media.turned(references), "of": len(references)}}
-        if self.kind == "dual":
-            sentences = [self.sentences(task) for task in self.tasks]
-            cut, total = (
-                sum(part.count_cut() for part in sentences),
-                sum(len(part.wanted) for part in sentences),
-            )
-            found["cut"] = {"count": cut, "of": total}
+    def count_cut(self) -> dict[str, int]:
+        """How many captions are longer than what the model reads, of how many."""
+        found = {"count": 0, "of": 0}
+        for part in map(self.sentences, self.tasks):
+            rows = part.folder.rows(part.name, part.blocks.numbers)
+            found["count"] += sum(bool(row.get("cut")) for row in rows if row["name"] in part.wanted)
+            found["of"] += len(part.wanted)
         return found

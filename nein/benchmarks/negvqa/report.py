@@ -95,12 +95,11 @@ def _subtitle(finished: Sequence[Finished]) -> str:
     source = origin.get("file", "drawn questions of the miniature world")
     if "name" in origin:
         source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
-    counts = sorted({manifest["limit"] or origin["questions"] for manifest in manifests})
-    days = sorted({call["started"][:10] for m in manifests for call in m["invocations"][-1:]})
+    counts = sorted({manifest["limit"] for manifest in manifests})
     number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
     whole = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
-    date = f" Date: {' to '.join(dict.fromkeys((days[0], days[-1])))}." if days else ""
-    return f"Data: {source}. n = {number}{whole} questions, each as it is and negated.{date}"
+    last = max(call["started"] for manifest in manifests for call in manifest["invocations"])
+    return f"Data: {source}. n = {number}{whole} questions, each as it is and negated. Date: {last[:10]}."
 
 
 def _notes(finished: Sequence[Finished]) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from nein.engine.errors import UserError, shortlist
-from nein.engine.images import ImageError, decode, find_file, orientation
+from nein.engine.images import ImageError, decode, find_file
 from nein.loading.references import is_local
 
 ORIGINAL, NEGATED = "original", "negated"
@@ -119,10 +119,6 @@ class Media:
     def files(self, references: Iterable[str]) -> list[Path]:
         """The files behind references, one that is not there where there is none; [] without files."""
         return []
-
-    def turned(self, references: Iterable[str]) -> int:
-        """How many images have an EXIF orientation, which is not followed."""
-        return 0
 
 
 class Task:
@@ -326,13 +322,6 @@ class Files(Media):
 
     def files(self, references: Iterable[str]) -> list[Path]:
         return [self.found(reference) or self.beside / "missing" for reference in references]
-
-    def turned(self, references: Iterable[str]) -> int:
-        count = 0
-        for path in filter(None, map(self.found, references)):
-            with contextlib.suppress(ImageError):
-                count += path.suffix.lower() not in VIDEO_SUFFIXES and orientation(path) != 1
-        return count
 
     def frames(self, reference: str) -> list[np.ndarray]:
         """One picture or region, or the frames of a video. Raises ImageError."""

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from nein.benchmarks import runner
-from nein.benchmarks.negbench import estimates, models, report, scores, sections
+from nein.benchmarks.negbench import data as models
+from nein.benchmarks.negbench import estimates, report, scores, sections
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig, ReportConfig
-from nein.benchmarks.negbench.data import ResultsDir, selected
+from nein.benchmarks.negbench.data import Choice, ResultsDir, selected
 from nein.benchmarks.negbench.judged import Judging, verdicts
-from nein.benchmarks.negbench.models import Choice
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
@@ -25,6 +25,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.errors import UserError
+from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.references import parse_reference
 from nein.models import judges, references
@@ -39,19 +40,10 @@ class ModelRun(Run):
     asked: ModelTasks
 
 
-#: Kind of a model that can answer none of the tasks -> what is said.
-_UNANSWERED = {
-    "vlm": "--vlm {} answers questions about one picture only, and there is no such task.",
-    "dual": "--model {} scores captions, and every task asks questions instead; say --model none and --vlm.",
-    "itm": "--match {} chooses between captions or pictures, and there is no such task.",
-}
-
-
 def runs(config: EvalConfig, device: str) -> list[Run]:
     """One run per model and data set, everything looked at and nothing loaded."""
-    choices = [models.choose(name) for name in config.model]
-    choices += [models.choose(name, "vlm") for name in config.vlm]
-    choices += [models.choose(name, "itm") for name in config.match]
+    given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
+    choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
     for choice in choices:
         twin = next(other for other in choices if other.slug == choice.slug)
         if twin.asked != choice.asked:
@@ -65,11 +57,13 @@ def runs(config: EvalConfig, device: str) -> list[Run]:
     all_runs: list[Run] = []
     for choice in {choice.slug: choice for choice in choices}.values():
         models.check(choice)
-        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-        load = shared(functools.partial(models.load, choice, config, **how))
+        load = shared(functools.partial(models.load, choice, config, device))
         pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
         if not any(tasks for _, tasks in pairs):
-            raise UserError(_UNANSWERED[choice.kind].format(choice.asked))
+            raise UserError(
+                f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "
+                "--match answer questions; choose another model, or other --tasks."
+            )
         for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
             arm = models.with_remedy(choice, remedy)
             model = _model(arm, load)
@@ -82,7 +76,7 @@ def _model(choice: Choice, load: Callable[[], Any]) -> Model:
     if choice.kind != "dual":
         return Model.one(choice.slug, load, references.place(choice.reference))
 
-    def describe(loaded: Any) -> dict[str, Any]:
+    def describe(loaded: Any) -> Row:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
         return {"model": (loaded.fingerprint, {**loaded.describe(), **facts})}
 
@@ -98,58 +92,59 @@ def _judge(config: EvalConfig, device: str) -> Model:
         how = {"device": device.partition(":")[0], "dtype": config.dtype}
         return judges.load("vqa", config.judge, services=services, **how)
 
-    place = references.place(config.judge)
-    return Model.one(f"judge {config.judge}", load, place, kind="judge")
+    return Model.one(f"judge {config.judge}", load, references.place(config.judge), kind="judge")
 
 
 def _run(
     config: EvalConfig, choice: Choice, model: Model, data: DataSet, tasks: Sequence[Task], device: str
 ) -> ModelRun:
-    identity: dict[str, Any] = {"model": references.identity(choice.asked), "kind": choice.kind}
-    identity |= {"protocol": config.protocol}
-    identity |= {"revision": parse_reference(choice.reference).revision, "seed": config.seed}
-    identity |= {"data": f"{data.name} {data.sha256[:16]}", **runner.machine_identity(config, device)}
-    identity |= references.contents({"model": choice.reference})
+    identity: Row = {
+        "model": references.identity(choice.asked),
+        "kind": choice.kind,
+        "protocol": config.protocol,
+        "revision": parse_reference(choice.reference).revision,
+        "seed": config.seed,
+        "data": f"{data.name} {data.sha256[:16]}",
+        **runner.machine_identity(config, device),
+        **references.contents({"model": choice.reference}),
+    }
     if choice.remedy:
         identity["mend"] = choice.remedy
     if choice.kind == "vlm":
-        identity |= {"prompt": config.prompt, "scoring": config.scoring, "letters": config.letters}
+        identity |= {"prompt": config.prompt, "scoring": config.scoring}
     elif choice.kind == "dual":
-        identity |= {"features": config.features, "pooling": config.pooling}
-    origins = {f"{task.name}/{task.variant}": {**task.origin, "sha256": task.sha256} for task in data.tasks}
-    summary: dict[str, Any] = {"model": choice.name, "dataset": data.name, "title": data.title}
-    summary |= {
+        identity["features"] = config.features
+    summary = {
+        "model": choice.name,
+        "dataset": data.name,
+        "title": data.title,
         "kind": choice.kind,
         "preset": config.preset,
         "protocol": config.protocol,
         "limit": config.limit,
+        "features": identity.get("features"),
+        "row": choice.row.name if choice.row else None,
     }
-    summary |= {"features": identity.get("features"), "row": choice.row.name if choice.row else None}
+    origins = {f"{task.name}/{task.variant}": {**task.origin, "sha256": task.sha256} for task in data.tasks}
     about = {"name": data.name, "records_sha256": data.sha256, "tasks": origins}
     facts = {"config": dataclasses.asdict(config), "data": about, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
     asked = ModelTasks(folder, config, data, tasks, choice.kind, model)
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
-    outputs = {verdicts(task): judge for task in tasks if isinstance(task, RetrievalTask) and task.asked}
-    stages = tuple(_stages(asked, choice, device))
-    return ModelRun(asked.folder, choice.name, identity, stages, facts, outputs, asked=asked)
-
-
-def _stages(asked: ModelTasks, choice: Choice, device: str) -> Iterator[Stage]:
-    """Of a two-tower model the features, then what a judge says of what they find; of another one the
-    questions of every task, and those of its baselines."""
-    if asked.kind == "dual":
-        yield asked.pictures()
-        yield from map(asked.sentences, asked.tasks)
-        for task in asked.tasks:
+    outputs, stages = {}, list[Stage]()
+    if choice.kind == "dual":  # the features, then what a judge says of what they find
+        stages = [asked.pictures(), *map(asked.sentences, asked.tasks)]
+        for task in tasks:
             if isinstance(task, RetrievalTask) and task.asked:
-                yield Judging(asked=asked, task=task, model=_judge(asked.config, device))
-        return
-    asks = {choice.reference: 1} if references.place(choice.reference) == "remote" else {}
-    for stage, _ in (each for task in asked.tasks for each in asked.askings(task)):
-        if stage.task.questions:
-            stage.asks = asks
-            yield stage
+                outputs[verdicts(task)] = judge
+                stages.append(Judging(asked=asked, task=task, model=_judge(config, device)))
+    else:  # the questions of every task, and those of its baselines
+        remote = references.place(choice.reference) == "remote"
+        for stage, _ in (each for task in tasks for each in asked.askings(task)):
+            if stage.task.questions:
+                stage.asks = {choice.reference: 1} if remote else {}
+                stages.append(stage)
+    return ModelRun(folder, choice.name, identity, stages, facts, outputs, asked=asked)
 
 
 def convert(options: ConvertConfig) -> None:
@@ -181,7 +176,7 @@ class NegBench(Benchmark):
         return runs(config, device)
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.scored(run.asked, run.folder)
+        return scores.of_run(run.asked)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table)
