@@ -59,6 +59,25 @@ def test_every_value_is_that_of_the_whole_matrix(captions, pictures, width, copi
         assert not copies or found.tied.max() > 2
 
 
+def test_a_baseline_is_the_whole_matrix_with_the_mean_in_place_of_every_picture_or_caption():
+    rng = np.random.default_rng(5)
+    texts, pictures, place = features(1, 60), features(2, 12), rng.integers(0, 12, 60)
+    texts[:20], pictures[:4] = texts[0], pictures[0]  # ties of several own entries
+    rows = np.arange(60), np.arange(12)
+    heard = np.repeat(prepare(texts) @ prepare(pictures).mean(0)[:, None], 12, 1)
+    seen = np.repeat((prepare(pictures) @ prepare(texts).mean(0))[None], 60, 0)
+    of_captions, of_pictures = retrieval.baselines(texts, pictures, *rows, place)
+    owner = place[:, None] == np.arange(12)
+    for name, matrix in ((retrieval.TEXT_ONLY, heard), (retrieval.PICTURE_ONLY, seen)):
+        for found, plain in (
+            (of_captions[name], _plainly(matrix, owner)),
+            (of_pictures[name], _plainly(matrix.T, owner.T)),
+        ):
+            own = plain.relevant > 0
+            for field in ("better", "tied", "relevant"):
+                assert getattr(found, field)[own].tolist() == getattr(plain, field)[own].tolist()
+
+
 def test_scores_closer_than_float32_can_tell_are_told_apart():
     rng = np.random.default_rng(0)
     text = rng.standard_normal((1, 512)).astype(np.float32)
