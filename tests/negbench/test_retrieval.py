@@ -74,7 +74,7 @@ def test_a_baseline_is_the_whole_matrix_with_the_mean_in_place_of_every_picture_
             (of_pictures[name], _plainly(matrix.T, owner.T)),
         ):
             own = plain.relevant > 0
-            for field in ("better", "tied", "relevant"):
+            for field in ("better", "tied", "relevant", "before"):
                 assert getattr(found, field)[own].tolist() == getattr(plain, field)[own].tolist()
 
 

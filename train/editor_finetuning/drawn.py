@@ -17,22 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from nein.nano import scenes
 from nein.nano.data import world_version
-from nein.nano.scenes import (
-    BACKGROUNDS,
-    CATEGORIES,
-    LOOKS,
-    MAX_OBJECTS,
-    SIZE,
-    SUPERSAMPLE,
-    Item,
-    Scene,
-    mask,
-    place,
-    render,
-    rng_for,
-    sample_scene,
-)
+from nein.nano.scenes import CATEGORIES, LOOKS, SIZE, Item, Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import names, plural
 from nein.wording.families import indefinite
 
@@ -132,7 +119,7 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
 
     usual  It has its category's usual look and size, and more places are tried: less is left to chance.
     """
-    if len(scene.items) >= MAX_OBJECTS:
+    if len(scene.items) >= scenes.MAX_OBJECTS:
         return None
     offers = [place(rng, category, scene.items, usual=usual) for _ in range(30 if usual else 12)]
     offered = [item for item in offers if item is not None]
@@ -190,7 +177,7 @@ def sample_pair(rng: random.Random, weights: dict[str, float], usual: bool = Fal
             text = filled(rng, rng.choice(RECOLOUR), category, colour=colour)
             return Pair(source, replace(source, items=items), text, kind, category)
         if kind == "scenery":
-            place_name = rng.choice([b for b in BACKGROUNDS if b != source.background])
+            place_name = rng.choice([b for b in scenes.BACKGROUNDS if b != source.background])
             target = replace(source, background=place_name, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[place_name]), kind)
         if kind == "mark":
@@ -210,7 +197,7 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     x = min(max(0.0, cx - width / 2), SIZE - width)
     y = min(max(0.0, cy - height / 2), SIZE - height)
     flip = look.mirror and rng.random() < 0.5
-    x, y = (round(side * SUPERSAMPLE) / SUPERSAMPLE for side in (x, y))
+    x, y = (round(side * scenes.SUPERSAMPLE) / scenes.SUPERSAMPLE for side in (x, y))
     return Item(category, rng.choice(look.colours), size, x, y, flip)
 
 
@@ -250,7 +237,7 @@ def pair_images(pair: Pair, rng: Any, style: str) -> tuple[np.ndarray, np.ndarra
         covered = np.zeros(source.shape[:2], bool)
         for item in pair.source.items:
             if item.category == category:
-                covered |= mask(item)
+                covered |= scenes.mask(item)
         target = np.where(
             covered[..., None], (0.4 * target + 0.6 * np.array([255, 0, 0])).astype(np.uint8), target
         )
