@@ -23,7 +23,6 @@ from nein.editors.presets import (
     PIPELINES,
     PRESETS,
     EditorPreset,
-    canonical,
     preset_row,
     split_address,
     split_lora,
@@ -46,22 +45,6 @@ def plugins() -> dict[str, metadata.EntryPoint]:
 def available() -> list[str]:
     """Every name `get_editor` knows, sorted."""
     return sorted({*_OURS, *plugins()})
-
-
-def is_known(name: str) -> bool:
-    """Whether it is a name of `available`, however it is written."""
-    return canonical(name, available()) is not None
-
-
-def spelled(name: str) -> str:
-    """The name as `available` has it ("InstructPix2Pix" is "ip2p"); any other reference as it is. Raises
-    EditorError."""
-    if parse_reference(name).kind != "name":
-        return name
-    match = canonical(name, sorted(_OURS)) or canonical(name, plugins())
-    if match is None:
-        raise _unknown(name)
-    return match
 
 
 def can(name: str, what: str) -> bool:
@@ -100,7 +83,7 @@ def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:
     """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
-    row = row_of(spelled(name))
+    row = row_of(name)
     if row is None or not row.needs_checkpoint:
         return []
     reference, revision = _checkpoint(row, checkpoint, revision)
@@ -147,7 +130,6 @@ def get_editor(
     batch_size  Samples per forward pass.
     overrides   What `options_of(name)` lists.
     """
-    name = spelled(name)
     check(name, **overrides)
     if is_served(name):
         from nein.editors.served import ServedEditor

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import LoadedPipeline, RuntimeOptions, load_pipeline, quiet
-from nein.editors.resize import RULES, fit, strip_fault
+from nein.editors.resize import RULES, fit
 from nein.editors.sampling import (
     GUIDANCES,
     Avoided,
@@ -81,23 +82,17 @@ class InstructPix2Pix(Editor):
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("steps", steps, least=2)
-        choose("rounding", rounding, ROUNDINGS)
-        choose("output", output, OUTPUTS)
         if resolution is not None:
             check_count("resolution", resolution)
         self._guidance = GUIDANCES[choose("guidance", guidance, GUIDANCES)]
         self._guidance.check(guidance_scale, image_guidance_scale)
         self._machine = RuntimeOptions(device, dtype, **machine)
-        self.name = name
-        self.batch_size = batch_size
-        self.steps = steps
-        self.guidance_scale = float(guidance_scale)
-        self.image_guidance_scale = float(image_guidance_scale)
-        self.resize = resize
-        self.rounding = rounding
-        self.output = output
-        self._rule = RULES[choose("resize rule", resize, RULES)]
         self._device = self._machine.device
+        self.name, self.batch_size, self.steps = name, batch_size, steps
+        self._scales = float(guidance_scale), float(image_guidance_scale)
+        self.rounding = choose("rounding", rounding, ROUNDINGS)
+        self.output = choose("output", output, OUTPUTS)
+        self._rule = RULES[choose("resize rule", resize, RULES)]
 
         loaded = checkpoint
         if not isinstance(loaded, LoadedPipeline):
@@ -127,8 +122,8 @@ class InstructPix2Pix(Editor):
             "published": loaded.published,
             "steps": steps,
             "guidance": guidance,
-            "guidance_scale": self.guidance_scale,
-            "image_guidance_scale": self.image_guidance_scale,
+            "guidance_scale": self._scales[0],
+            "image_guidance_scale": self._scales[1],
             "negative_prompt": "the request's",
             "resize": resize,
             "resolution": self.resolution,
@@ -156,10 +151,6 @@ class InstructPix2Pix(Editor):
 
     def _prepare(self, request: EditRequest) -> tuple[Any, Item] | str:
         resized = self._rule(request.image, self.resolution)
-        height, width = resized.shape[:2]
-        source = (request.image.shape[1], request.image.shape[0])
-        if (fault := strip_fault(source, (width, height), self.resolution)) is not None:
-            return fault
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
@@ -180,7 +171,7 @@ class InstructPix2Pix(Editor):
             picture = fit(picture, (request.image.shape[1], request.image.shape[0]))
         return EditResult(request.id, picture, note=note)
 
-    def _condition(self, items: list[Item]) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    def _condition(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
         """Of K guidance branches: texts (K * B, tokens, width), pictures (K * B, 4, h, w), a note per
         sample."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
@@ -212,7 +203,7 @@ class InstructPix2Pix(Editor):
             options["avoided"] = Avoided(guidance_rule(self.family, items[0][0].guided), guided, states, kept)
         return {"cross_attention_kwargs": options} if options else {}
 
-    def _develop(self, latents: torch.Tensor) -> list[np.ndarray | None]:
+    def _develop(self, latents: Tensor) -> list[np.ndarray | None]:
         """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
         pixels = self._decode(latents)
         finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
@@ -223,14 +214,14 @@ class InstructPix2Pix(Editor):
             picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
         ]
 
-    def _decode(self, latents: torch.Tensor) -> torch.Tensor:
+    def _decode(self, latents: Tensor) -> Tensor:
         """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
         scaled = (latents / self._vae.config.scaling_factor).to(self._machine.torch_dtype)
         with self._machine.using(self._vae):
             parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
 
-    def _read_text(self, text: str) -> tuple[torch.Tensor, str]:
+    def _read_text(self, text: str) -> tuple[Tensor, str]:
         """((1, tokens, width) hidden states, note). Alone, so its bits do not depend on the batch."""
         encoded = self._tokens(text)
         limit = encoded["input_ids"].shape[1]
@@ -251,7 +242,7 @@ class InstructPix2Pix(Editor):
             )
         return encoded.to(self._device)
 
-    def _encode_images(self, images: np.ndarray) -> torch.Tensor:
+    def _encode_images(self, images: np.ndarray) -> Tensor:
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
         # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
@@ -262,9 +253,7 @@ class InstructPix2Pix(Editor):
             ]
         return torch.cat(parts)
 
-    def _sample(
-        self, embeddings: torch.Tensor, conditions: torch.Tensor, seeds: list[int], **options: Any
-    ) -> torch.Tensor:
+    def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
         """(K * B, tokens, width), (K * B, 4, h, w) to (B, 4, h, w) float32; options: of the UNet."""
         sigmas = self._scheduler.sigmas.tolist()
         prediction_type = self._scheduler.config.prediction_type
@@ -282,12 +271,12 @@ class InstructPix2Pix(Editor):
     def _predict(
         self,
         unet: Any,
-        scaled: torch.Tensor,
-        timestep: torch.Tensor,
-        embeddings: torch.Tensor,
-        conditions: torch.Tensor,
+        scaled: Tensor,
+        timestep: Tensor,
+        embeddings: Tensor,
+        conditions: Tensor,
         **options: Any,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward.
 
         scaled: (B, 4, h, w) as the sampler scales its input; embeddings, conditions: from `_condition`.
@@ -296,4 +285,4 @@ class InstructPix2Pix(Editor):
         # K * B, 4 + 4, h, w
         inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
         output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
-        return self._guidance.combine(output.float(), self.guidance_scale, self.image_guidance_scale)
+        return self._guidance.combine(output.float(), *self._scales)

@@ -33,8 +33,8 @@ from nein.editors.checkpoint import (
     locate,
 )
 from nein.editors.presets import PIPELINES
-from nein.editors.resize import SIZES, Size, fit, strip_fault
-from nein.editors.sampling import Avoided, JointGuidance, Vsf, guidance_rule, install
+from nein.editors.resize import SIZES, Size, fit
+from nein.editors.sampling import Avoided, JointGuidance, Vsf, effective_config, guidance_rule, install
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
 
@@ -169,14 +169,9 @@ class DiffusersPipeline(Editor):
             raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={resolution}")
         self.resolution = (resolution or 1024) if sized else None
         self.batch_size = batch_size if self._recipe.batched else 1
-        parts, scheduler = self._pipeline.components, self._pipeline.scheduler
+        parts = self._pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
-        schedule = {
-            key: value if isinstance(value, bool | int | float | str | None) else str(value)
-            for key, value in scheduler.config.items()
-            if not key.startswith("_")
-        }
         self._facts = {
             "pipeline": self._class,
             "checkpoint": checkpoint if given else "in memory",
@@ -190,7 +185,7 @@ class DiffusersPipeline(Editor):
             "output": self._recipe.output,
             "fixed": dict(self._recipe.fixed),
             "cosxl": cosxl,
-            "scheduler": {"class": type(scheduler).__name__, **schedule},
+            "scheduler": effective_config(self._pipeline.scheduler),
             **self._machine.describe(),
             "noise": "one CPU generator per sample",
             **({"lora": lora} if lora else {}),
@@ -229,7 +224,7 @@ class DiffusersPipeline(Editor):
         if not self._recipe.size or self.resolution is None:
             return together, (request, source)
         size = SIZES[self._recipe.size](source, self.resolution)
-        return strip_fault(source, size, self.resolution) or (together, (request, size))
+        return together, (request, size)
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests, size = [request for request, _ in items], items[0][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
-from nein.loading.errors import UserError, choose, plain, spelled, unknown
+from nein.loading.errors import UserError, choose, unknown
 from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
 
@@ -75,8 +75,6 @@ WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: doing nothing, and painting everything over.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
 CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
-#: What papers call an editor, in letters and digits alone -> its name here.
-ALIASES = {"instructpix2pix": "ip2p"}
 
 
 #: As diffusers' `save_lora_weights` names it.
@@ -154,9 +152,3 @@ def declared_class(name: str) -> str | None:
         except (OSError, ValueError, AttributeError, EntryNotFoundError):
             continue
     return None  # the loader says more about what is wrong
-
-
-def canonical(name: str, choices: Iterable[str]) -> str | None:
-    """The one of `choices` that `name` means: case, hyphens and underscores aside, or by `ALIASES`."""
-    names = list(choices)
-    return name if name in names else spelled(ALIASES.get(plain(name), name), names)

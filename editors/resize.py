@@ -13,19 +13,7 @@ from nein.loading.resize import fit as fit
 from nein.loading.resize import r64, r64_size
 
 Size = tuple[int, int]
-#: A strip is enlarged to at most so many times the area of a square of the editor's resolution.
-LARGEST = 16
 ZONE_MULTIPLE = 32
-
-
-def strip_fault(source: Size, size: Size, resolution: int) -> str | None:
-    """Why an image of `source` (width, height) is not edited at `size`, or None."""
-    if size[0] * size[1] <= max(source[0] * source[1], LARGEST * resolution**2):
-        return None
-    return (
-        f"the image is {source[0]} x {source[1]} and would be enlarged to {size[0]} x {size[1]}, more than "
-        f"{LARGEST} times the area the editor works at ({resolution} x {resolution}); crop it"
-    )
 
 
 def squash(image: np.ndarray, resolution: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import torch
 from diffusers import DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler
 from diffusers.models.attention_processor import AttnProcessor2_0
 from diffusers.models.embeddings import apply_rotary_emb
+from torch import Tensor
 
 from nein.editors.base import EditorError
 
@@ -38,16 +39,16 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 
 
 def effective_config(scheduler: Any) -> dict[str, Any]:
-    """The scheduler's class and the settings it uses."""
-    names = (
-        "num_train_timesteps beta_start beta_end beta_schedule trained_betas prediction_type "
-        "timestep_spacing steps_offset rescale_betas_zero_snr algorithm_type solver_order final_sigmas_type"
-    )
-    settings = {name: scheduler.config[name] for name in names.split() if name in scheduler.config}
+    """The scheduler's class and its settings."""
+    settings = {
+        name: value if isinstance(value, bool | int | float | str | None) else str(value)
+        for name, value in scheduler.config.items()
+        if not name.startswith("_")
+    }
     return {"class": type(scheduler).__name__, **settings}
 
 
-def guide(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
+def guide(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """e_uncond + s_T (e_text - e_image) + s_I (e_image - e_uncond): InstructPix2Pix, arXiv:2211.09800, eq. 3.
 
     prediction: (3B, ...) in the order [instruction + image, "" + image, "" + zero image]; returns (B, ...).
@@ -56,7 +57,7 @@ def guide(prediction: torch.Tensor, text_scale: float, image_scale: float) -> to
     return uncond + text_scale * (text - image) + image_scale * (image - uncond)
 
 
-def guide_two_conditions(prediction: torch.Tensor, text_scale: float, image_scale: float) -> torch.Tensor:
+def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: float) -> Tensor:
     """(e_image + e_text) / 2 + s_T (e_both - e_image) + s_I (e_both - e_text).
 
     prediction: (3B, ...) in the order [instruction + image, "" + image, instruction + zero image]; returns
@@ -75,7 +76,7 @@ class Guidance:
     """
 
     branches: tuple[tuple[bool, bool], ...]
-    combine: Callable[[torch.Tensor, float, float], torch.Tensor]  # of (B * branches, ...), s_T, s_I
+    combine: Callable[[Tensor, float, float], Tensor]  # of (B * branches, ...), s_T, s_I
     above: float
     least: float
     reason: str
@@ -107,13 +108,13 @@ GUIDANCES = {
 
 
 def ancestral_step(
-    x: torch.Tensor,
-    prediction: torch.Tensor,
+    x: Tensor,
+    prediction: Tensor,
     sigma: float,
     sigma_next: float,
-    noise: torch.Tensor | None,
+    noise: Tensor | None,
     prediction_type: str = "epsilon",
-) -> torch.Tensor:
+) -> Tensor:
     """One Euler-ancestral step (eta = 1) from noise level `sigma` to `sigma_next`.
 
     x, prediction, noise: (B, C, H, W) float32. `noise` may be None on the last step, where sigma_next is 0.
@@ -140,7 +141,7 @@ class SampleNoise:
         self._shape = shape
         self._device = device
 
-    def draw(self) -> torch.Tensor:
+    def draw(self) -> Tensor:
         """(B, *shape) float32 on the device."""
         # Pinned memory lets the copy run while the GPU is still busy with the previous step.
         shape, pinned = (len(self._generators), *self._shape), self._device.type == "cuda"
@@ -152,7 +153,7 @@ class SampleNoise:
 
 
 #: Which of the three guidance branches (instruction + image, "" + image, "" + zero image) are averaged.
-BRANCHES = {"text": (0,), "uncond": (1, 2), "all": (0, 1, 2)}
+BRANCHES = {"text": (0,), "uncond": (1, 2)}
 
 
 class AttentionRecord:
@@ -162,20 +163,20 @@ class AttentionRecord:
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
         self.batch, self.grid = batch, grid
         self._branches = BRANCHES[branches]
-        self._sum: torch.Tensor | None = None
+        self._sum: Tensor | None = None
         self._count = 0
 
     def wants(self, positions: int) -> bool:
         return positions == self.grid[0] * self.grid[1]
 
-    def add(self, probabilities: torch.Tensor, heads: int) -> None:
+    def add(self, probabilities: Tensor, heads: int) -> None:
         """probabilities: (3 B * heads, h * w, T), heads fastest, as diffusers folds them."""
         rows = probabilities.float().unflatten(0, (3, self.batch, heads))[list(self._branches)]
         total = rows.sum((0, 2))
         self._sum = total if self._sum is None else self._sum + total
         self._count += len(self._branches) * heads
 
-    def mean(self) -> torch.Tensor:
+    def mean(self) -> Tensor:
         """(B, h, w, T) float32: how each cell's attention was spread over the tokens. Raises ValueError."""
         if self._sum is None:
             raise ValueError(
@@ -186,10 +187,10 @@ class AttentionRecord:
 
 
 #: Keys and values, each (B, heads, tokens, width of a head).
-Side: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Side: TypeAlias = tuple[Tensor, Tensor]
 
 
-def attend(query: torch.Tensor, *sides: Side, mask: torch.Tensor | None = None) -> torch.Tensor:
+def attend(query: Tensor, *sides: Side, mask: Tensor | None = None) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V over the tokens of all sides: (B, tokens, heads * width)."""
     key, value = (torch.cat(parts, 2) for parts in zip(*sides, strict=True))
     output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
@@ -208,13 +209,8 @@ class Nag:
     alpha: float
 
     def __call__(
-        self,
-        query: torch.Tensor,
-        prompt: Side,
-        negative: Side,
-        *image: Side,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, query: Tensor, prompt: Side, negative: Side, *image: Side, kept: Tensor | None = None
+    ) -> Tensor:
         plus, minus = (attend(query, side, *image) for side in (prompt, negative))
         guided = self.scale * plus - (self.scale - 1) * minus
         norm, limit = (z.abs().sum(-1, keepdim=True).clamp_min(1e-6) for z in (guided, plus))
@@ -231,13 +227,8 @@ class Vsf:
     bias: float
 
     def __call__(
-        self,
-        query: torch.Tensor,
-        prompt: Side,
-        negative: Side,
-        *image: Side,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        self, query: Tensor, prompt: Side, negative: Side, *image: Side, kept: Tensor | None = None
+    ) -> Tensor:
         key, value = negative
         lowered = torch.full((len(key), key.shape[2]), -self.bias, dtype=query.dtype, device=query.device)
         if kept is not None:
@@ -270,15 +261,13 @@ class Avoided:
 
     rule: Nag | Vsf
     rows: Sequence[int]
-    states: torch.Tensor
-    kept: torch.Tensor  # (rows, tokens), which are no padding
+    states: Tensor
+    kept: Tensor  # (rows, tokens), which are no padding
 
-    def guide(
-        self, attn: Any, hidden_states: torch.Tensor, text: torch.Tensor, output: torch.Tensor
-    ) -> torch.Tensor:
+    def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
         """The attention `output` to the text, before its projection, with these rows guided."""
 
-        def heads(states: torch.Tensor) -> torch.Tensor:
+        def heads(states: Tensor) -> Tensor:
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
 
         rows = torch.tensor(self.rows, device=output.device)
@@ -300,12 +289,12 @@ class JointGuidance:
     def __call__(
         self,
         attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         image_rotary_emb: Any = None,
     ) -> Any:
-        def heads(states: torch.Tensor) -> torch.Tensor:
+        def heads(states: Tensor) -> Tensor:
             return states.unflatten(-1, (attn.heads, -1))
 
         query, key = (
@@ -347,14 +336,14 @@ class Processor:
     def __call__(
         self,
         attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        temb: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
         record: AttentionRecord | None = None,
-        weights: torch.Tensor | None = None,
+        weights: Tensor | None = None,
         avoided: Avoided | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         if not (
             self._recorded and hidden_states.ndim == 3 and record and record.wants(hidden_states.shape[1])
         ):
@@ -376,7 +365,7 @@ class Processor:
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
 
 
-def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> torch.Tensor:
+def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Tensor:
     """(tokens,) float32: the factor of every token of `text`, padded as a text encoder reads it; 1 but for
     the words of `factors`, whatever their case; the "car" of a "cartoon" only where there is no car. Raises
     ValueError for one that is not in the text."""

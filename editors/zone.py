@@ -23,7 +23,7 @@ from PIL import Image
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 from scipy import ndimage
-from torch import nn
+from torch import Tensor, nn
 from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
@@ -245,7 +245,7 @@ class ActionClassifier(nn.Module):
         self.fc1 = nn.Linear(width, hidden)
         self.fc2 = nn.Linear(hidden, len(ACTIONS))
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         return self.fc2(torch.relu(self.fc1(states)))
 
 
@@ -259,7 +259,7 @@ def load_classifier(reference: str) -> ActionClassifier:
     return classifier.eval().requires_grad_(False)
 
 
-def decide(logits: torch.Tensor, tokens: int, protocol: str) -> str:
+def decide(logits: Tensor, tokens: int, protocol: str) -> str:
     """The action of an instruction. logits: (T, 3); tokens: how many of the positions are not padding.
 
     "fixed" takes the class with the largest logit at any real token. "paper" takes the class whose largest

@@ -82,7 +82,7 @@ def kind_of(config: MendConfig) -> str:
     form = parse_reference(name)
     if form.kind == "served":
         raise UserError(f"What is behind '{name}' is not known; say --kind editor, encoder or vlm.")
-    if form.kind == "attribute" or editors.is_known(name) or editors.is_known(given or ""):
+    if form.kind == "attribute" or {name, given} & {*editors.available()}:
         return "editor"
     if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
         return "encoder"

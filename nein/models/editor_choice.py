@@ -194,25 +194,16 @@ def every_editor(preset: str) -> list[str]:
     return [*present, *CONTROLS[preset]]
 
 
-def spelled_editor(name: str) -> str:
-    """What `--editor` takes, with the editor's name as our tables write it: "ip2p" of "InstructPix2Pix".
-    Raises EditorError."""
-    if name == "all" or references.offered(name) is not None:
-        return name
-    given, editor, checkpoint = split_editor(name)
-    words = (given, editors.spelled(editor), checkpoint)
-    return "=".join(word for word in words if word is not None)
-
-
 def split_editor(name: str) -> tuple[str | None, str, str | None]:
     """(name of the user's, editor or reference, checkpoint) of "mine=magicbrush=./folder", or None."""
     given, rest = references.named(name)
-    if given is not None and not editors.is_known(rest):
+    known = editors.available()
+    if given is not None and rest not in known:
         # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
         editor, checkpoint = references.named(rest)
-        if editor is not None and editors.is_known(editor):
+        if editor is not None and editor in known:
             return given, editor, checkpoint
-        if editors.is_known(given):
+        if given in known:
             return None, given, rest
     return given, rest, None
 

@@ -147,21 +147,12 @@ def test_truncation_is_half_a_level_darker_and_named(tiny_editor, requests_of):
         assert other.fingerprint != rounded.fingerprint
 
 
-@pytest.mark.parametrize(
-    "options, size, sentence",
-    [
-        ({}, (4, 900), "is 900 x 4 and would be enlarged to 14400 x 64"),
-        ({"resolution": 64}, (98, 98), "is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64"),
-    ],
-)
-def test_a_picture_the_model_cannot_take_is_one_error(
-    options, size, sentence, tiny_editor, picture, requests_of
-):
-    requests = [*requests_of(1), EditRequest("odd", picture(0, *size), "Remove the cat.", 0)]
-    good, odd = tiny_editor(**options).edit(requests)
+def test_a_picture_the_model_cannot_take_is_one_error(tiny_editor, picture, requests_of):
+    requests = [*requests_of(1), EditRequest("odd", picture(0, 98, 98), "Remove the cat.", 0)]
+    good, odd = tiny_editor(resolution=64).edit(requests)
     assert good.error is None
     assert odd.image is None
-    assert sentence in odd.error
+    assert "is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64" in odd.error
 
 
 def fail_on(editor, monkeypatch, picked, error):
@@ -183,7 +174,7 @@ def test_a_failing_batch_is_retried_and_only_the_culprit_has_an_error(tiny_edito
         with monkeypatch.context() as patch:
             fail_on(editor, patch, requests[1].image, error)
             first, bad, last = editor.edit(requests)
-        assert bad.error == f"{type(error).__name__}: {error}"
+        assert bad.error.startswith(f"{type(error).__name__}: {error}")
         for found, usual in ((first, expected[0]), (last, expected[2])):
             assert np.abs(found.image.astype(int) - usual.image).max() <= 1
     for error in (NameError("typo"), torch.OutOfMemoryError("full")):  # not the sample's fault

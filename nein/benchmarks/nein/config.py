@@ -126,12 +126,9 @@ class EvalConfig(
         ]
 
     def check(self) -> None:
-        from nein.models import editor_choice
-
         self.metrics = metrics_of(self.metrics)
         if not self.editor:
             raise UserError("No editor was named; say --editor NAME, a comma list, or all.")
-        self.editor = [editor_choice.spelled_editor(name) for name in self.editor]
         if not self.stages:
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:
