@@ -9,9 +9,7 @@ import itertools
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +34,10 @@ from nein.metrics.choices import ChatChoices, ChoiceQuestion, Prompt, Reply, ans
 from nein.metrics.letters import LETTERS, parse
 
 
-class RewardJudge(Described, ABC):
+class RewardJudge(Described):
     """Says how good edits are, each (H, W, 3) uint8, given the picture before and the instruction.
 
-    compares  It is asked about two edits at a time: `score` compares with the picture as it was, and several
-              edits are ranked by comparisons with each other.
+    compares  It is asked about two edits at a time (`prefer`), others about one (`score`).
     """
 
     compares = False
@@ -48,25 +45,15 @@ class RewardJudge(Described, ABC):
     def __init__(self, model: Any) -> None:
         self.model = model
 
-    @abstractmethod
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """One per edit, higher is better; the scale is the judge's own. None with a reason: unscored."""
+        raise NotImplementedError
 
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]
     ) -> list[Score]:
-        """One per pair: 1 where the first has the higher score, 0 the second, 0.5 neither; None: unscored."""
-        n, scores = len(sources), []
-        both = self.score([*sources, *sources], [*first, *second], [*instructions, *instructions])
-        for one, other in zip(both[:n], both[n:], strict=True):
-            detail = {"scores": [one.value, other.value]}
-            if one.value is None or other.value is None:
-                which, lacking = ("first", one) if one.value is None else ("second", other)
-                scores.append(Score(None, f"the {which} edit: {lacking.reason}", detail))
-            else:
-                value = 0.5 if one.value == other.value else float(one.value > other.value)
-                scores.append(Score(value, f"{one.value:.4g} and {other.value:.4g}", detail))
-        return scores
+        """Of a judge that compares, one per pair: 1 for the first, 0 for the second, 0.5 for neither."""
+        raise NotImplementedError
 
     def usage(self) -> dict[str, Any]:
         return getattr(self.model, "usage", dict)()
@@ -345,15 +332,6 @@ class Pairwise(RewardJudge):
 
     def describe(self) -> dict[str, Any]:
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
-
-    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        """Against the picture before, 0 to 1: the logistic of the mean difference, else the preference."""
-        scores = []
-        for result in self.prefer(sources, edits, sources, instructions):
-            if result.value is not None and (x := result.detail["difference"]) is not None:
-                result = replace(result, value=1 / (1 + math.exp(-x)) if x > -700 else 0.0)
-            scores.append(result)
-        return scores
 
     def prefer(
         self, sources: Images, first: Images, second: Images, instructions: Sequence[str]

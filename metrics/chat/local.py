@@ -224,16 +224,13 @@ def load_chat(path_or_id: str, *, bare: Sequence[str] = (), **how: Any) -> tuple
     if model.config.model_type in bare and not getattr(processor, "chat_template", None):
         return model, processor, source
     _check_template(processor, path_or_id)
-    words, prompt, blind, why = {"type": "text", "text": "<what?>"}, "", "", ""
-    try:
-        prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
-    except MetricError as error:
-        why = f" ({error})"
+    words = {"type": "text", "text": "<what?>"}
+    prompt, blind = rendered(processor, [{"type": "image"}, words]), rendered(processor, [words])
     # A template for plain strings shows the list of parts itself.
     if "<what?>" not in prompt or prompt == blind or "'type'" in prompt:
         raise MetricError(
-            f"The chat template of '{path_or_id}' does not take a picture and a question{why}; choose "
-            "another checkpoint, or serve the model and give openai:URL#MODEL."
+            f"The chat template of '{path_or_id}' does not take a picture and a question; choose another "
+            "checkpoint, or serve the model and give openai:URL#MODEL."
         )
     return model, processor, source
 

@@ -143,26 +143,20 @@ def convert(source: Path, folder: Path, *, architecture: str, quick_gelu: bool =
     from safetensors.torch import save_file
 
     open_clip = _library()
-    from open_clip.factory import load_checkpoint
-
     config = _architecture(open_clip, architecture)
     if quick_gelu:
         config["quick_gelu"] = True
     state = loading.state_dict(source)
     with loading.new_folder(folder) as draft, torch.random.fork_rng(devices=[]):
-        try:
-            model = _build(config)
-        except UNFIT as error:
-            raise MetricError(f"'{architecture}' describes no model of open_clip: {message(error)}") from None
         save_file({key: value.clone().contiguous() for key, value in state.items()}, draft / WEIGHTS)
         try:
-            load_checkpoint(model, str(draft / WEIGHTS), weights_only=True)
+            preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
+            described = {"model_cfg": config, "preprocess_cfg": preprocess}
+            (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+            model = open_clip.create_model(f"local-dir:{draft}", pretrained_hf=False, weights_only=True)
         except UNFIT as error:
             raise MetricError(f"'{source}' does not fit '{architecture}': {message(error)}") from None
         save_file({k: v.contiguous() for k, v in model.state_dict().items()}, draft / WEIGHTS)
-        preprocess = asdict(open_clip.transform.PreprocessCfg(size=config["vision_cfg"]["image_size"]))
-        described = {"model_cfg": config, "preprocess_cfg": preprocess}
-        (draft / CONFIG).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         save_tokenizer(config, draft)
     return {"architecture": architecture, "quick_gelu": quick_gelu, "tensors": len(state)}
 
@@ -226,13 +220,3 @@ def _architecture(open_clip: Any, architecture: str) -> dict[str, Any]:
         return dict(config)
     choose("open_clip architecture", architecture, sorted(open_clip.list_models()))
     return dict(open_clip.get_model_config(architecture))
-
-
-def _build(config: Mapping[str, Any]) -> Any:
-    from open_clip.factory import CLIP, CustomTextCLIP
-
-    fields = {key: value for key, value in config.items() if key != "custom_text"}
-    if "hf_model_name" in config["text_cfg"]:  # BioMedCLIP's kind: the text tower is one of transformers'
-        fields["text_cfg"] = {**config["text_cfg"], "hf_model_pretrained": False}
-        return CustomTextCLIP(**fields)
-    return (CustomTextCLIP if config.get("custom_text") else CLIP)(**fields)

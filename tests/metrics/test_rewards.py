@@ -81,9 +81,6 @@ def test_an_edit_whose_question_fails_is_unscored_and_only_that_one():
     assert good.value == 10
     assert (bad.value, bad.again) == (None, True)
     assert "nobody is there" in bad.reason
-    first, tie = judge.prefer([SOURCE] * 2, [FIRST] * 2, [SECOND] * 2, ["No dog in the image.", TOLD])
-    assert (first.value, tie.value) == (None, 0.5)
-    assert "the first edit" in first.reason
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +163,6 @@ def test_a_preference_for_a_place_cancels_where_there_are_probabilities():
     assert (first.value, second.value) == (1, 0)
     assert first.detail["letters"] == ["A", "A"]
     assert first.detail["difference"] == pytest.approx(0.1)
-    assert judge.score([dark], [bright], [TOLD])[0].value == pytest.approx(1 / (1 + math.exp(-0.1)))
 
 
 @pytest.mark.parametrize(("texts", "value"), [("AB", 1.0), ("BA", 0.0), ("AA", 0.5), (("A", "Hm."), None)])

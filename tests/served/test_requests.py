@@ -51,7 +51,10 @@ def choose(where, *scorings, judge="", **options):
 
 def rate(kind, where, **options):
     judge = metrics.load_reward(f"{kind}:{where}", **options)
-    judge.score(PICTURES[:1], PICTURES[1:], [TOLD])
+    if judge.compares:
+        judge.prefer(PICTURES[:1], PICTURES[1:], PICTURES[:1], [TOLD])
+    else:
+        judge.score(PICTURES[:1], PICTURES[1:], [TOLD])
 
 
 def convert(where, **options):
