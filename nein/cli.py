@@ -222,7 +222,7 @@ def launch(
 
 
 def _submit(words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job; `--dry-run` prints it."""
+    """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job."""
     match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
         able = [name for name, command in COMMANDS.items() if command.shared]
@@ -246,7 +246,7 @@ def _submit(words: Sequence[str]) -> int:
     config, dry_run = options.read(both, rest, prog=f"nein slurm {name}", description=f"{command.help}.")
     folder = config.out_dir / "slurm"
     if dry_run:
-        print(slurm.script(config, folder), end="")
+        print(options.dump(config), end="")
         return 0
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.benchmarks import registry
 from nein.config import options
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, Printed
 
 FILE = "reproduction.json"
-LARGEST = 16 * 2**20  # bytes of a file that is checked
 #: Options of a benchmark that say where something is; all others are named beside the figures.
 PLACES = ("data", "images", "image-root", "cache", "negated")
 
@@ -168,15 +167,6 @@ def announced(config: ReproduceConfig) -> list[str]:
 # --- the file --------------------------------------------------------------------------------------
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable() or len(text) > 400:
-        raise ValueError("a text has characters that are not printed, or is too long")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_printable)]
-
-
 class _Form(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -184,7 +174,7 @@ class _Form(pydantic.BaseModel):
 class Figure(_Form):
     """Our figure of what the table prints of `of`; shares, not per cent."""
 
-    of: dict[Text, Text]
+    of: dict[str, str]
     value: float | None
     low: float | None
     high: float | None
@@ -204,23 +194,23 @@ class Measured(_Form):
     "seconds" of all workers, one after the other, and bytes at the peak ("host", "device"); of each machine a
     text for each fact."""
 
-    run: Text
-    row: Text
-    data: Text
-    models: dict[Text, Text]
-    stages: dict[Text, dict[Text, NonNegativeFloat]]
-    machines: Annotated[list[dict[Text, Text]], Field(max_length=1000)]
-    figures: Annotated[list[Figure], Field(max_length=10_000)]
+    run: str
+    row: str
+    data: str
+    models: dict[str, str]
+    stages: dict[str, dict[str, NonNegativeFloat]]
+    machines: list[dict[str, str]]
+    figures: list[Figure]
 
 
 class Reproduction(_Form):
     """What came out. options: of the benchmark's command, where others than the table's were given."""
 
-    table: Text
+    table: str
     preset: Literal["nano", "paper"]
     samples: PositiveInt | None
-    options: dict[Text, Text]
-    runs: Annotated[list[Measured], Field(max_length=1000)]
+    options: dict[str, str]
+    runs: list[Measured]
 
 
 def agreement(printed: Printed, ours: Figure, preset: str, samples: int | None) -> str:
@@ -361,8 +351,6 @@ def check(path: Path) -> str:
     """The table again of a file of somebody else, of which nothing is run or followed. Raises UserError for a
     file of another form, or with figures that the table does not have."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"'{path}' has more than {LARGEST // 2**20} MiB, which no {FILE} has.")
         found = Reproduction.model_validate_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None

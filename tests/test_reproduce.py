@@ -114,7 +114,7 @@ def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest():
     [
         (lambda f: f.update(extra=1), "extra"),
         (lambda f: f.update(table="../../etc"), "which there is not"),
-        (lambda f: f["runs"][0].update(row="\x1b[2J"), "not printed"),
+        (lambda f: f["runs"][0].update(row="\x1b[2J"), "is not in the table: ?[2J"),
         (lambda f: f["runs"][0]["figures"][0].update(value="1"), "valid number"),
         (lambda f: f["runs"][0]["figures"][0].update(value=float("nan")), "finite"),
         (lambda f: f["runs"][0]["figures"][0].update(value=0.1, low=0.2, high=0.3), "does not lie in its"),

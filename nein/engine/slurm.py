@@ -65,7 +65,7 @@ def submit(
     try:
         submitter = executor(settings, folder, cluster)
         if after:
-            more = parameters(settings)["additional_parameters"] | {"dependency": f"afterany:{after}"}
+            more = {**settings.options, "requeue": True, "dependency": f"afterany:{after}"}
             submitter.update_parameters(slurm_additional_parameters=more)
         with submitter.batch():
             jobs = [submitter.submit(task) for task in tasks]
@@ -75,46 +75,22 @@ def submit(
         raise UserError(f"Slurm does not take the jobs ({lines[-1].strip()}).") from None
 
 
-def script(settings: Any, folder: Path) -> str:
-    """The batch script of an array, as it would be submitted; Slurm need not be here."""
-    _submitit()
-    from submitit.slurm.slurm import SlurmExecutor
-
-    class OnPaper(SlurmExecutor):
-        @classmethod
-        def affinity(cls) -> int:
-            return 1
-
-    submitter = OnPaper(folder)
-    submitter.update_parameters(**parameters(settings))
-    submitter.parameters["map_count"] = settings.array
-    return submitter._make_submission_file_text(submitter._submitit_command_str, "")
-
-
 def executor(settings: Any, folder: Path, cluster: str) -> Any:
     """submitit's. Raises UserError where it or Slurm is missing."""
     submitit = _submitit()
     if cluster == "slurm" and shutil.which("srun") is None:
         raise UserError("There is no Slurm here (no srun on PATH); give the command on a login node.")
     submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
+    given = {"slurm_partition": settings.partition, "slurm_gres": settings.gres}
     submitter.update_parameters(
+        name="nein",
         timeout_min=minutes(settings.time),
-        **{f"slurm_{key}": value for key, value in parameters(settings).items()},
+        slurm_array_parallelism=settings.array,
+        slurm_setup=[f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
+        slurm_additional_parameters={"requeue": True, **settings.options},
+        **{key: value for key, value in given.items() if value is not None},
     )
     return submitter
-
-
-def parameters(settings: Any) -> dict[str, Any]:
-    """Of the batch script, by submitit's names."""
-    given = {"partition": settings.partition, "gres": settings.gres}
-    return {
-        "job_name": "nein",
-        "time": minutes(settings.time),
-        "array_parallelism": settings.array,
-        "setup": [f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
-        "additional_parameters": {"requeue": True, **settings.options},
-        **{key: value for key, value in given.items() if value is not None},
-    }
 
 
 def _submitit() -> Any:
