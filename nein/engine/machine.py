@@ -146,6 +146,16 @@ def read_ahead(
                 future.cancel()
 
 
+def side_by_side(
+    work: Callable[[Item], Any], items: Iterable[Item], on_cpu: bool
+) -> Iterator[tuple[Item, Any]]:
+    """(item, work(item)) in order; on a CPU as many at once as there are cores, each on one thread."""
+    if not on_cpu:
+        return ((item, work(item)) for item in items)
+    one_thread()
+    return read_ahead(work, items, cores(), one_thread)
+
+
 # --- what a manifest says ------------------------------------------------------------------------
 
 #: Environment variable: the words that led to this command, as JSON, where they are others than its own.
@@ -202,8 +212,9 @@ def tune_process() -> None:
     The garbage collector looks seldom and not at the end: a third of the CPU seconds of importing the
     libraries of models. Models in cycles are collected by `nein.engine.run`. glibc keeps freed blocks: a
     model on a CPU frees and takes the same large buffers in every step, and faulting their pages in again can
-    take longer than the arithmetic.
+    take longer than the arithmetic. Threads that wait for each other leave the core to other processes.
     """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     first, *later = gc.get_threshold()
     gc.set_threshold(max(first, 10_000), *later)
     atexit.unregister(gc.freeze)  # commands may follow each other in one process

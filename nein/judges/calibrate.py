@@ -227,16 +227,18 @@ class Asking:
             found: dict[str, Any] = {key: cache.get(space, key) for key in keys}
             missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                for start in range(0, len(missing), self.batch_size):
-                    batch = missing[start : start + self.batch_size]
-                    answered = self._ask([case for _, case in batch])
+                starts = range(0, len(missing), self.batch_size)
+                batches = [missing[start : start + self.batch_size] for start in starts]
+                on_cpu = self.judge.describe().get("device") == "cpu"
+                for batch, answered in machine.side_by_side(self._ask, batches, on_cpu):
                     fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
                     cache.put_all({(space, key): answer for key, answer in fresh.items()})
                     found |= fresh
                     bar.update(len(batch))
         return [row for key in keys for row in found[key]["rows"]]
 
-    def _ask(self, cases: Sequence[Case]) -> list[list[Row]]:
+    def _ask(self, batch: Sequence[tuple[str, Case]]) -> list[list[Row]]:
+        cases = [case for _, case in batch]
         pictures = [case.picture() for case in cases]
         answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
         rows = []
@@ -259,7 +261,6 @@ def run(options: CalibrateConfig) -> None:
     cases = gather(options, directory)
     for name, (present, absent) in counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
-    machine.tune_process()
     device = Processes().device(options.device or config.device)
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:

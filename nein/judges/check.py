@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nein.editors import EditorError, EditRequest, EditResult
-from nein.engine import images
+from nein.engine import images, machine
 from nein.judges.config import CheckConfig
 from nein.loading.errors import MODEL_ERRORS, first_line, reason
 from nein.metrics.base import MetricError, parse_yes_no
@@ -46,11 +46,10 @@ class Failed(AssertionError):
 
 def run(options: CheckConfig) -> int:
     """Prints what passed and what failed; 0 when everything passes, 1 otherwise. Raises UserError."""
-    from nein.engine.machine import Processes
     from nein.models import editor_choice, judges
     from nein.models.cached import Services
 
-    how: dict[str, Any] = {"device": Processes().device(options.device), "dtype": options.dtype}
+    how: dict[str, Any] = {"device": machine.Processes().device(options.device), "dtype": options.dtype}
     services = Services.of(options, None)
     if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
@@ -61,7 +60,7 @@ def run(options: CheckConfig) -> int:
     else:
         subject = judges.load(options.kind, options.subject, services=services, **how)
     failed = 0
-    for name, passed, seen in KINDS[options.kind](subject, options.number).run():
+    for name, passed, seen in KINDS[options.kind](subject, options.number).run(how["device"] == "cpu"):
         failed += not passed
         print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if seen else ''}{seen}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
@@ -100,17 +99,23 @@ class Checks:
         """How far two answers to one input are apart; raises Failed where they cannot be compared."""
         raise NotImplementedError
 
-    def run(self) -> Iterator[tuple[str, bool, str]]:
-        """Runs the checks in turn, those after the first only where it left answers: (title, whether it
-        passed, what was seen). One that raises has failed with that reason."""
-        for method, title in TITLES.items():
-            if method != "contract" and not self.first:
-                yield title, False, "not tried: there was no first answer"
-                continue
-            try:
-                yield title, True, getattr(self, method)()
-            except FLAWS as error:
-                yield title, False, first_line(error) if isinstance(error, Failed) else reason(error)
+    def run(self, on_cpu: bool = False) -> Iterator[tuple[str, bool, str]]:
+        """Runs the checks, those after the first only where it left answers: (title, whether it passed, what
+        was seen). One that raises has failed with that reason. on_cpu: see `machine.side_by_side`."""
+        first, *others = TITLES
+        for method, (passed, seen) in itertools.chain(
+            machine.side_by_side(self._outcome, [first], on_cpu),
+            machine.side_by_side(self._outcome, others, on_cpu),
+        ):
+            yield TITLES[method], passed, seen
+
+    def _outcome(self, method: str) -> tuple[bool, str]:
+        if method != "contract" and not self.first:
+            return False, "not tried: there was no first answer"
+        try:
+            return True, getattr(self, method)()
+        except FLAWS as error:
+            return False, first_line(error) if isinstance(error, Failed) else reason(error)
 
     def contract(self) -> str:
         start = time.perf_counter()

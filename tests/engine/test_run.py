@@ -15,7 +15,7 @@ import torch
 from nein.benchmarks import progress
 from nein.benchmarks.runner import selected
 from nein.config.groups import Runs
-from nein.engine import run
+from nein.engine import machine, run
 from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, Folder
 from nein.engine.machine import exit_with, read_ahead
@@ -351,6 +351,12 @@ def test_a_signal_ends_after_the_blocks_in_work_and_a_second_one_at_once(folder,
     assert ("Ctrl-C again: at once" in said) == (code == 130)
     assert (len(folder.done("squares")) > before) == ended
     assert not list(folder.path.rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_what_is_computed_side_by_side_is_in_order_and_each_on_one_thread(on_cpu):
+    found = dict(machine.side_by_side(lambda n: (n * n, torch.get_num_threads()), range(9), on_cpu))
+    assert found == {n: (n * n, 1) for n in range(9)}
 
 
 def test_reading_ahead_keeps_order_and_raises_in_its_place():
