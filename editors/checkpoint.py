@@ -37,7 +37,7 @@ from nein.editors.base import EditorError
 from nein.editors.presets import DEFAULT_CONFIG, split_lora
 from nein.editors.sampling import euler_ancestral
 from nein.loading.digests import torch_dtype
-from nein.loading.errors import UserError, choose, message, out_of_memory
+from nein.loading.errors import UserError, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
 from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
 
@@ -48,7 +48,6 @@ _WEIGHTS["text_encoder"] = CLIPTextModel
 _HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
 # Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
-OFFLOADS = ("none", "model", "sequential")
 
 logger = logging.getLogger(__name__)
 
@@ -57,35 +56,18 @@ class RuntimeOptions:
     """Where and how a model runs; none of it is meant to change a picture. Raises EditorError.
 
     compile  Pass the denoiser through torch.compile; the first batch of every size takes minutes.
-    offload  "none"; "model": each part is on the device only while it works; "sequential": each layer
-             (pipelines only; slow). Needs a GPU.
     """
 
-    def __init__(self, device: str, dtype: str, *, compile: bool = False, offload: str = "none") -> None:
+    def __init__(self, device: str, dtype: str, *, compile: bool = False) -> None:
         self.device, self.dtype, self.torch_dtype = usable_device(device), dtype, torch_dtype(dtype)
-        self.compile, self.offload = compile, choose("offload", offload, OFFLOADS)
-        if offload != "none" and self.device.type == "cpu":
-            raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
+        self.compile = compile
 
     def describe(self) -> dict[str, Any]:
         return {"dtype": self.dtype, "compile": self.compile}
 
     def place(self, module: Any) -> Any:
-        """The module for inference, in the dtype, on the device unless it is to be offloaded."""
-        device = self.device if self.offload == "none" else "cpu"
-        return aligned(module.to(device=device, dtype=self.torch_dtype).eval()).requires_grad_(False)
-
-    @contextmanager
-    def using(self, module: Any) -> Iterator[None]:
-        """The module is on the device inside; with offloading it goes back to the CPU afterwards."""
-        if self.offload == "none":
-            yield
-            return
-        module.to(self.device)
-        try:
-            yield
-        finally:
-            module.to("cpu")
+        """The module for inference, in the dtype, on the device."""
+        return aligned(module.to(device=self.device, dtype=self.torch_dtype).eval()).requires_grad_(False)
 
 
 def usable_device(name: str) -> torch.device:

@@ -217,8 +217,7 @@ class InstructPix2Pix(Editor):
     def _decode(self, latents: Tensor) -> Tensor:
         """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
         scaled = (latents / self._vae.config.scaling_factor).to(self._machine.torch_dtype)
-        with self._machine.using(self._vae):
-            parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
+        parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
 
     def _read_text(self, text: str) -> tuple[Tensor, str]:
@@ -230,8 +229,7 @@ class InstructPix2Pix(Editor):
         note = f"the instruction has {length} tokens, the text encoder read {limit}" if length > limit else ""
         masked = getattr(self._text_encoder.config, "use_attention_mask", False)
         mask = encoded["attention_mask"] if masked else None
-        with self._machine.using(self._text_encoder):
-            return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
+        return self._text_encoder(encoded["input_ids"], attention_mask=mask)[0], note
 
     def _tokens(self, text: str) -> Any:
         """Token ids and attention mask on the device, each (1, tokens)."""
@@ -246,11 +244,10 @@ class InstructPix2Pix(Editor):
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
         # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
-        with self._machine.using(self._vae):
-            parts = [
-                self._vae.encode(part).latent_dist.mode()
-                for part in pixels.to(self._machine.torch_dtype).split(_VAE_CHUNK)
-            ]
+        parts = [
+            self._vae.encode(part).latent_dist.mode()
+            for part in pixels.to(self._machine.torch_dtype).split(_VAE_CHUNK)
+        ]
         return torch.cat(parts)
 
     def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
@@ -259,13 +256,12 @@ class InstructPix2Pix(Editor):
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
         x = noise.draw() * sigmas[0]
-        with self._machine.using(self._unet):
-            for index, timestep in enumerate(self._scheduler.timesteps):
-                sigma, sigma_next = sigmas[index], sigmas[index + 1]
-                scaled = x / (sigma**2 + 1) ** 0.5
-                guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions, **options)
-                fresh = noise.draw() if sigma_next > 0 else None
-                x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
+        for index, timestep in enumerate(self._scheduler.timesteps):
+            sigma, sigma_next = sigmas[index], sigmas[index + 1]
+            scaled = x / (sigma**2 + 1) ** 0.5
+            guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions, **options)
+            fresh = noise.draw() if sigma_next > 0 else None
+            x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
         return x
 
     def _predict(

@@ -35,6 +35,7 @@ from nein.editors.checkpoint import (
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.sampling import Avoided, JointGuidance, Vsf, effective_config, guidance_rule, install
+from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
 
@@ -46,6 +47,7 @@ _COSXL = {
     "prediction_type": "v_prediction",
     "sigma_schedule": "exponential",
 }
+OFFLOADS = ("none", "model", "sequential")
 #: The instruction as a class wants it; always verbatim within.
 _PROMPTS: dict[str, Callable[[str], str]] = {
     "": str,
@@ -103,6 +105,7 @@ class DiffusersPipeline(Editor):
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
+    offload               "model": each part is on the GPU only while it works; "sequential": each layer.
     machine               Options of `editors.checkpoint.RuntimeOptions`.
     """
 
@@ -124,6 +127,7 @@ class DiffusersPipeline(Editor):
         config: str | None = None,
         cosxl: bool = False,
         lora: str | None = None,
+        offload: str = "none",
         **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -132,6 +136,8 @@ class DiffusersPipeline(Editor):
             check_count("resolution", resolution)
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
         self._machine = RuntimeOptions(device, dtype, **machine)
+        if choose("offload", offload, OFFLOADS) != "none" and self._machine.device.type == "cpu":
+            raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         given = isinstance(checkpoint, str)
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
@@ -197,9 +203,9 @@ class DiffusersPipeline(Editor):
             part = self._recipe.denoiser
             setattr(self._pipeline, part, torch.compile(getattr(self._pipeline, part)))
         with explained(str(self._facts["checkpoint"])):
-            if self._machine.offload == "model":
+            if offload == "model":
                 self._pipeline.enable_model_cpu_offload(device=self._machine.device)
-            elif self._machine.offload == "sequential":
+            elif offload == "sequential":
                 self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
             else:
                 self._pipeline.to(self._machine.device)

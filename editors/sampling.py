@@ -70,16 +70,12 @@ def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: flo
 
 @dataclass(frozen=True)
 class Guidance:
-    """The branches of the UNet's batch, each (instruction given, picture given), and their combination.
-
-    above, least, reason   Smaller s_T and s_I than these are refused, and why.
-    """
+    """The branches of the UNet's batch, each (instruction given, picture given), and their combination."""
 
     branches: tuple[tuple[bool, bool], ...]
     combine: Callable[[Tensor, float, float], Tensor]  # of (B * branches, ...), s_T, s_I
-    above: float
-    least: float
-    reason: str
+    above: float  # s_T has to be,
+    least: float  # and s_I at least
 
     def check(self, text_scale: float, image_scale: float) -> None:
         """Raises EditorError."""
@@ -87,23 +83,16 @@ class Guidance:
         if not fits or not (self.above < text_scale < math.inf and self.least <= image_scale < math.inf):
             raise EditorError(
                 f"guidance_scale is {text_scale!r} and image_guidance_scale is {image_scale!r}; they must be "
-                f"> {self.above:g} and >= {self.least:g}, {self.reason}"
+                f"> {self.above} and >= {self.least}"
             )
 
 
 GUIDANCES = {
-    "ip2p": Guidance(
-        ((True, True), (False, True), (False, False)),
-        guide,
-        1,
-        1,
-        "since below that the published implementations disagree (diffusers switches guidance off, the "
-        "original code does not)",
-    ),
+    # Below 1 the published implementations disagree: diffusers switches guidance off, the original code does
+    # not.
+    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, 1, 1),
     # Its published task presets go down to 1.0 and 0.5, which its own code computes like any other value.
-    "instructdiffusion": Guidance(
-        ((True, True), (False, True), (True, False)), guide_two_conditions, 0, 0, "and finite"
-    ),
+    "instructdiffusion": Guidance(((True, True), (False, True), (True, False)), guide_two_conditions, 0, 0),
 }
 
 

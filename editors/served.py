@@ -44,22 +44,18 @@ def own(size: tuple[float, float]) -> Size:
     return 16 * width, 16 * max(1, round(width * size[1] / size[0]))
 
 
-#: Rules of the size that is asked for, which keep the aspect ratio as far as the model can.
-SIZES = {"nearest of three": nearest_of_three, "about a megapixel": megapixel, "the picture's": own}
-
-
 class ServedEditor(RemoteEditor):
     """Edits by a model behind an address.
 
-    size     WIDTHxHEIGHT, "auto", or a rule of `SIZES`; None: the rule of the model.
-    seed     A number, "sample" (modulo 2**31) or "none"; None: "none" for hosted services, which have none.
+    size     WIDTHxHEIGHT or "auto"; None: the picture's, as near as the model can.
+    seed     Of every request; None: the sample's, modulo 2**31; hosted services have none.
     options  `SENDING` of `nein.loading.service.Service`, and further fields of the request.
 
     Raises EditorError where nobody answers, or the model is not served there.
     """
 
     def __init__(
-        self, reference: str, *, size: str | None = None, seed: int | str | None = None, **options: Any
+        self, reference: str, *, size: str | None = None, seed: int | None = None, **options: Any
     ) -> None:
         if taken := sorted({*OURS} & options.keys()):
             raise EditorError(f"the option {taken[0]!r} is decided by the benchmark; leave it out")
@@ -68,14 +64,10 @@ class ServedEditor(RemoteEditor):
         self._service = Service(url, self.model, **{"timeout": 300.0, **sending})
         super().__init__(f"openai:#{self.model}", self._service.concurrency, self._service.pace)
         hosted = bool(self._service.hosted)
-        if size is None:
-            early = self.model.startswith(("gpt-image-1", "chatgpt-image"))
-            size = "nearest of three" if early else "about a megapixel" if hosted else "the picture's"
-        self.size, self.options = str(size), options
-        self.seed = seed if seed is not None else "none" if hosted else "sample"
-        if not (self.seed in ("none", "sample") or isinstance(self.seed, int)):
-            raise EditorError(f"seed is {seed!r}; expected a whole number, sample or none")
-        self.seeded = self.seed == "sample"
+        early = self.model.startswith(("gpt-image-1", "chatgpt-image"))
+        self._sized = nearest_of_three if early else megapixel if hosted else own
+        self.size, self.seed, self.options = size, seed, options
+        self.seeded = seed is None and not hosted
         self._service.check()
         self.usage = self._service.usage
 
@@ -84,7 +76,7 @@ class ServedEditor(RemoteEditor):
             "editor": self.name,
             "class": type(self).__name__,
             "model": self.model,
-            "size": self.size,
+            "size": self.size or self._sized.__name__,
             "seed": "the sample's, modulo 2**31" if self.seeded else self.seed,
             "options": dict(sorted(self.options.items())),
             "sent": "PNG",
@@ -96,12 +88,12 @@ class ServedEditor(RemoteEditor):
     def edit_one(self, request: EditRequest) -> EditResult:
         if fault := find_fault(request):
             return EditResult(request.id, None, fault)
-        size = self.size
-        if size in SIZES:
-            size = "{}x{}".format(*SIZES[size]((request.image.shape[1], request.image.shape[0])))
+        height, width = request.image.shape[:2]
+        size = self.size or "{}x{}".format(*self._sized((width, height)))
         body = {**self.options, "model": self.model, "prompt": request.instruction, "size": size}
-        if self.seed != "none":
-            body["seed"] = request.seed % 2**31 if self.seeded else self.seed
+        seed = request.seed % 2**31 if self.seeded else self.seed
+        if seed is not None:
+            body["seed"] = seed
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:

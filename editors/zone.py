@@ -160,13 +160,12 @@ class Zone(InstructPix2Pix):
         start = SampleNoise([r.seed for r, _ in items], tuple(conditions.shape[1:]), self._device).draw()
         x = y = start * float(sampler.init_noise_sigma)
         given = embeddings, conditions
-        with self._machine.using(self._unet), self._machine.using(self._other_unet):
-            for t in sampler.timesteps:
-                guided = self._predict(self._other_unet, other.scale_model_input(y, t), t, *given, **second)
-                y = other.step(guided, t, y, return_dict=False)[0]
-                guided = self._predict(self._unet, sampler.scale_model_input(x, t), t, *given, **first)
-                x = sampler.step(guided, t, x, return_dict=False)[0]
-                x = (x + share * y) / (1 + share)
+        for t in sampler.timesteps:
+            guided = self._predict(self._other_unet, other.scale_model_input(y, t), t, *given, **second)
+            y = other.step(guided, t, y, return_dict=False)[0]
+            guided = self._predict(self._unet, sampler.scale_model_input(x, t), t, *given, **first)
+            x = sampler.step(guided, t, x, return_dict=False)[0]
+            x = (x + share * y) / (1 + share)
         attention = record.mean().cpu().numpy()  # of InstructPix2Pix: B, h, w, tokens
         return [
             self._result(request, edit, note)
@@ -181,8 +180,7 @@ class Zone(InstructPix2Pix):
         """Step 1. Alone per text, so that it does not depend on the batch."""
         encoded = self._tokens(text)
         mask = encoded["attention_mask"]
-        with self._machine.using(self._text_encoder):
-            states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
+        states = self._text_encoder(encoded["input_ids"], attention_mask=mask)[0]
         logits, tokens = self._classifier(states[0].float()).cpu(), int(mask.sum())
         return Reading(decide(logits, tokens, self.settings.protocol), tokens)
 

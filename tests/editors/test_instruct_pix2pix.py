@@ -216,7 +216,7 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
 @pytest.mark.parametrize(
     "option, expected",
     [
-        ({"image_guidance_scale": 0.9}, "image_guidance_scale is 0.9.*>= 1.*disagree"),
+        ({"image_guidance_scale": 0.9}, "image_guidance_scale is 0.9.*>= 1"),
         ({"guidance_scale": 1.0}, "guidance_scale is 1.0"),
         ({"guidance": "instructdiffusion", "image_guidance_scale": -1.0}, r"image_guidance_scale is -1\.0"),
         ({"guidance_scale": float("nan")}, "guidance_scale is nan"),
@@ -232,7 +232,6 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
         ({"batch_size": 0}, "batch_size is 0"),
         ({"guidance": "cfg"}, "Unknown guidance 'cfg'. Allowed: ip2p, instructdiffusion"),
         ({"output": "target"}, "Unknown output 'target'. Allowed: resized, input"),
-        ({"offload": "model"}, "offload is 'model', which needs a GPU"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(option, expected, tiny_editor):
@@ -247,12 +246,3 @@ def test_the_unet_is_compiled_on_request_and_the_compiled_one_runs(tiny_editor, 
     assert editor.describe()["compile"] is True
     assert editor.edit(requests_of(1))[0].image is not None
     assert [unet is editor._unet for unet in ran] == [True] * editor.steps
-
-
-@pytest.mark.device
-def test_offloading_on_a_gpu_gives_the_same_pictures(cuda, tiny_editor, requests_of):
-    requests = requests_of(2)
-    plain, other = tiny_editor(device=cuda), tiny_editor(device=cuda, offload="model")
-    for a, b in zip(plain.edit(requests), other.edit(requests), strict=True):
-        assert np.abs(a.image.astype(int) - b.image).max() <= 1
-    assert plain.fingerprint == other.fingerprint

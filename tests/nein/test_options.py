@@ -65,16 +65,15 @@ def test_a_row_takes_another_checkpoint(tmp_path):
 
 
 def test_options_go_to_the_editors_that_have_them_keep_their_type_and_are_part_of_the_identity():
-    editor, control = choose(
-        "ip2p,identity", "--editor-options.steps", "7", "--editor-options.offload", "model"
-    )
-    assert (editor.options["steps"], editor.options["offload"], control.options) == (7, "model", {})
+    editor, control = choose("ip2p,identity", "--editor-options.steps", "7")
+    assert (editor.options["steps"], control.options) == (7, {})
     typed = ["--editor-options.compile", "true", "--editor-options.ema", "false"]
     [found] = choose("ip2p", *typed, "--editor-options.rounding", "truncate")
     assert [found.options[name] for name in ("compile", "ema", "rounding")] == [True, False, "truncate"]
-    [plain], [other] = choose("ip2p"), choose("ip2p", "--editor-options.offload", "model")
+    [plain], [other] = choose("flux2", *PAPER), choose("flux2", *PAPER, "--editor-options.offload", "model")
     assert plain.identity() == other.identity()  # offloading makes no other run
     assert plain.options != other.options
+    [plain] = choose("ip2p")
     [steps] = choose("ip2p", "--editor-options.steps", "7")
     assert steps.options == {**plain.options, "steps": 7}
     assert plain.identity() != steps.identity()
