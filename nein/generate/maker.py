@@ -233,9 +233,8 @@ def captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterato
 
 
 def clean(texts: Iterable[str]) -> tuple[str, ...]:
-    """Distinct captions: white space made single, halves of characters, as JSON may spell them, replaced."""
-    single = (" ".join(text.split()).encode("utf-8", "replace").decode() for text in texts)
-    return tuple(dict.fromkeys(filter(None, single)))
+    """Distinct captions, white space made single."""
+    return tuple(dict.fromkeys(filter(None, (" ".join(text.split()) for text in texts))))
 
 
 #: The 80 categories of COCO (Lin et al., arXiv:1405.0312), in its order and spelling.

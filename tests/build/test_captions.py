@@ -103,15 +103,6 @@ def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sente
         load(folder / name, folder / "images")
 
 
-def test_nano_scenes_are_drawn_once_and_more_begin_with_the_same():
-    few, again, more = (sources.load(BuildConfig(source="nano", scenes=n)) for n in (2, 2, 3))
-    assert again == few
-    assert [(s.id, s.captions) for s in more.records[:2]] == [(s.id, s.captions) for s in few.records]
-    assert [s.path.read_bytes() for s in more.records[:2]] == [s.path.read_bytes() for s in few.records]
-    assert len(more.records) == 3
-    assert all(len(s.captions) >= 3 for s in more.records)
-
-
 def test_lists_of_objects(tmp_path):
     assert len(sources.categories("coco", 15)) == 80
     assert "fire hydrant" in sources.categories("nano", 15)

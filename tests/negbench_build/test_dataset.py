@@ -30,18 +30,6 @@ def scenes(count):
     ]
 
 
-def test_memory_does_not_grow_with_the_records(maker_of, tmp_path, peak):
-    def of(count):
-        maker = maker_of(tmp_path / str(count), scenes(count))
-
-        def write():
-            assert maker.write()["files"]["negcap.csv"]["rows"] == 3 * count
-
-        return peak(write)
-
-    assert (of(400) - of(50)) / 350 < 600  # bytes; records that are all kept take 3,700
-
-
 def test_an_id_that_occurs_twice_is_refused_and_what_was_there_stays(maker_of, tmp_path):
     maker = maker_of(tmp_path, scenes(2), source="pairs")
     one = scenes(1)[0]

@@ -72,14 +72,6 @@ def test_a_record_that_cannot_be_used_stays_and_says_why(choices, change, proble
     assert [item.problem for item in found if item != found[1]] == [""] * 23
 
 
-def test_a_file_that_is_none_ends_in_one_sentence(choices, tmp_path):
-    with pytest.raises(UserError, match="There is no folder"):
-        load(choices, images=str(tmp_path / "nowhere"))
-    choices.write_text("")
-    with pytest.raises(UserError, match="no usable question"):
-        load(choices)
-
-
 def test_two_splits_of_the_hub_are_read_one_after_the_other(choices, monkeypatch):
     monkeypatch.setenv("NEIN_CACHE", str(choices.parent / "cache"))
     folder = choices.parent / "hub"

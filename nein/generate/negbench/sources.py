@@ -16,7 +16,7 @@ from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import BAD_NAME, NO_CAPTION, Listing
+from nein.generate.maker import NO_CAPTION, Listing
 
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"
@@ -71,12 +71,11 @@ def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
     for picture in coco.read(captions=captions, instances=instances).pictures:
         texts = maker.clean(picture.captions)
         objects = maker.clean(instance.category for instance in picture.objects)
-        path, problem = _name(picture.file_name)
-        if config.concepts == "annotations" and not objects:
-            problem = problem or NO_OBJECT
-        elif config.concepts == "llm" and not texts:
-            problem = problem or NO_CAPTION
-        images.append(Concepts(Path(path).stem, path, texts, objects, problem=problem))
+        if config.concepts == "llm":
+            problem = "" if texts else NO_CAPTION
+        else:
+            problem = "" if objects else NO_OBJECT
+        images.append(Concepts(picture.stem, picture.file_name, texts, objects, problem=problem))
     if config.concepts == "llm":
         return iter(images)
     return with_negatives(images, config.absent, screened=config.protocol == "fixed")
@@ -114,15 +113,9 @@ def _captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
     for picture in maker.captioned(path, PICTURE_SUFFIXES | videos):
-        captions, (name, problem) = maker.clean(picture.captions), _name(picture.file_name)
-        problem = problem or ("" if captions else NO_CAPTION)
-        yield Concepts(str(Path(name).with_suffix("")), name, captions, problem=problem)
-
-
-def _name(name: str) -> tuple[str, str]:
-    """(the name of a file as it can be written, what is wrong with it)."""
-    written = name.encode("utf-8", "backslashreplace").decode()
-    return (name, "") if written == name and Path(name).name else (written or "?", BAD_NAME)
+        captions, name = maker.clean(picture.captions), picture.file_name
+        problem = "" if captions else NO_CAPTION
+        yield Concepts(name.removesuffix(Path(name).suffix), name, captions, problem=problem)
 
 
 #: CheXpert's columns of findings but "No Finding", which is none.
