@@ -27,7 +27,7 @@ def test_the_overview_lists_every_command_and_a_group_lists_its_own(capsys):
 
 
 @pytest.mark.parametrize(("line", "said", "unsaid"), [
-    ("eval", ("--seed N random seed (default: 0)", "--edited FOLDER", "file: annotations,"), "--annotations"),
+    ("eval", ("--seed N random seed (default: 0)", "--edited FOLDER", "file: "), "--annotations"),
     ("slurm", ("nein slurm submits eval",), "error"),
     ("slurm eval", ("Evaluate image editors on", "--seed N random", "--partition"), "error"),
     ("fetch eval", ("Evaluate image editors on",), "error"),

@@ -38,7 +38,7 @@ _THING: Any = record({"name": str, "stays": bool, "without": str})
 _OPTIONAL = {"family": str, "object": str, "others": int, "depth": int, "things": list[_THING]}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
-LAYOUT = {"annotations": "{}.json", "source_images": "coco_for_{}", "nein_images": "nein_{}"}
+LAYOUT = ("{}.json", "coco_for_{}", "nein_{}")
 
 
 @dataclass(frozen=True)
@@ -117,34 +117,22 @@ class Dataset:
         return {**self.origin, "records_sha256": self.records_sha256, **counts}
 
 
-def load_folder(
-    root: Path | None,
-    *,
-    split: str = "val",
-    annotations: Path | None = None,
-    source_images: Path | None = None,
-    nein_images: Path | None = None,
-    columns: Mapping[str, str] | None = None,
-) -> Dataset:
-    """Reads the official layout under `root`; each of the three paths may be given instead. Raises
+def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | None = None) -> Dataset:
+    """Reads the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`. Raises
     UserError naming every problem of the records at once; images are not looked at.
 
-    root     Folder with `<split>.json`, `coco_for_<split>/` and `nein_<split>/`.
     columns  Official field name -> name in this file, for files that call a field something else.
     """
-    if root is not None and not root.is_dir():
+    if not root.is_dir():
         raise UserError(
             f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
             "nano."
         )
-    file = annotations or _place(root, "annotations", split)
-    coco = source_images or _place(root, "source_images", split)
-    nein = nein_images or _place(root, "nein_images", split)
-    for folder in (coco, nein):
-        if not folder.is_dir():
-            raise UserError(f"'{folder}' is not a folder of images.")
+    file, coco, nein = (root / name.format(split) for name in LAYOUT)
+    for path in (file, coco, nein):
+        if not path.exists():
+            raise UserError(f"'{root}' has no {path.name}; choose another --split.")
     origin = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
-    origin |= {"source_images": str(coco.resolve()), "nein_images": str(nein.resolve())}
     names = {field: (columns or {}).get(field, field) for field in FIELDS}
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
@@ -267,15 +255,6 @@ def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
     return all(thing.stays for thing in things) if things else family in families.STAYS
 
 
-def _place(root: Path | None, key: str, split: str) -> Path:
-    name = LAYOUT[key].format(split)
-    if root is not None and (root / name).exists():
-        return root / name
-    what, option = key.replace("_", " "), f"--{key.replace('_', '-')}"
-    problem = f"'{root}' has no {what} ({name})" if root else f"No {what} were given"
-    raise UserError(f"{problem}; choose another --split, or name them with {option}, which nein eval takes.")
-
-
 IMAGE_COLUMNS = ("source_image", "sample_image")
 
 
@@ -283,9 +262,6 @@ def load(
     data: str,
     *,
     split: str = "val",
-    annotations: str | None = None,
-    source_images: str | None = None,
-    nein_images: str | None = None,
     columns: Mapping[str, str] | None = None,
     cache: Path | None = None,
     families: Sequence[str] = (),
@@ -300,16 +276,13 @@ def load(
     for key in columns or {}:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
-    given = {"source_images": source_images, "nein_images": nein_images}
-    folders: Row = {name: Path(path) if path else None for name, path in given.items()}
     if is_nano(data):
         found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}
     elif reference := hub.reference(data):
         root = from_hub(reference, split, columns or {}, cache or atomic.cache_root())
-        found, origin = load_folder(root, split=split, **folders), {"kind": "hub", **reference._asdict()}
+        found, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
     else:
-        folders["annotations"] = Path(annotations) if annotations else None
-        found, origin = load_folder(Path(data), split=split, columns=columns, **folders), {}
+        found, origin = load_folder(Path(data), split=split, columns=columns), {}
     found = replace(found, origin={**found.origin, **origin})
     return in_families(found, families) if families else found
 
@@ -330,8 +303,8 @@ def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset
     families = origin.get("families", ())
     if moved:
         return load(moved, split=split, families=families)
-    places = {name: Path(origin[name]) for name in ("annotations", "source_images", "nein_images")}
-    data = load_folder(None, split=origin.get("split", "val"), columns=origin.get("columns"), **places)
+    root, columns = Path(origin["annotations"]).parent, origin.get("columns")
+    data = load_folder(root, split=origin.get("split", "val"), columns=columns)
     return in_families(data, families) if families else data
 
 

@@ -143,7 +143,7 @@ PUBLISHED = {
 @pytest.fixture
 def published(tmp_path):
     def read(reader, protocol="fixed"):
-        path = tmp_path / ("file.csv" if reader == "neat" else "file")
+        path = tmp_path / ("file.csv" if reader == "neat" else "file.json")
         PUBLISHED[reader.removesuffix("-asked")](path)
         return other_tests.read(reader, path, protocol)
 

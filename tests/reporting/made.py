@@ -57,7 +57,6 @@ def write_run(
     setting = {"preset": "nano", "protocol": "fixed", "align": "stretch", "article": "none", "threshold": 0.1}
     origin = {
         "kind": "folder", "split": "val", "annotations": str(data / "val.json"), "columns": {},
-        "source_images": str(data / "coco_for_val"), "nein_images": str(data / "nein_val"),
         "records_sha256": sha,
     }  # fmt: skip
     edits, scores = [], []

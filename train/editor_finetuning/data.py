@@ -113,14 +113,7 @@ def _dataset(config: TuneConfig) -> Any:
         except (ValueError, OSError) as error:
             raise UserError(f"The miniature world cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)
-    return loading.load(
-        config.data,
-        split=config.split,
-        annotations=config.annotations,
-        source_images=config.source_images,
-        nein_images=config.nein_images,
-        columns=config.columns,
-    )
+    return loading.load(config.data, split=config.split, columns=config.columns)
 
 
 def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:

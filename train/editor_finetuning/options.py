@@ -63,9 +63,6 @@ class TuneConfig(Learning):
 
     data: str = option("nano", "nano, nano:WORLD, a NeIn folder, or hub:OWNER/NAME[@REVISION]", "Data")
     split: str = option("train", "which split of the data", "Data")
-    annotations: str | None = option(None, "annotation file, if not DATA/<split>.json", "Data")
-    source_images: str | None = option(None, "folder of COCO images, if not in DATA", "Data")
-    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     limit: PositiveInt | None = option(None, "only the first N samples", "Data")
     nano_sources: DrawnCount = option(2000, "scenes drawn for --data nano", "Data")

@@ -67,9 +67,6 @@ class EvalConfig(
     )
     data: str = option("nano", "nano, nano:WORLD, nano:scope, NeIn folder, hub:OWNER/NAME", "Main")
     split: str = option("val", "split of the data", "Data")
-    annotations: str | None = option(None, "if not DATA/<split>.json", in_file=True)
-    source_images: str | None = option(None, "folder of COCO images, if not in DATA", in_file=True)
-    nein_images: str | None = option(None, "folder of NeIn images, if not in DATA", in_file=True)
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(

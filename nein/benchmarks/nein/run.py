@@ -57,9 +57,6 @@ def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[
     dataset = loading.load(
         config.data,
         split=config.split,
-        annotations=config.annotations,
-        source_images=config.source_images,
-        nein_images=config.nein_images,
         columns=config.columns,
         families=config.families,
     )
@@ -89,9 +86,7 @@ def _missing_images(dataset: Dataset, name: str) -> list[str]:
         if missing := sorted(names & dataset.missing):
             message = f"'{name}' lacks {len(missing)} of {len(names)} {role} images ({shortlist(missing, 3)})"
             if len(missing) == len(names):
-                raise UserError(
-                    f"{message}; set {'nein' if role == 'NeIn' else 'source'}_images in a --config file."
-                )
+                raise UserError(f"{message}; put them there.")
             notes.append(f"{message}; their samples will be unscored.")
     return notes
 

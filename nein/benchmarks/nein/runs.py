@@ -33,7 +33,7 @@ from nein.reporting.scores import ScoreTable
 from nein.wording.families import CELLS, DEPTH, NEGATIVE_TEMPLATES, OTHERS
 
 EDIT, SCORES, CORPUS = "edit", "scores", "corpus.json"
-_TEXTS = ("annotations", "source_images", "nein_images", "split", "records_sha256", "kind")
+_TEXTS = ("annotations", "split", "records_sha256", "kind")
 _CONFIG = dict.fromkeys(("preset", "protocol", "align", "article"), NotRequired[str])
 _DATA = dict.fromkeys(_TEXTS, NotRequired[str])
 MANIFEST = {

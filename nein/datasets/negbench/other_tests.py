@@ -259,7 +259,7 @@ def scope(path: Path, protocol: str) -> Iterator[Pair]:
 def nein(path: Path, protocol: str) -> Iterator[Pair]:
     """NeIn's annotations: the picture with the object and a sentence that affirms it, the source picture and
     the sample's own sentence; of families in `families.DENYING`."""
-    for sample in load_folder(path.parent, split=path.stem, annotations=path).samples:
+    for sample in load_folder(path.parent, split=path.stem).samples:
         if (sample.family or "plain") in families.DENYING:
             files = sample.sample_path, sample.source_path
             first, second = (f"{file.parent.name}/{file.name}" for file in files)

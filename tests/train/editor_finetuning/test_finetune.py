@@ -252,7 +252,7 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"base": "nowhere.ckpt"}, "There is no checkpoint 'nowhere.ckpt'"),
         ({"base": "nano:ip3p"}, "There is no embedded model 'nano:ip3p'"),
         ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
-        ({"split": "trian"}, "has no annotations (trian.json"),
+        ({"split": "trian"}, "has no trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
         ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
