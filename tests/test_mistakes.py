@@ -120,7 +120,6 @@ check --kind vqa math:sqrt => 'math:sqrt' is not a judge, and cannot be called w
 reproduce => needs TABLE
 reproduce nein-tabel3 => did you mean 'nein-table3'
 reproduce nein-table3 --preset=nano --run.foo 3 => Unknown option --foo
-reproduce nowhere.json => cannot be read
 
 negbench eval --model clop => did you mean 'clip'
 negbench eval --model negclip => nein negbench convert --architecture ViT-B-32 negclip.pth
