@@ -55,13 +55,22 @@ def test_a_batch_is_what_the_encoders_make_of_its_pictures_and_sentences(flip, s
         assert drawn.flip == bool(flip)
         sides = s.pairs.pictures[example.pair].read()
         both = np.stack([side[:, ::-1] if flip else side for side in sides])
-        means, logvars = s.encoder.pictures(torch.from_numpy(both))
+        with torch.no_grad():  # by the libraries' own calls
+            pixels = torch.from_numpy(both / 127.5 - 1).permute(0, 3, 1, 2).float()
+            posterior = s.pipeline.vae.encode(pixels).latent_dist
+            tokens = s.pipeline.tokenizer(
+                "" if drawn.drop_text else example.instruction, padding="max_length", return_tensors="pt",
+                max_length=s.pipeline.text_encoder.config.max_position_embeddings, truncation=True,
+            ).input_ids  # fmt: skip
+            states = s.pipeline.text_encoder(tokens).last_hidden_state[0]
+        means, logvars = posterior.mean, posterior.logvar
+        assert s.encoder.latent_shape(64) == tuple(means[0].shape) == drawn.noise.shape
         source, target = (1, 0) if example.swapped else (0, 1)
         fresh = {
             "mean": means[target],
             "logvar": logvars[target],
             "condition": means[source] * (not drawn.drop_picture),
-            "states": s.encoder.sentence("" if drawn.drop_text else example.instruction),
+            "states": states,
             "changed": (means[target] - means[source]).abs().mean(0, keepdim=True) > 0.4,
             "posterior": drawn.posterior,
             "noise": drawn.noise,
@@ -107,13 +116,15 @@ def test_processes_share_the_blocks_and_give_the_same_features(setup, tmp_path):
     assert {**first, **second} == files("alone")
 
 
-def test_another_model_geometry_or_data_has_another_folder(setup):
+def test_another_model_geometry_or_data_has_another_folder(setup, tmp_path, monkeypatch):
     varied = ({"flip": 0.0}, {"flip": 0.5}, {"flip": 0.0, "target_align": "none"}, {"flip": 0.0, "limit": 7})
     folders = {setup(**options).features.folder for options in varied}
     s = setup(flip=0.0)
     next(s.pipeline.vae.parameters()).data += 1
     folders.add(Features(s.config, s.pairs, s.pipeline).folder)
     assert len(folders) == 5
+    monkeypatch.setenv("NEIN_CACHE", str(tmp_path / "cache"))
+    assert setup(features=None).features.folder.parent == tmp_path / "cache" / "features"
 
 
 def test_unreadable_pairs_are_passed_over(setup, data):
