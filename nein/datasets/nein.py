@@ -26,9 +26,8 @@ from nein.engine.folder import Blocks, sample_seed
 from nein.loading.digests import json_digest
 from nein.nano.data import FIELDS as FIELDS
 from nein.nano.scenes import SPLITS, is_nano, world
-from nein.wording import families, nouns
-from nein.wording.families import DEPTH, OTHERS
-from nein.wording.nouns import named_in
+from nein.wording import families
+from nein.wording.families import DEPTH, OTHERS, named_in
 
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
 # object is said where the sentence does not name it in English.
@@ -183,7 +182,7 @@ def _sample(
     if family is not None and family not in families.LABELS:
         raise unknown("negation family", family, families.LABELS)
     generated, negative = texts["T_generated"], texts["T_negative"]
-    noun = nouns.bare(row.get("object") or "") or families.object_of(generated, negative)
+    noun = families.bare(row.get("object") or "") or families.object_of(generated, negative)
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
     things = tuple(
         SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")

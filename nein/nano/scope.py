@@ -29,8 +29,7 @@ from nein.engine.images import write_png
 from nein.nano.data import drawn
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, sentences
-from nein.wording.nouns import with_article
+from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, sentences, with_article
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
 Thing = tuple[str, str | None]  # a category and its color, None for any

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from nein.metrics.plurals import engine
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene, World, rng_for, sample_scene
 from nein.wording.families import indefinite
-from nein.wording.nouns import engine
 
 TABLES: dict[str, Any] = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
 #: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.

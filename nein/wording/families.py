@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nein.wording import nouns
+from nein.metrics.plurals import UNCOUNTABLE, engine, is_plural
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def choices(label: str, noun: str, protocol: str) -> list[int]:
     """Indices of the family's templates that can be said of `noun`: not "Not a single skis", but all of them
     by the protocol "paper"."""
     templates = FAMILIES[label].templates
-    if protocol == "paper" or not nouns.is_plural(noun):
+    if protocol == "paper" or not is_plural(noun):
         return list(range(len(templates)))
     return [index for index, text in enumerate(templates) if not text.startswith(_SINGULAR_ONLY)]
 
@@ -140,12 +141,12 @@ def filled(template: str, named: Mapping[str, str], protocol: str) -> str:
     def fill(slot: re.Match[str]) -> str:
         word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
-            return "are" if protocol == "fixed" and nouns.is_plural(which) else "is"
+            return "are" if protocol == "fixed" and is_plural(which) else "is"
         if word == "the":
             return f"the {which}"
         if word == "a":
-            return nouns.with_article(which) if protocol == "fixed" else indefinite(which)
-        return nouns.plural(which) if many else which
+            return with_article(which) if protocol == "fixed" else indefinite(which)
+        return plural(which) if many else which
 
     text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, template)
     return text[:1].upper() + text[1:]
@@ -186,7 +187,7 @@ def template_of(sentence: str, noun: str) -> int | None:
 def added(generated: str) -> str | None:
     """The object in "Add a/an X."; None for a sentence of another form."""
     match = re.fullmatch(r"Add (?:a|an|some) (.+)", generated.strip())
-    return (nouns.bare(match.group(1)) or None) if match else None
+    return (bare(match.group(1)) or None) if match else None
 
 
 @functools.lru_cache(10_000)
@@ -200,7 +201,7 @@ def object_of(generated: str, negated: str) -> str:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
     occurs = (
         re.search(rf"(?<!\w){re.escape(form(noun))}(?!\w)", negated, flags=re.IGNORECASE)
-        for form in (str, nouns.plural)
+        for form in (str, plural)
     )
     if not any(occurs):
         raise ValueError(f"the object {noun!r} of T_generated does not occur in T_negative {negated!r}")
@@ -245,8 +246,8 @@ class Named:
 def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
     """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the other
     was."""
-    one, other = nouns.with_article(named.thing), nouns.with_article(named.other)
-    many = nouns.plural(named.thing)
+    one, other = with_article(named.thing), with_article(named.other)
+    many = plural(named.thing)
     color, second = named.colour, named.second
     said, twin = {
         "except_one": (
@@ -263,3 +264,49 @@ def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str
     for _ in range(depth):
         said, twin = UNTRUE.format(twin), UNTRUE.format(said)
     return said, twin
+
+
+# --- names of things -----------------------------------------------------------------------------
+
+
+def bare(name: str) -> str:
+    """The name without article, white space and the punctuation around it: " the apple." -> "apple"; "" of
+    punctuation alone."""
+    kinds = {mark: unicodedata.category(mark) for mark in name}
+    if all(kind[0] in "PZC" for kind in kinds.values()):
+        return ""
+    around = "".join(mark for mark, kind in kinds.items() if kind in ("Po", "Pi", "Pf"))  # no brackets
+    name = " ".join(name.split()).strip(f" {around}")
+    return re.sub(r"^(?:an?|the|some) (?=.)", "", name, flags=re.IGNORECASE)
+
+
+@functools.lru_cache(maxsize=4096)
+def plural(noun: str) -> str:
+    """The plural of a name; itself if it has none or is one."""
+    if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
+        return noun
+    head, _, last = noun.rpartition(" ")
+    many = engine().plural_noun(last)
+    return f"{head} {f'{last}es' if many.endswith('ss') else many}".strip()  # not "thermoss"
+
+
+@functools.lru_cache(maxsize=4096)
+def with_article(noun: str, *, some: bool = False) -> str:
+    """The name as one of its kind: "a cat", "an hour", "a unicorn".
+
+    some  Plurals and uncountables, which have no article, stand after "some".
+    """
+    if is_plural(noun) or noun.split()[-1].lower() in UNCOUNTABLE:
+        return f"some {noun}" if some else noun
+    return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
+
+
+def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
+    """Objects whose name stands in a caption, in singular or plural: those that are surely there."""
+    text = " ".join(captions)
+    named = []
+    for noun in objects:
+        forms = "|".join(re.escape(form) for form in (noun, plural(noun)))
+        if re.search(rf"(?<![\w-])(?:{forms})(?![\w-])", text, flags=re.IGNORECASE):
+            named.append(noun)
+    return named

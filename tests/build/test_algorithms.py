@@ -9,7 +9,7 @@ from nein.engine.folder import sample_seed
 from nein.generate.config import BuildConfig
 from nein.generate.nein import stages as algorithms
 from nein.generate.nein.sources import Source
-from nein.wording import nouns
+from nein.wording import families
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
 
@@ -108,8 +108,8 @@ def test_paper_pairs_captions_once_and_fixed_goes_round_again():
 
 def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
     source = Source("a", Path("a.png"), ("Two cats and a wine glass.",))
-    assert nouns.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
-    assert nouns.named_in(("A catalogue of dogwood.",), OBJECTS) == []
+    assert families.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
+    assert families.named_in(("A catalogue of dogwood.",), OBJECTS) == []
     values = np.linspace(-0.5, -0.1, 8)
     given = {"protocol": "fixed", "families": ["scoped"], "kept": 5}
     for candidate in clauses(source, values, **given)["candidates"]:

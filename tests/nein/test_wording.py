@@ -7,7 +7,7 @@ import pytest
 from nein.generate.maker import COCO
 from nein.generate.nein import stages as algorithms
 from nein.nano.scenes import CATEGORIES, LOOKS, PALETTE
-from nein.wording import families, nouns
+from nein.wording import families
 from nein.wording.families import CONSTRUCTIONS, FAMILIES, STAYS, THINGS, Named, choices, sentence, sentences
 
 NOUNS = ("cat", "umbrella", "traffic light", "skis", "hour hand", "people")
@@ -31,8 +31,8 @@ def all_sentences(label, noun, protocol="fixed"):
     ("glass", "a glass", "glasses"), ("tutus", "tutus", "tutus"), ("kangaroos", "kangaroos", "kangaroos"),
 ])  # fmt: skip
 def test_articles_and_plurals(noun, article, many):
-    assert nouns.with_article(noun) == article
-    assert nouns.plural(noun) == many
+    assert families.with_article(noun) == article
+    assert families.plural(noun) == many
 
 
 @pytest.mark.parametrize(("given", "name"), [
@@ -42,7 +42,7 @@ def test_articles_and_plurals(noun, article, many):
     ("।", ""), ("()", ""),
 ])  # fmt: skip
 def test_a_name_stands_without_article_and_punctuation(given, name):
-    assert nouns.bare(given) == name
+    assert families.bare(given) == name
     if name:
         assert families.removal(families.added(f"Add a {given}.")) == f"Remove the {name}."
 
@@ -70,7 +70,7 @@ def test_every_thing_and_colour_of_the_drawn_world_has_its_words():
     assert set(THINGS) <= set(CATEGORIES)
     assert {colour for thing in THINGS for colour in LOOKS[thing].colours} <= set(PALETTE)
     assert len(COCO) == 80
-    assert [noun for noun in COCO if nouns.is_plural(noun)] == ["skis", "scissors"]
+    assert [noun for noun in COCO if families.is_plural(noun)] == ["skis", "scissors"]
     assert {"double_negation", "clause", "not_all"} == STAYS
 
 
@@ -85,11 +85,11 @@ def test_every_sentence_is_well_formed_and_names_its_object(label, noun):
         assert text.endswith(".")
         assert "  " not in text
         assert "{" not in text
-        assert nouns.plural(noun) in text.lower() or noun in text.lower()
+        assert families.plural(noun) in text.lower() or noun in text.lower()
         for word, following in re.findall(r"\b([Aa]n?) (\w+)", text):
             vowel = following[0] in "aeiou" or following == "hour"
             assert (word.lower() == "an") == vowel, text
-        if nouns.is_plural(noun):
+        if families.is_plural(noun):
             assert f"{noun} is " not in text.lower()
             assert f"a {noun}" not in text.lower().split(" nor ")[0]
             assert "single" not in text
@@ -101,7 +101,7 @@ def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
     for noun in COCO:
         official = [families.negative_sentence(index, noun) for index in range(13)]
         assert all_sentences("plain", noun, "paper") == official
-        assert (all_sentences("plain", noun) == official) == (not nouns.is_plural(noun))
+        assert (all_sentences("plain", noun) == official) == (not families.is_plural(noun))
     assert sentence("plain", 10, "skis") == "Skis are missing from the image."
     assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
     assert algorithms.named_object("skis", "paper") == "a skis"

@@ -23,7 +23,7 @@ from nein.engine.folder import Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
-from nein.wording.nouns import named_in
+from nein.wording.families import named_in
 
 RANDOM = "at random"
 KINDS = (NEGATED, ORIGINAL, RANDOM)

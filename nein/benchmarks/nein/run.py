@@ -14,7 +14,7 @@ from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import estimates, paper_numbers, report, stages
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
-from nein.benchmarks.nein.stages import Edit, Score
+from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
 from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset
@@ -34,22 +34,6 @@ from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
-
-
-def _choices(config: EvalConfig) -> list[EditorChoice]:
-    """The editors of a command. Raises UserError or EditorError."""
-    choices = editor_choice.resolve_editors(
-        config.editor,
-        config.preset,
-        config.editor_options,
-        config.edited,
-        config.mend,
-        config.protocol == "paper",
-    )
-    if "edit" in config.stages:
-        for choice in choices:
-            choice.check_references()
-    return choices
 
 
 def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[str]) -> Dataset:
@@ -75,8 +59,6 @@ def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[
 def _missing_images(dataset: Dataset, name: str) -> list[str]:
     """Sentences on images that are not there, whose samples will be unscored; none is opened. Raises
     UserError where every image of a kind is missing: then the folder is another one."""
-    if not dataset.missing:
-        return []
     kinds = {
         "NeIn": {sample.id for sample in dataset.samples},
         "COCO": {sample.source_id for sample in dataset.samples},
@@ -112,23 +94,6 @@ def services_of(config: EvalConfig) -> Services:
     return Services.of(config, config.cache_dir / "answers.sqlite")
 
 
-def scores(run: RunDir) -> ScoreTable:
-    """The scores of a run whose blocks are there, by every metric that the whole selection has; also works
-    out what exists only for the whole."""
-    names, opened = run.scored_metrics(run.blocks), run.outputs(SCORES)
-    if partial := [name for name in opened if name not in names and run.done(scores_of(name))]:
-        why = "scored on a smaller selection only, and left out; add to --metrics to complete"
-        log.warning("%s: %s %s", run.label, ", ".join(partial), why)
-    whole = {
-        name: dataclasses.asdict(estimates.of_whole(name, run))
-        for name in names
-        if METRICS[name].kind == "corpus"
-    }
-    if whole:
-        atomic.write_json(run.path / CORPUS, whole)
-    return run.scored()
-
-
 class NeIn(Benchmark):
     """Editors on negative instructions."""
 
@@ -142,13 +107,24 @@ class NeIn(Benchmark):
         if not {"edit", "score"} & set(config.stages):
             runs_at([config.out_dir])
             return []
-        choices = _choices(config)
+        choices = editor_choice.resolve_editors(
+            config.editor,
+            config.preset,
+            config.editor_options,
+            config.edited,
+            config.mend,
+            config.protocol == "paper",
+        )
+        for choice in choices if "edit" in config.stages else ():
+            choice.check_references()
         wanted = config.metrics if "score" in config.stages else []
         stages.check_references(wanted, config)
         dataset = _data(config, choices, wanted)
-        notes = _missing_images(dataset, config.data)
+        notes = _missing_images(dataset, config.data) if dataset.missing else []
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        scorer = stages.scorer_model(config, device)
+        load_scorer = functools.partial(Scorer, config, device)
+        place = "device" if stages.model_kinds(config.metrics) else "host"
+        scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
         asked = stages.questions(wanted, config)
         outputs = {scores_of(name): stages.score_identity(name, config, device) for name in wanted}
         found: list[Run] = []
@@ -196,7 +172,21 @@ class NeIn(Benchmark):
         return found
 
     def scores(self, run: Run) -> ScoreTable:
-        return scores(run.folder)
+        """The scores by every metric that the whole selection has; also works out what exists only for the
+        whole."""
+        folder = run.folder
+        names, opened = folder.scored_metrics(folder.blocks), folder.outputs(SCORES)
+        if partial := [name for name in opened if name not in names and folder.done(scores_of(name))]:
+            why = "scored on a smaller selection only, and left out; add to --metrics to complete"
+            log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
+        whole = {
+            name: dataclasses.asdict(estimates.of_whole(name, folder))
+            for name in names
+            if METRICS[name].kind == "corpus"
+        }
+        if whole:
+            atomic.write_json(folder.path / CORPUS, whole)
+        return folder.scored()
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table, folder.corpus(), folder.track)

@@ -7,7 +7,6 @@ reason why it has none; an image is decoded once for all metrics of a block.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -191,13 +190,6 @@ class Scorer:
         """Ends waiting for the answers of endpoints."""
         for model in self.loaded.values():
             getattr(model, "stop", lambda: None)()
-
-
-def scorer_model(config: EvalConfig, device: str) -> Model:
-    """The scorer as the engine loads it."""
-    load = functools.partial(Scorer, config, device)
-    place = "device" if model_kinds(config.metrics) else "host"
-    return Model("scoring", load, Scorer.describe, place, Scorer.usage)
 
 
 #: Images of samples at hand: file -> the image and its `pixel_digest`; a sentence, and "", where it

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from nein.wording.nouns import plural, singular
+from nein.metrics.plurals import singular
+from nein.wording.families import plural
 
 Polarity = Literal["affirmed", "denied", "missing", "both", "unclear"]
 

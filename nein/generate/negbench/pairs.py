@@ -18,7 +18,7 @@ from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import MetricError, fingerprint
-from nein.wording import nouns
+from nein.wording import families
 
 NOT_MADE = "no try gave a pair that the detector confirms"
 NOT_ASKED = "the detector failed"
@@ -60,7 +60,7 @@ class PairTools:
         """Both images of every plan, or why there are none."""
         requests = [
             editors.EditRequest(
-                plan.id, plan.start, f"Add {nouns.with_article(plan.extra, some=True)}.", seed
+                plan.id, plan.start, f"Add {families.with_article(plan.extra, some=True)}.", seed
             )
             for plan, seed in zip(plans, seeds, strict=True)
         ]
@@ -105,7 +105,9 @@ def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan 
     caption = rng.choice(image.captions)
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     text = caption.rstrip()
-    added = f"{text if text.endswith('.') else text + '.'} There is {nouns.with_article(extra, some=True)}."
+    added = (
+        f"{text if text.endswith('.') else text + '.'} There is {families.with_article(extra, some=True)}."
+    )
     source = image.source_id or image.id
     return PairPlan(image.id, caption, added, image.positives, extra, other, source, start=picture)
 

@@ -19,7 +19,7 @@ from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, Listing
 from nein.loading.references import expanded
-from nein.wording import nouns
+from nein.wording import families
 
 SAME_NAME = "another image has this name"
 NANO_SPLIT = "build"  # scenes of their own: no model was trained or judged on them
@@ -107,7 +107,7 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
         if not Path(name).exists():
             raise UserError(f"--objects is '{name}'; it must be coco, nano or a text file.")
         lines = atomic.read_text_lines(Path(name))
-        names = tuple(dict.fromkeys(nouns.bare(line) for line in lines if line.strip()))
+        names = tuple(dict.fromkeys(families.bare(line) for line in lines if line.strip()))
         if strange := [repr(text) for text in names if not re.fullmatch(r"(?:[^\W_]|[-' ])+", text)]:
             raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(strange, 3)}.")
     if len(names) < queried:

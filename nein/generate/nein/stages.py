@@ -23,7 +23,7 @@ from nein.loading.references import parse_reference
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.models import judges, references
-from nein.wording import families, nouns
+from nein.wording import families
 
 EDITOR_FAILED = "the editor failed"
 
@@ -183,7 +183,7 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
     chosen = absent[: config.kept]
     rng = stream(config.seed, source.id, "templates")
-    present = nouns.named_in(source.captions, objects)
+    present = families.named_in(source.captions, objects)
     needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
     candidates: list[Row] = []
     lost = [NO_OBJECT] * (config.kept - len(chosen))
@@ -232,7 +232,7 @@ def unusable(source: Source, problem: str) -> Row:
 
 def named_object(noun: str, protocol: str) -> str:
     """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
-    return families.indefinite(noun) if protocol == "paper" else nouns.with_article(noun, some=True)
+    return families.indefinite(noun) if protocol == "paper" else families.with_article(noun, some=True)
 
 
 def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:

@@ -12,7 +12,7 @@ from nein.engine.errors import UserError
 from nein.metrics.base import fingerprint
 from nein.metrics.dual import normalise
 from nein.wording import denials
-from nein.wording.nouns import with_article
+from nein.wording.families import with_article
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 LAMBDA = 0.25
