@@ -53,15 +53,9 @@ def get(name: str) -> Benchmark:
 
 def of_run(folder: Path) -> Benchmark:
     """The benchmark that a folder is a run of. Raises UserError for a run of another kind."""
-    if (found := known(folder)) is None:
+    if (name := str(Folder(folder).entries().get("benchmark"))) not in names():
         raise UserError(f"'{folder}' is not a run of {', '.join(names())}.")
-    return found
-
-
-def known(folder: Path) -> Benchmark | None:
-    """The benchmark that a folder is a run of, if it is one of those here."""
-    name = str(Folder(folder).entries().get("benchmark"))
-    return get(name) if name in names() else None
+    return get(name)
 
 
 def finished(paths: Sequence[Path]) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import textwrap
-import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
-#: Matplotlib's settings and its fonts are shared by all threads, and sheets are drawn in several.
-_DRAWING = threading.RLock()
 GREEN, RED, GREY, INK, FAINT = "#1b7f3b", "#b3261e", "#6b7280", "#111827", "#e5e7eb"
 PANEL, MARKED = "#f3f4f6", "#fdf0c8"
 MARGIN, GAP = 24, 14
@@ -63,16 +60,15 @@ def draw(
     rows: Sequence[Row],
     size: int = 192,
     *,
-    smooth: bool = True,
     marked: Collection[int] = (),
     kind: str = "png",
 ) -> bytes:
     """Rows of cells of `size` pixels below column heads, encoded as `kind` ("png", "pdf", "svg").
 
-    marked  Columns on another ground.     smooth  Scale by Lanczos; else by repetition of pixels.
+    marked  Columns on another ground.
     """
-    with _DRAWING, matplotlib.rc_context(_STYLE):
-        sheet = _Sheet(len(columns), size, smooth, kind)
+    with matplotlib.rc_context(_STYLE):
+        sheet = _Sheet(len(columns), size, kind)
         sheet.draw_heads(columns, marked)
         for row in rows:
             sheet.draw_row(row)
@@ -84,8 +80,8 @@ def draw(
 class _Sheet:
     """A canvas that is filled from above; places and sizes are pixels from the upper left."""
 
-    def __init__(self, columns: int, size: int, smooth: bool, kind: str) -> None:
-        self.size, self.smooth, self.kind = size, smooth, kind
+    def __init__(self, columns: int, size: int, kind: str) -> None:
+        self.size, self.kind = size, kind
         self.inner = columns * size + (columns - 1) * GAP
         self.lefts, self.top = [MARGIN + column * (size + GAP) for column in range(columns)], MARGIN
         scale = max(size / 192, 0.6)
@@ -149,8 +145,8 @@ class _Sheet:
 
     def picture(self, left: int, top: int, pixels: np.ndarray) -> None:
         width, height = _scaled(pixels, self.size)
-        if self.kind == "png" or (self.smooth and width > pixels.shape[1]):
-            pixels = np.asarray(fit(pixels, self.size, self.smooth))
+        if self.kind == "png" or width > pixels.shape[1]:
+            pixels = np.asarray(fit(pixels, self.size))
         ends = left, left + width, top + height, top
         self.axes.imshow(pixels, extent=ends, interpolation="none", aspect="auto")
 
@@ -186,7 +182,6 @@ def _scaled(picture: np.ndarray, size: int) -> tuple[int, int]:
     return max(1, round(width * factor)), max(1, round(height * factor))
 
 
-def fit(picture: np.ndarray, size: int, smooth: bool = True) -> Image.Image:
-    """Its longer side is `size`; scaled by Lanczos or, unless `smooth`, by repetition."""
-    resampling = Image.Resampling.LANCZOS if smooth else Image.Resampling.NEAREST
-    return Image.fromarray(picture).resize(_scaled(picture, size), resampling)
+def fit(picture: np.ndarray, size: int) -> Image.Image:
+    """Scaled until its longer side is `size`."""
+    return Image.fromarray(picture).resize(_scaled(picture, size), Image.Resampling.LANCZOS)

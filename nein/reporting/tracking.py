@@ -44,21 +44,15 @@ def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd
 
     PartialState()  # trackers ask it which process this is
     values: dict[str, float] = {}
-    known = {*frames.LEADING, *frames.TRAILING}
-    for row in frames.records(figures):
-        if row["value"] is None:
-            continue
-        more = [text for key, text in row.items() if key not in known and isinstance(text, str)]
-        name = "/".join(filter(None, (*(row[key] for key in frames.LEADING), *more)))
+    texts = [name for name in figures if name not in frames.TRAILING]
+    for row in frames.records(figures[figures["value"].notna()]):
+        name = "/".join(filter(None, (row[text] for text in texts)))
         values[name] = row["value"]
         values |= {f"{name}/{end}": row[end] for end in ("low", "high", "unscored") if row[end] is not None}
     for tracker in wanted:
         tracker_class = LOGGER_TYPE_TO_CLASS[tracker]
-        opened = (
-            tracker_class(FOLDER, str(out))
-            if tracker_class.requires_logging_directory
-            else tracker_class(FOLDER)
-        )
+        folder = [str(out)] if tracker_class.requires_logging_directory else []
+        opened = tracker_class(FOLDER, *folder)
         opened.start()
         opened.store_init_configuration(plain(config))
         opened.log(values, step=0)

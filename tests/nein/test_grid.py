@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -203,14 +202,3 @@ def test_columns_captions_and_highlights_are_chosen(make_run, dataset, tmp_path)
     draw(run.out, "--samples", first, "--highlight", "ip2p", "--out", png)
     marked = tuple(int(contact_sheet.MARKED[at : at + 2], 16) for at in (1, 3, 5))
     assert (decode(png).reshape(-1, 3) == marked).all(1).sum() > 1000
-
-
-def test_sheets_that_are_drawn_side_by_side_have_the_bytes_of_sheets_drawn_in_turn():
-    def sheet(number):
-        cells = [Cell(np.full((32, 32, 3), number, np.uint8), "a cell", [Badge("VQA: removed", GREEN)])] * 4
-        row = Row(f"row {number} of a sheet", "a note", cells)
-        return contact_sheet.draw([f"column {n} {number}" for n in range(4)], [row], size=48)
-
-    in_turn = [sheet(number) for number in range(16)]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(sheet, range(16))) == in_turn
