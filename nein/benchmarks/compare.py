@@ -15,7 +15,7 @@ from nein.engine.errors import unknown
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import tables
-from nein.reporting.figures import figure, number
+from nein.reporting.figures import Figure, figure, number
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
@@ -71,7 +71,7 @@ class Side:
 
     scores: ScoreTable
     lost: ScoreTable | None = None
-    whole: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    whole: Mapping[str, Figure] = field(default_factory=dict)
 
     def metrics(self) -> list[str]:
         found = [*self.scores.names("metric"), *self.whole]
@@ -97,10 +97,10 @@ def comparisons(
     pairs: Sequence[tuple[str, str]],
     metrics: Sequence[str] = (),
     family: str = "metric",
-) -> list[dict[str, Any]]:
+) -> list[Figure]:
     """Rows of the frame for every metric and variant of every pair of runs (task "comparisons"): both means
     and their difference, with interval, tests and power."""
-    rows: list[dict[str, Any]] = []
+    rows: list[Figure] = []
     for first, second in pairs:
         for metric in metrics or sides[first].metrics():
             for row in compared(sides[first], sides[second], metric):
@@ -110,7 +110,7 @@ def comparisons(
     return corrected(rows, family)
 
 
-def compared(one: Side, other: Side, metric: str) -> Iterator[dict[str, Any]]:
+def compared(one: Side, other: Side, metric: str) -> Iterator[Figure]:
     """The rows of a metric; none without samples scored in both."""
     if metric in one.whole and metric in other.whole:
         yield from _of_whole(one.whole[metric], other.whole[metric])
@@ -126,7 +126,7 @@ def compared(one: Side, other: Side, metric: str) -> Iterator[dict[str, Any]]:
         yield from ({**row, "variant": "gap"} for row in tested(first, second, 2.0, "points"))
 
 
-def tested(one: ScoreTable, other: ScoreTable, span: float | None, unit: str) -> Iterator[dict[str, Any]]:
+def tested(one: ScoreTable, other: ScoreTable, span: float | None, unit: str) -> Iterator[Figure]:
     """The rows of one comparison. span: as of `pairs_test`."""
     a, b, clusters = one.pair(other)
     test = statistics.pairs_test(a, b, clusters, span)
@@ -140,7 +140,7 @@ def tested(one: ScoreTable, other: ScoreTable, span: float | None, unit: str) ->
     yield {**row, **numbers, "statistic": "difference"}
 
 
-def _of_whole(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_whole(first: Figure, second: Figure) -> Iterator[Figure]:
     """FID of two runs of the same source images: the same groups of these leave both, which pairs them."""
     if first["value"] is None or second["value"] is None:
         return
@@ -160,10 +160,10 @@ def _of_whole(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[d
     yield figure(estimate, unit="", unscored=unscored, statistic="difference", p=p)
 
 
-def corrected(rows: list[dict[str, Any]], family: str) -> list[dict[str, Any]]:
+def corrected(rows: list[Figure], family: str) -> list[Figure]:
     """Adds to the differences their p after Holm, and over how many: those of a metric ("metric"), the gaps
     of a metric, or "all"."""
-    families: dict[Any, list[dict[str, Any]]] = {}
+    families: dict[Any, list[Figure]] = {}
     for row in (row for row in rows if row["statistic"] == "difference"):
         key = (row["metric"], row.get("variant") == "gap") if family == "metric" else None
         families.setdefault(key, []).append(row)
@@ -174,7 +174,7 @@ def corrected(rows: list[dict[str, Any]], family: str) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def table(rows: Sequence[Figure]) -> Table:
     """`COMPARISONS`, with a sentence where no difference could be significant: where the least p times the
     size of the family is 5 % or more, as if no other were small."""
     tests = frames.select(pd.DataFrame(rows), **_DIFFERENCE)

@@ -24,6 +24,7 @@ from nein.models.remedies import answers, encoders
 from nein.models.remedies import editors as edits
 from nein.reporting import figures as frames
 from nein.reporting import tables
+from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 
@@ -76,7 +77,7 @@ def able(config: MendConfig) -> list[str]:
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
 
 
-def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
     for arm in filter(None, folders):
@@ -90,9 +91,9 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[dict[
                 yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
 
 
-def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str, Any]]:
+def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
-    what: dict[str, Any] = {"task": "costs", "model": arm}
+    what: Figure = {"task": "costs", "model": arm}
     stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
     seconds = sum(cost["seconds"] for cost in stages)
     yield frames.number(seconds, unit="", metric="seconds", **what)
@@ -108,7 +109,7 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[dict[str,
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)
 
 
-def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> list[dict[str, Any]]:
+def verdicts(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Figure]:
     """A row of every remedy: whether it closes the gap, by every judge, and what gets worse."""
     found = []
     for arm in arms:
@@ -128,12 +129,12 @@ def verdicts(kind: Kind, rows: Sequence[Mapping[str, Any]], arms: Sequence[str])
     return found
 
 
-def _is_significant(row: Mapping[str, Any]) -> bool:
+def _is_significant(row: Figure) -> bool:
     """Never with so few images that no p could be small."""
     return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
 
 
-def _worse(kind: Kind, row: Mapping[str, Any]) -> bool:
+def _worse(kind: Kind, row: Figure) -> bool:
     """Whether a change is for the worse, of something that a remedy should leave as it is."""
     metric = METRICS.get(row["metric"])
     kept = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
@@ -141,7 +142,7 @@ def _worse(kind: Kind, row: Mapping[str, Any]) -> bool:
     return fell and _is_significant(row) and (kept or row["variant"] in kind.told)
 
 
-def recommended(judged: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
+def recommended(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
     """The remedy that closes the gap most of those that break nothing, in a sentence."""
     good = {row["model"] for row in judged if row["good"]}
     gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]

@@ -187,7 +187,7 @@ class Benchmark:
     def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
         """The negation gaps of runs on the same data: rows of `figures.gap` with the columns run (its name),
         model and measure."""
-        rows: list[dict[str, Any]] = []
+        rows: list[frames.Figure] = []
         for run in finished:
             for metric in frames.values(found := frames.select(run.figures, task="gap"), "metric"):
                 affirmed, negated, lost = frames.records(found, metric=metric)

@@ -45,22 +45,22 @@ class Unit(NamedTuple):
 #: "%": per cent of a share; "points": a difference of shares; "": a number as it is; "count": whole.
 UNITS = {"%": Unit(100.0, 1), "points": Unit(100.0, 1), "": Unit(1.0, 2), "count": Unit(1.0, 0)}
 #: A row of the frame as plain values: None where there is no number.
-Figure = Mapping[str, Any]
+Figure = dict[str, Any]
 
 
-def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **what: Any) -> dict[str, Any]:
+def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **what: Any) -> Figure:
     """A row from an estimate, or from None where nothing was scored. what: the columns that say what it is of
     (`model`, `metric`, ...), `reasons`, and, of a difference, its tests."""
     numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     return {**what, **numbers, "unscored": unscored, "unit": unit}
 
 
-def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> dict[str, Any]:
+def number(value: float | None, *, unit: str, n: int | None = None, **what: Any) -> Figure:
     """A row of a figure without an interval: a count, a printed number."""
     return {**what, "value": value, "n": n, "unit": unit}
 
 
-def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any) -> Iterator[dict[str, Any]]:
+def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any) -> Iterator[Figure]:
     """Three rows of a negation gap, the one figure that all benchmarks have: statistic "affirmed", "negated"
     (shares) and "gap" (`lost`, points)."""
     for statistic, value in (("affirmed", affirmed), ("negated", negated)):
@@ -121,7 +121,7 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return figures[mask]
 
 
-def records(figures: pd.DataFrame, **where: Any) -> list[dict[str, Any]]:
+def records(figures: pd.DataFrame, **where: Any) -> list[Figure]:
     """The rows, those of `select`, as plain dicts in order: None for no number, int for whole counts."""
     figures = select(figures, **where) if where else figures
     columns = [
@@ -131,7 +131,7 @@ def records(figures: pd.DataFrame, **where: Any) -> list[dict[str, Any]]:
     return [dict(zip(figures.columns, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
-def pick(figures: pd.DataFrame, **where: Any) -> dict[str, Any] | None:
+def pick(figures: pd.DataFrame, **where: Any) -> Figure | None:
     """The first such figure as a plain dict, or None."""
     first = select(figures, **where).head(1)
     return records(first)[0] if len(first) else None

@@ -115,7 +115,7 @@ def agreement(
             rater: {row["item"]: codes.get(row[question.key]) for row in rows if row["rater"] == rater}
             for rater in raters
         }
-        what: dict[str, Any] = {"task": "people", "metric": question.key}
+        what: Figure = {"task": "people", "metric": question.key}
         for one, other in itertools.combinations(raters, 2):
             a, b, clusters = pairs(answers[one], answers[other], cluster_of)
             if same := statistics.bounded_mean(a == b, clusters):
@@ -137,7 +137,7 @@ def raters(
         own = [row for row in rows if row["rater"] == rater and row[questions[0].key]]
         answers = [row[question.key] for row in own for question in questions if row[question.key]]
         known = [row[questions[0].key] == gold[row["item"]] for row in own if row["item"] in gold]
-        what: dict[str, Any] = {"task": "raters", "rater": rater}
+        what: Figure = {"task": "raters", "rater": rater}
         yield number(len(own), unit="count", statistic="labelled", **what)
         unsure = answers.count(UNSURE) / len(answers) if answers else None
         yield number(unsure, unit="%", n=len(answers), statistic="unsure", **what)

@@ -17,6 +17,7 @@ from nein import statistics
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.reporting import figures as frames
+from nein.reporting.figures import Figure
 from nein.statistics import Estimate
 
 #: Columns of every table, besides "value". source: what samples that depend on each other share: a picture.
@@ -110,13 +111,11 @@ class ScoreTable:
             return statistics.mean(scored.values, scored.clusters)
         return statistics.bounded_mean(scored.values, scored.clusters, low, high)
 
-    def figure(
-        self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any
-    ) -> dict[str, Any]:
+    def figure(self, *, unit: str = "%", low: float | None = 0.0, high: float = 1.0, **what: Any) -> Figure:
         """`estimate` as a row of the frame of figures; `what`: the columns that say what it is of."""
         return self.described(self.estimate(low, high), unit=unit, **what)
 
-    def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> dict[str, Any]:
+    def described(self, estimate: Estimate | None, *, unit: str, **what: Any) -> Figure:
         """Another estimate of these rows, with how many are unscored and why."""
         if reasons := self.unscored():
             what["reasons"] = dict(reasons)
@@ -135,13 +134,13 @@ class ScoreTable:
         gap, variant = both["value"] - both["value_other"], pd.Categorical(["gap"] * len(both))
         return ScoreTable(both.drop(columns="value_other").assign(value=gap, variant=variant))
 
-    def gap(self, affirmed: str, negated: str, **what: Any) -> list[dict[str, Any]]:
+    def gap(self, affirmed: str, negated: str, **what: Any) -> list[Figure]:
         """The negation gap of values from 0 to 1, as rows of the frame: means of two variants over the
         samples scored in both, and their paired difference ("gap") with its test."""
         rows = self.where(variant=affirmed)
         first, second, clusters = rows.pair(self.where(variant=negated))
         test = statistics.pairs_test(first, second, clusters)
-        tests: dict[str, Any] = {"p": test.p, "p_least": test.least} if test else {}
+        tests: Figure = {"p": test.p, "p_least": test.least} if test else {}
         difference, lost = test.difference if test else None, len(rows) - len(first)
         ends = zip((affirmed, negated), test.means if test else (None, None), strict=True)
         return [

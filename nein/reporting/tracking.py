@@ -44,7 +44,7 @@ def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd
 
     PartialState()  # trackers ask it which process this is
     values: dict[str, float] = {}
-    texts = [name for name in figures if name not in frames.TRAILING]
+    texts = [str(name) for name in figures if name not in frames.TRAILING]
     for row in frames.records(figures[figures["value"].notna()]):
         name = "/".join(filter(None, (row[text] for text in texts)))
         values[name] = row["value"]

@@ -96,7 +96,7 @@ def judged(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[F
         for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
             for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
                 rate = judge.rates(protocol, where=where)
-                what: dict[str, Any] = {"task": "calibration", "group": where or "all"}
+                what: Figure = {"task": "calibration", "group": where or "all"}
                 what["judge"] = f"{title} ({protocol})" if judge.kind == "vqa" else title
                 for metric in ("sensitivity", "specificity", "auc"):
                     estimate, lost = getattr(rate, metric), rate.n_unscored
@@ -132,7 +132,7 @@ def corrected(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterato
 
 def beside(judged: Estimate, result: Corrected, how: str, run: RunDir, metric: str) -> Iterator[Figure]:
     """A figure as judged, and what is made of it."""
-    what: dict[str, Any] = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
+    what: Figure = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **what)
     ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
     yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
@@ -145,7 +145,7 @@ def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         if not clusters:
             continue
         first, second = (run.values(metric) for metric in REMOVALS)
-        what: dict[str, Any] = {"task": "agreement", "metric": "removal"}
+        what: Figure = {"task": "agreement", "metric": "removal"}
         what |= {"model": run.name, "variant": run.track}
         yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
         for statistic, agreement in (
@@ -158,9 +158,7 @@ def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
 # --- controls: what a judge must notice, and what must make no difference to it ------------
 
 
-def under_controls(
-    plain: Sequence[Figure], controls: Sequence[Figure], judge: str
-) -> Iterator[dict[str, Any]]:
+def under_controls(plain: Sequence[Figure], controls: Sequence[Figure], judge: str) -> Iterator[Figure]:
     """Rows of the frame (task "controls") from a calibration's rows, without and with a `control`.
 
     before, after  Share of yes to objects that are there, and to the control's questions, over images.
@@ -173,7 +171,7 @@ def under_controls(
     there = uncontrolled[uncontrolled["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
     for control in (name for name in CONTROLS if name in set(controlled["control"])):
         part = controlled[controlled["control"] == control]
-        what: dict[str, Any] = {"task": "controls", "judge": judge, "group": control}
+        what: Figure = {"task": "controls", "judge": judge, "group": control}
         if control in INDIFFERENT:
             both = part.merge(uncontrolled, on=[*key, "word"], suffixes=("", "_before"))
             both = both.dropna(subset=["yes", "yes_before"])
@@ -301,7 +299,7 @@ def against(
         table = pd.concat(parts, ignore_index=True).dropna(subset=["people", "value"]).assign(all="")
         for by in ("all", "editor", "object", "template"):
             for group, part in table.groupby(by, observed=True, sort=False):
-                what: dict[str, Any] = {"task": "judge-people", "metric": metric, "by": by, "group": group}
+                what: Figure = {"task": "judge-people", "metric": metric, "by": by, "group": group}
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
                 yield figure(same, unit="%", statistic="same", **what)
                 sure = part[part["people"] != 0.5]

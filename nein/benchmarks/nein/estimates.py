@@ -44,6 +44,7 @@ from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
+from nein.reporting.figures import Figure
 from nein.reporting.scores import ScoreTable
 from nein.statistics import Estimate, two_way
 from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
@@ -63,11 +64,11 @@ def unit(metric: str) -> str:
 def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative") -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
     table = without_stays(every)
-    rows: list[dict[str, Any]] = []
+    rows: list[Figure] = []
     for metric in METRICS:
         if (entry := corpus.get(metric)) is not None:
             ends = ("value", "low", "high", "standard_error", "n", "clusters")
-            what: dict[str, Any] = {"task": "results", "metric": metric, "unit": unit(metric)}
+            what: Figure = {"task": "results", "metric": metric, "unit": unit(metric)}
             what |= {"unscored": entry.n_unscored, "reasons": entry.reasons}
             rows += [what | {name: getattr(entry, name) for name in ends}, *_limit(metric, entry)]
         elif len(of_metric := table.where(metric=metric)):
@@ -95,7 +96,7 @@ def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "n
     return frames.frame({"variant": track, **row} for row in [*rows, *refusals(every)])
 
 
-def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
+def refusals(every: ScoreTable) -> Iterator[Figure]:
     """The share of requests that a service declined (task "refusals"), where it declined any."""
     edits = every.frame.drop_duplicates("id")
     if edits["refused"].isna().all():
@@ -107,7 +108,7 @@ def refusals(every: ScoreTable) -> Iterator[dict[str, Any]]:
             yield frames.figure(share, unit="%", task="refusals", metric="refused", group=group)
 
 
-def _figure(rows: ScoreTable, metric: str, **what: Any) -> dict[str, Any]:
+def _figure(rows: ScoreTable, metric: str, **what: Any) -> Figure:
     return rows.described(estimate(rows, metric), unit=unit(metric), metric=metric, **what)
 
 
@@ -116,7 +117,7 @@ def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
 
 
-def _limit(metric: str, entry: CorpusRow) -> Iterator[dict[str, Any]]:
+def _limit(metric: str, entry: CorpusRow) -> Iterator[Figure]:
     """What FID would be of infinitely many images (task "limit"), or in `refused` why not."""
     if not entry.left_out or entry.value is None:
         return
@@ -158,7 +159,7 @@ def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd
 def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
-    rows: list[dict[str, Any]] = []
+    rows: list[Figure] = []
     for run in (run for run in runs if run.track == "negative" and run.name in controls):
         for metric in REMOVALS:
             found = gap(controls[run.name].of(metric), run.of(metric), metric)
@@ -183,13 +184,13 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     return found.assign(run=found["model"].map(names)) if len(found) else found
 
 
-def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
+def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
     """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
     first, second, clusters = affirmed.pair(negated)
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
-    what: dict[str, Any] = {"task": "gap", "metric": metric}
+    what: Figure = {"task": "gap", "metric": metric}
     for name, values in (("remove", first), ("negative", second)):  # of the pairs
         yield frames.number(float(values.mean()), unit="%", n=len(values), statistic=name, **what)
     yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
@@ -222,7 +223,7 @@ def breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
     return frames.concat(parts)
 
 
-def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
+def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     """What decides an edit by one judge: the instruction, the picture, or both (task "minimal_pairs").
 
     Of the family "minimal_pairs": every object affirmed and denied, of a picture with it and of one without.
@@ -251,9 +252,9 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[dict[str, Any]]:
     # Captions ask for the object, or for its absence; the first picture has it.
     change, right = after - first, after == np.array([[1.0, 1.0], [0.0, 0.0]])
     clusters = [source[name] for name in scored]
-    what: dict[str, Any] = {"task": "minimal_pairs", "metric": metric, "unscored": len(whole) - len(scored)}
+    what: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(whole) - len(scored)}
 
-    def share(values: np.ndarray, statistic: str, **group: Any) -> dict[str, Any]:
+    def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
         estimate = statistics.bounded_mean(values.astype(float), clusters)
         return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
 

@@ -112,7 +112,7 @@ def rows(run: RunDir) -> Iterator[Figure]:
                 known[row.id] = verdict(row.metric, row, quirks)
             except NoEvidence as error:
                 refused[row.metric, side] = f"{error}; score again with evidence: both"
-    what: dict[str, Any] = {"task": "protocols", "model": run.name, "variant": run.track}
+    what: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
     for metric, quirk in sorted(values, key=lambda key: [*MOVES].index(key[0])):
         if quirk == FIXED:
             continue

@@ -141,7 +141,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
-    by_run: dict[str, list[dict[str, Any]]] = {}
+    by_run: dict[str, list[Figure]] = {}
     for figure in frames.records(results):
         by_run.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
     sentences += few_clusters([figure for rows in by_run.values() for figure in rows])
@@ -192,7 +192,7 @@ def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
             )
 
 
-def few_clusters(results: list[dict[str, Any]]) -> list[str]:
+def few_clusters(results: list[Figure]) -> list[str]:
     """A sentence about means of values without a range, where they are of few source images."""
     means = [f for f in results if METRICS[f["metric"]].span is None and f["metric"] != "fid"]
     few = [f for f in means if f["low"] is not None and f["clusters"] < FEW]
@@ -206,7 +206,7 @@ def few_clusters(results: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _losses(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _losses(name: str, rows: Sequence[Figure]) -> list[str]:
     """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
     metric lost besides, with the commonest reasons."""
     reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
@@ -235,7 +235,7 @@ def costs(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         costs = run.costs()
         for stage in (name for name in ("edit", "score") if name in costs):
             count, seconds, peak = (costs[stage][name] for name in ("rows", "seconds", "peak_memory"))
-            what: dict[str, Any] = {"task": "costs", "model": run.name, "variant": run.track}
+            what: Figure = {"task": "costs", "model": run.name, "variant": run.track}
             what["stage"] = stage
             what["device"] = machine.get("device_name") or machine.get("device") or "–"
             yield number(count, unit="count", metric="samples", **what)
