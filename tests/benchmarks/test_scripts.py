@@ -7,7 +7,7 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import MistralConfig, MistralModel
 
-from benchmarks import common, published, report, true_size
+from benchmarks import published, report
 from nein import statistics
 from nein.benchmarks import compare
 from nein.benchmarks.nein import runs as of_runs
@@ -37,35 +37,6 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         estimate = test.difference.as_dict()
         assert {key: apart[key] for key in estimate} == pytest.approx(estimate)
         assert (apart["p"], one["value"], other["value"]) == pytest.approx((test.p, *test.means))
-
-
-def test_of_a_stage_arithmetic_share_of_the_limit_and_profile_of_ours_are_written(tmp_path):
-    matrix = torch.ones(32, 48)
-    ours = common.measure(lambda: matrix @ matrix.T, "cpu", profile=True)
-    theirs = common.measure(lambda: [matrix @ matrix.T for _ in range(3)], "cpu", threads=2)
-    limit = 2 * 32 * 48 * 32 / ours.seconds
-    stage = common.compared("products", "float32", ours, theirs, 4, limit, agreement="equal")
-    out = tmp_path / "made" / "out.json"
-    common.save(str(out), "cpu", {"float32": {"matmul": limit}}, [stage])
-    [row] = json.loads(out.read_text())["stages"]
-    assert (row["stage"], row["items"], row["agreement"]) == ("products", 4, "equal")
-    assert row["ratio"] == theirs.seconds / ours.seconds
-    assert row["theirs"]["operations"] == 3 * row["ours"]["operations"] == 3 * 2 * 32 * 48 * 32
-    assert row["ours"]["share"] == pytest.approx(1.0)
-    assert "aten::mm" in [name for name, _, _ in row["ours"]["profile"]]
-    assert "(100 % of the limit)" in common.line("products", ours, 4, limit)
-    assert "aten::mm" in common.operators("products", ours)
-
-
-@pytest.mark.parametrize(("fits", "expected"), [(64, 8), (4, 4)])
-def test_a_batch_size_is_found_where_twice_as_many_bring_nothing_or_do_not_fit(fits, expected):
-    def items_a_second(size):
-        if size > fits:
-            raise torch.OutOfMemoryError
-        return min(size, 8)
-
-    assert true_size.best_batch(items_a_second, "auto") == expected
-    assert true_size.best_batch(items_a_second, "3") == 3
 
 
 def test_true_sizes_are_the_published_ones():

@@ -129,15 +129,6 @@ def test_below_a_denial_a_family_has_figures_of_its_own():
     ]  # fmt: skip
 
 
-def test_both_difficulties_of_edits_are_drawn_and_stand_in_a_table():
-    rows = edits(dict.fromkeys("abcd", "scoped"), {"a": (0, 0), "b": (1, 0), "c": (0, 1), "d": (0, 1)})
-    obeyed = [{"id": key, "metric": "obeyed", "value": 1.0, "reason": ""} for key in "abcd"]
-    made = frames.label(figures_of(rows, obeyed), model="magicbrush", variant="negative")
-    section = sections.families()
-    assert [plot.key for plot in section.plots if len(plot.shown(made))] == ["other_things", "denials_above"]
-    assert "how many" in section.tables[1].sheet(made).columns
-
-
 def sample(number, noun, source="s", caption="A cat sleeps.", template=0, family=None):
     return Sample(
         f"n{number}", source, caption, negative_sentence(template, noun), f"Add a {noun}.", noun, template,

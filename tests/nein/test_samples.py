@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 import unicodedata
 
@@ -11,13 +10,11 @@ import pytest
 
 from nein.benchmarks.nein import stages
 from nein.benchmarks.nein.config import EvalConfig
-from nein.datasets import hub
 from nein.datasets import nein as loading
 from nein.datasets.nein import load_folder, validate_images
-from nein.engine import images, machine
+from nein.engine import images
 from nein.engine.errors import UserError
 from nein.models.editor_choice import find
-from nein.wording import families
 from tests.helpers.hub import Repository
 from tests.reporting import made
 
@@ -177,12 +174,6 @@ def test_a_folder_of_the_hubs_layout_is_laid_out_again_when_it_changes(make_data
     assert [images.decode(sample.sample_path).shape for sample in found] == [(24, 32, 3), (40, 48, 3)]
 
 
-def test_an_object_is_a_whole_word_and_another_sentence_has_no_template():
-    assert families.template_of("There is no wine glass.", "wine glass") is None
-    with pytest.raises(ValueError, match="does not occur"):
-        families.object_of("Add a car.", "The image lacks carrot.")
-
-
 BROKEN = {"Invalid JSON: EOF": "[{", "recursion limit exceeded": "[" * 100_000, "Invalid JSON: exp": "\xff",
           "Input should be a valid array": '{"COCO": 1}', "has no samples": "[]"}  # fmt: skip
 
@@ -214,20 +205,6 @@ def test_columns_rename_fields(make_data):
         loading.load(str(root), columns={"negative": "prompt"})
 
 
-def test_the_environment_names_versions_and_the_state_of_a_checkout(tmp_path):
-    found = machine.describe("cpu")
-    assert (bool(found["packages"]["numpy"]), found["device"]) == (True, "cpu")
-    assert machine.git_state(tmp_path) is None
-    (tmp_path / "file").write_text("1")
-    for words in ("init -q", "add file", "-c user.name=a -c user.email=a@b commit -qm one"):
-        subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True)
-    clean = machine.git_state(tmp_path)
-    (tmp_path / "file").write_text("2")
-    dirty = machine.git_state(tmp_path)
-    assert (clean["dirty"], dirty["dirty"], len(clean["commit"])) == (False, True, 40)
-    assert clean["commit"] == dirty["commit"]
-
-
 def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_path, monkeypatch):
     asked = []
 
@@ -240,13 +217,3 @@ def test_a_scorer_loads_each_model_once_and_when_a_metric_first_needs_it(tmp_pat
     for lacking in (["l1", "removal_vqa"], ["l1", "removal_vqa"], ["removal_vqa", "clip_i"]):
         scorer.score([], lacking, among=["l1", "removal_vqa", "clip_i"])
     assert (set(scorer.loaded), asked) == ({"vqa", "clip"}, [["removal_vqa"], ["clip_i"]])
-
-
-def test_hub_references_are_read_and_without_a_network_a_sentence_says_so(tmp_path, monkeypatch):
-    assert hub.reference("hub:owner/name") == ("owner/name", None)
-    assert hub.reference("hub:owner/name@v2") == ("owner/name", "v2")
-    assert hub.reference("nano") is None
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"'nobody/nothing' could not be .* no network, or HF_HUB_OFFLINE"):
-        hub.read(hub.Reference("nobody/nothing", None), "test")
