@@ -98,15 +98,13 @@ def rows(run: RunDir) -> Iterator[Figure]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
+    #: Metric -> side -> its quirks; and by both the values of samples, and why there are none.
+    sides = {metric: {FIXED: (), **{name: (name,) for name in moves}} for metric, moves in MOVES.items()}
+    sides["retention_vqa"][ALL] = ("answers", "objects")
     values: dict[tuple[str, str], dict[str, float | None]] = {}
     refused: dict[tuple[str, str], str] = {}
-    for row in run.score_rows():
-        moves = MOVES.get(row.metric, ())
-        in_protocol = tuple(quirk for quirk in moves if quirk != "denominator")
-        sides: dict[str, tuple[str, ...]] = {FIXED: (), **{quirk: (quirk,) for quirk in moves}}
-        if len(in_protocol) > 1:
-            sides[ALL] = in_protocol
-        for side, quirks in sides.items() if moves else ():
+    for row in run.score_rows([name for name in run.metrics if name in MOVES]):
+        for side, quirks in sides[row.metric].items():
             known = values.setdefault((row.metric, side), {})
             try:
                 known[row.id] = verdict(row.metric, row, quirks)

@@ -197,6 +197,7 @@ class Scorer:
 Seen = dict[Path, tuple["np.ndarray | str", str]]
 
 
+@dataclass(kw_only=True, eq=False)
 class Score(Stage):
     """Edits of a run -> scores, by metrics in the order of the table. A block has the samples of a unit of
     those of the edits; each image is decoded once for all metrics.
@@ -207,20 +208,17 @@ class Score(Stage):
 
     name, cut = "score", True
 
-    def __init__(
-        self,
-        *,
-        run: RunDir,
-        dataset: Dataset,
-        edited: Blocks,
-        metrics: Sequence[str],
-        scorer: Model,
-        plain: bool = False,
-        asks: Mapping[str, int] | None = None,
-    ) -> None:
-        self.run, self.dataset, self.edited, self.metrics = run, dataset, edited, metrics
-        self.blocks, self.model, self.plain, self.asks = edited.units, scorer, plain, asks or {}
-        self.outputs = tuple(map(scores_of, metrics))
+    run: RunDir
+    dataset: Dataset
+    edited: Blocks
+    metrics: Sequence[str]
+    scorer: Model
+    plain: bool = False
+    asks: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.blocks, self.model = self.edited.units, self.scorer
+        self.outputs = tuple(map(scores_of, self.metrics))
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
