@@ -1,15 +1,11 @@
 """Editors behind a service: what is sent again, counted and paid once; folders of edited pictures."""
 
-import shutil
-
-import numpy as np
 import pytest
 
 from nein.benchmarks.nein import protocols, sections
 from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.runs import RunDir
 from nein.editors import EditResult
-from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers.runs import edits_of
 
@@ -160,24 +156,3 @@ def test_a_refusal_is_an_outcome_of_its_own_counted_by_template_and_not_sent_aga
     _, done = edit("--config", run.path / "c.yaml")
     assert SENT == [NAMES[0], NAMES[4]]
     assert "refused" not in done.stdout
-
-
-def test_edited_pictures_are_found_in_the_layout_of_a_run(service, edit, evaluate, make_data, tmp_path):
-    made, _ = edit()
-    shutil.copytree(made.path / "images", tmp_path / "given" / "method")
-    line = ("--edited", tmp_path / "given", "--data", make_data(3, 2), "--metrics", "l1", "--device", "cpu")
-    done = evaluate(*line, "--out", tmp_path / "again")
-    assert done.code == 0, done.stderr
-    run = RunDir(tmp_path / "again" / "method" / "negative")
-    rows = zip(edits_of(run.path), edits_of(made.path), strict=True)
-    assert all(one["sha256"] == other["sha256"] for one, other in rows)
-    before = {row.id: row.value for row in run.score_rows()}
-    other = next((tmp_path / "given").rglob(f"{NAMES[3]}.png"))
-    size = other.stat().st_size
-    black = np.zeros_like(images.decode(other))
-    other.write_bytes(images.encode_png(black).ljust(size, b"\0"))
-    again = evaluate(*line, "--out", tmp_path / "again")
-    assert (again.code, other.stat().st_size) == (0, size), again.stderr
-    assert not images.decode(run.image_path(run.edits[NAMES[3]])).any()
-    after = {row.id: row.value for row in run.score_rows()}
-    assert [name for name in NAMES if before[name] != after[name]] == [NAMES[3]]
