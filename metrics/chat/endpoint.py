@@ -39,9 +39,9 @@ class Endpoint(Chat):
     """Chat completions of one model; every message is a request. sending: see `Service`.
 
     reasoning_effort, extra_body, detail
-                 Sent with every request, and part of `facts`: how much the model thinks ("none", "low", ...),
+                 Sent with every request, and described: how much the model thinks ("none", "low", ...),
                  further fields, how closely it looks at images ("low", "high", ...).
-    thinking_tokens  That many tokens are allowed on top of an answer's limit; part of `facts`, too.
+    thinking_tokens  That many tokens are allowed on top of an answer's limit; described, too.
 
     A parameter that the model refuses is sent under its other name, or left out, from then on (`adapted`).
     After `2 * concurrency + 4` requests in a row without an answer every call raises SilentError.
@@ -66,14 +66,12 @@ class Endpoint(Chat):
         self._silent = 0  # requests in a row without an answer
         self._end: SilentError | None = None
 
-    def facts(self) -> dict[str, Any]:
-        """What is known of it that decides an answer: not where it is, for servers move. `adapted`, which a
-        fingerprint leaves out, is known once the first question is answered."""
-        more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
-        return {"model": self.model, **self._options, **{key: value for key, value in more.items() if value}}
-
     def describe(self) -> dict[str, Any]:
-        return {"class": type(self).__name__, "reference": self.service.address, **self.facts()}
+        """`reference`, where it is, and `adapted`, known once the first question is answered, are left out of
+        fingerprints."""
+        more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
+        about = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
+        return {**about, **self._options, **{key: value for key, value in more.items() if value}}
 
     def usage(self) -> dict[str, Any]:
         """See `Service`; also the number of answers by version, and `adapted`."""

@@ -140,18 +140,12 @@ def read_checkpoint(
         with torch.serialization.safe_globals([(_stand_in(name), name) for name in names]):
             return torch.load(file, "cpu", weights_only=True, mmap=zipped or None), names
     except pickle.UnpicklingError as error:
-        if not inert:
-            raise UserError(
-                f"'{file}' is a pickle that holds more than tensors and could run code when read; {advice}"
-            ) from None
-        if not zipped:
-            raise UserError(
-                f"'{file}' is in the format of torch before 1.6 and holds more than tensors, which can only "
-                "be left out of the later format; where you trust it, save its state dict with a later torch"
-            ) from None
-        raise UserError(
-            f"'{file}' cannot be read without running code from it ({message(error)}); do not use this file"
-        ) from None
+        what = "is a pickle that holds more than tensors and could run code when read"
+        if inert and not zipped:
+            advice = "where you trust it, save its state dict with torch 1.6 or later"
+        elif inert:
+            what, advice = f"cannot be read without running code from it ({message(error)})", "do not use it"
+        raise UserError(f"'{file}' {what}; {advice}") from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
         raise UserError(
             f"cannot read '{file}' ({type(error).__name__}: {message(error)}); fetch it again"

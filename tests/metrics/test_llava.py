@@ -95,16 +95,6 @@ def test_the_prompts_are_neins_to_the_letter():
         assert f"contain {name}? Answer" in ASK(name, "none")
 
 
-def test_half_precision_answers_nearly_as_single_precision(models, llava):
-    half = metrics.load_judge("vqa", str(models / "llava"), dtype="bfloat16")
-    a, b = ([x.p_yes for row in judge.ask(IMAGES, QUESTIONS) for x in row] for judge in (half, llava))
-    assert a == pytest.approx(b, abs=0.1)
-    assert a != b
-    assert llava.ask([], []) == []
-    other = metrics.load_judge("vqa", str(models / "llava"), template="plain")
-    assert len({llava.fingerprint, other.fingerprint, half.fingerprint}) == 3
-
-
 @pytest.mark.parametrize(
     ("questions", "said_"),
     [

@@ -120,15 +120,6 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
         assert Folder(path).manifest()["spent"]["gpt-4o-mini"]["dollars"] == str(12 * COST)
 
 
-def test_a_model_without_a_price_is_said_and_not_counted(server, tmp_path, capsys):
-    server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
-    words = ["negvqa", "--model", f"openai:{server.url}#eye-7b", "--questions", 2, "--blind", 0]
-    said = commands.outcome(capsys, *words, "--device", "cpu", "--out", tmp_path, "--budget", 0.0001)
-    assert said.code == 0
-    assert said.stderr.count("The price of eye-7b is not known: --budget does not count it.") == 1
-    assert "eye-7b: price unknown for 4 requests" in commands.outcome(capsys, "status", tmp_path).stdout
-
-
 def announced(capsys, *words):
     """What `--dry-run` says of models behind an address."""
     printed = commands.outcome(capsys, *words, "--dry-run").stdout
@@ -150,11 +141,4 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     assert left.startswith("gpt-4o-mini: about 60 requests, $0.03, 0:00:0")
     assert left.endswith(" at 8 at a time (as the 20 so far)")
     assert so_far == "so far: gpt-4o-mini: $0.01 for 20 requests (20,000 tokens in, 10,000 out)"
-    both = ["eval", "--editor", f"openai:{server.url}#gpt-image-1.5", "--models.vqa", model[1]]
-    line = "--limit 100 --metrics removal_vqa,l1 --endpoint.concurrency 4 --out"
-    both += [*line.split(), tmp_path / "both"]
-    editing, judging = announced(capsys, *both)
-    assert editing.startswith("gpt-image-1.5: about 200 requests, $")
-    assert editing.endswith("0:25:00 at 4 at a time (by a table: 1,500 tokens in, 1,100 out, 30 s a request)")
-    assert judging.startswith("gpt-4o-mini: about 200 requests, $0.02, 0:01:40")
     assert announced(capsys, "negvqa", "--model", "nano:negvqa") == []
