@@ -36,9 +36,7 @@ SHARES = (0.03, 0.2, 0.5, 0.8, 0.95, 1.0)
 PAIRS = ((0.9, 0.0), (0.5, 0.3), (0.4, 0.1), (0.2, 0.2), (0.1, 0.0), (0.03, 0.01), (0.0, 0.0))
 
 
-# ------------------------------------------------------------------------------------------------- data sets
-
-
+# --- data sets
 @dataclass(frozen=True)
 class Data:
     """One data set. first, second: (n,) values; of a mean only `first`. clusters: (n,) pictures."""
@@ -132,9 +130,7 @@ def unbounded(rng: np.random.Generator, case: Scenario) -> Data:
     return Data(1 + math.sqrt(case.alike) * shared + math.sqrt(1 - case.alike) * own, clusters, 1.0)
 
 
-# --------------------------------------------------------------------------------------------------- methods
-
-
+# --- methods
 def ends(found: statistics.Estimate | None) -> Ends:
     """Of an estimate; where it has no interval it holds everything."""
     if found is None or found.low is None or found.high is None:
@@ -184,9 +180,7 @@ def _percentiles(values: np.ndarray) -> Ends:
     return float(low), float(high)
 
 
-# ----------------------------------------------------------------------------------------------------- study
-
-
+# --- study
 @dataclass(frozen=True)
 class Kind:
     title: str

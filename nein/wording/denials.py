@@ -1,9 +1,9 @@
 """What an English sentence says is absent: a rule over words that deny and the noun phrases they deny.
 
 A word that denies ("no", "without", "lacks", "free of", "missing", "except" after "all") denies the noun
-phrase that follows it, or the one before it: "a cup is missing". A "not" does where its verb says what
-there is: "does not have", "is not in the picture", but not "is not brown". What is denied an even number of
-times is there: "is not without a cat".
+phrase that follows it, or the one before it: "a cup is missing"; but "absent is a cup". A "not" does where
+its verb says what there is: "does not have", "is not in the picture", but not "is not brown". What is denied
+an even number of times is there: "is not without a cat". "No one" and "unoccupied" deny a person.
 
 The rule is told neither the object's name nor that a sentence is negative.
 """
@@ -23,11 +23,15 @@ SETTING = frozenset(
 )
 #: They deny the noun phrase that follows, or, where no object follows, the one before: "none of it is seen".
 FOLLOWED = tuple(
-    "no,neither,nor,no longer,not a single,no sign of,no trace of,without,lack,free of,devoid of,empty of,"
-    "bare of,clear of,rather than,instead of,never,used to be,exclude,omit,hardly any,zero".split(",")
+    "no,neither,nor,no longer,not a single,no sign of,no trace of,without,lack,absence of,absent of,free of,"
+    "devoid of,void of,empty of,vacant of,bare of,clear of,rather than,instead of,never,used to be,exclude,"
+    "omit,hardly any,zero,unaccompanied by,unattended by,unoccupied by".split(",")
 )
-#: They deny the noun phrase before them.
-PRECEDED = ("missing", "absent", "nowhere", "go", "not part of", "used to be there", "lacking")
+#: They deny the noun phrase before them, or where one follows at once ("missing is a cup"), that one.
+PRECEDED = tuple("missing,absent,nowhere,gone,not part of,used to be there,lacking,- free,- less".split(","))
+#: They say that no person is there; the first, behind "no" or "without".
+SOMEBODY = frozenset("one anyone anybody".split())
+NOBODY = frozenset("nobody unoccupied uninhabited unattended".split())
 #: They deny what follows where "everything" or its like is before them.
 EXCEPTIONS = ("but", "except", "except for", "besides", "apart from", "other than", "save for", "bar")
 EVERYTHING = frozenset("everything all anything everyone".split())
@@ -59,12 +63,14 @@ class Denials:
 
 @dataclass
 class _Phrase:
-    """A noun phrase: its name is doc[start:end], `article` whether it has one, `denied` how many times."""
+    """A noun phrase: its name is `name`, else doc[start:end]; `article` whether it has one, `denied` how many
+    times."""
 
     start: int
     end: int
     article: bool
     denied: int = 0
+    name: str = ""
 
 
 def read(sentences: Sequence[str]) -> list[Denials]:
@@ -92,7 +98,8 @@ def _read(doc: Any) -> Denials:
                 index += length - 1
                 break
         index += 1
-    named = [(" ".join(words[p.start : p.end]), p.denied % 2 == 1) for p in phrases]
+    phrases = [phrase for phrase in phrases if phrase.denied or not phrase.name]
+    named = [(p.name or " ".join(words[p.start : p.end]), p.denied % 2 == 1) for p in phrases]
     absent = tuple(name for name, odd in named if odd)
     present = tuple(name for name, odd in named if not odd)
     doubled = any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases)
@@ -126,7 +133,11 @@ def _phrases(doc: Any) -> Iterator[_Phrase]:
         while end < len(doc) and _may_name(doc, end):
             end += 1
         next_start = max(end, start + 1)
-        while end > start and doc[end - 1].lemma_.lower() in EXISTENCE:
+        if (person := _person(doc, start)) is not None:
+            yield person
+            start = person.end
+            continue
+        while end > start and doc[end - 1].lemma_.lower() in EXISTENCE | {"nearby"}:
             end -= 1
         article = start > 0 and doc[start - 1].lower_ in _DETERMINERS
         a_noun = any(token.pos_ in ("NOUN", "PROPN") for token in doc[start:end])
@@ -138,10 +149,21 @@ def _phrases(doc: Any) -> Iterator[_Phrase]:
         start = next_start
 
 
+def _person(doc: Any, index: int) -> _Phrase | None:
+    """The person that "no one" or "unoccupied" denies; of "anyone" only another word may deny it."""
+    word, before = doc[index].lower_, doc[index - 1].lower_ if index else ""
+    predicate = doc[index].dep_ != "amod"  # "the bench is unoccupied", and no unattended bag
+    if word in NOBODY and predicate and doc[index : index + 2].text.lower() != f"{word} by":
+        return _Phrase(index, index + 1, article=False, denied=1, name="person")
+    if word in SOMEBODY and (word != "one" or before == "no"):
+        return _Phrase(index, index + 1, article=False, name="person")
+    return None
+
+
 def _may_name(doc: Any, index: int) -> bool:
     """Whether a word may be part of the name of an object."""
     token = doc[index]
-    if token.lower_ in _DETERMINERS or _is_cue(token):
+    if token.lower_ in _DETERMINERS or _is_cue(token) or _person(doc, index):
         return False
     if token.pos_ in ("NOUN", "PROPN", "ADJ") or (index > 0 and doc[index - 1].lemma_ in ("without", "lack")):
         return True
@@ -169,9 +191,13 @@ def _denied(
     ]
     before = [phrase for phrase in phrases if phrase.end <= start]
     if cue & set(PRECEDED):
-        return before[-1:]
+        inverted = _inverted(words, end, following)
+        return _joined(words, inverted, any_article=False) if inverted else before[-1:]
     if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
         return _joined(words, following, any_article=True)
+    if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps"
+        comma = words.index(",", end)
+        following = [phrase for phrase in following if phrase.start < comma]
     if cue & set(FOLLOWED):
         return _joined(words, following, any_article="no" not in cue) if following else before[-1:]
     if cue & {"not", "n't"}:
@@ -179,6 +205,20 @@ def _denied(
             return []
         return _joined(words, following, any_article=True) or before[-1:] if _of_existence(doc[start]) else []
     return None
+
+
+def _inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
+    """The phrases that a cue before them denies: "missing is a cup", "absent from the image is a cup"; none
+    where it denies the one before: "a cup is missing from the image"."""
+    if words[end : end + 1] == ["from"]:
+        verbs = [index for index in range(end, len(words)) if words[index] in ("is", "are")]
+        if not verbs or "," in words[end : verbs[0]]:
+            return []
+        end = verbs[0]
+    following = [phrase for phrase in following if phrase.start > end]
+    between = words[end : following[0].start] if following else []
+    opened = between[:1] in (["is"], ["are"], ["a"], ["an"], ["any"])
+    return following if opened and set(between[1:]) <= _DETERMINERS else []
 
 
 def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:

@@ -174,8 +174,6 @@ def degrade(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (images * (1 + 0.1 * (uniform() * 2 - 1)) + 0.1 * (uniform() * 2 - 1)).clamp(-1, 1)
 
 
-# ------------------------------------------------------------------------------------------------ tokenizers
-
 #: Nouns that captions may contain and that are never things in a nano picture.
 OTHER_NOUNS = (
     "view", "picture", "image", "photo", "scene", "space", "left", "right", "front", "top", "side", "couple",

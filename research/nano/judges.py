@@ -49,9 +49,6 @@ def some_rebuilt(
     return degrade(torch.cat([rebuild(images[:half]), images[half:]]), generator)
 
 
-# ------------------------------------------------------------------------------------------------------- BLIP
-
-
 def _statement(rng: random.Random, scene: Scene, sentences: list[str], true: bool) -> str:
     """A text about the scene that is true, or false in exactly one thing."""
     absent = [c for c in CATEGORIES if c not in scene.categories]
@@ -184,9 +181,6 @@ def blip_job(zoo: Path, device: torch.device, scale: float) -> Job:
 
 def _rate(hits: torch.Tensor) -> float:
     return round(float(hits.float().mean()), 4)
-
-
-# ------------------------------------------------------------------------------------------------------ OWLv2
 
 
 def owlv2_job(zoo: Path, device: torch.device, scale: float) -> Job:

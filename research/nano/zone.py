@@ -296,8 +296,6 @@ def segments_of(generate: Any, image: torch.Tensor) -> list[torch.Tensor]:
     return [torch.as_tensor(np.asarray(m), dtype=torch.bool) for m in segments["masks"]]
 
 
-# ----------------------------------------------------------------------------------------- action classifier
-
 #: What ZONE would have to do -> kinds of edit pairs and how many of a hundred; all else (marking, restoring)
 #: is no edit of a zone. As many of each class; within a class as the nano editors see them.
 MIXTURE = {

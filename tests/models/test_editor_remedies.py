@@ -53,6 +53,18 @@ def edit(arm, *sentences):
         ("Not all dogs are black.", [], ["dogs"]),
         ("nothing but a cup", [], ["cup"]),
         ("The table is not without a cup.", [], ["table", "cup"]),
+        ("A man wears a tie, but noticeably absent is a handbag.", ["handbag"], ["man", "tie"]),
+        ("Absent from the image is a car, but a dog is there.", ["car"], ["dog"]),
+        ("A car is missing from the street and the dog is brown.", ["car"], ["street", "dog"]),
+        ("In the absence of a chair, a hydrant stands there.", ["chair"], ["hydrant"]),
+        ("A street with cars, notably lacking a bus.", ["bus"], ["street", "cars"]),
+        ("A clock tower, with no one in sight.", ["person"], ["clock tower"]),
+        ("A tray unaccompanied by anyone.", ["person"], ["tray"]),
+        ("The room is unoccupied.", ["person"], ["room"]),
+        ("Can anyone see the dog?", [], ["dog"]),
+        ("The image is people-free, with a building.", ["people"], ["building"]),
+        ("There is no table nearby.", ["table"], []),
+        ("Two people are going home.", [], ["people"]),
     ],
 )
 def test_what_a_sentence_says_is_absent(sentence, absent, present):
