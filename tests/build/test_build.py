@@ -123,7 +123,7 @@ def test_the_paper_preset_has_the_papers_values():
 
 
 def test_a_build_that_accepts_nothing_is_finished(captioned, models, build, tmp_path):
-    done = build(*arguments(captioned, models, tmp_path, "--match-above", "1"))
+    done = build(*arguments(captioned, models, tmp_path, "--match-above", "1", "--limit", "2"))
     assert done.code == 0, done.stderr
     assert "0 accepted" in done.stdout
     assert not list((tmp_path / "dataset").glob("*.json"))

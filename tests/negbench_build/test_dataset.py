@@ -84,15 +84,6 @@ def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
     }  # fmt: skip
 
 
-def test_a_text_that_cannot_be_read_is_a_problem_of_its_picture(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.jpg").write_bytes(b"")
-    (tmp_path / "a.txt").write_text("A  dog.")
-    (tmp_path / "b.txt").symlink_to(tmp_path / "nowhere")
-    found = read(tmp_path)
-    assert [(c.id, c.captions, c.problem) for c in found] == [("a", ("A dog.",), ""), ("b", (), NO_CAPTION)]
-
-
 def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absent(tmp_path):
     images = [{"id": k, "file_name": f"{k}.jpg"} for k in range(3)]
     said = ["A dog beside two cars.", None, "A dog."]

@@ -111,12 +111,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
 
 @pytest.mark.parametrize(
     "moment",
-    [
-        killing.Call("nein.engine.answers:AnswerCache.put", 9),
-        killing.File("*/images/*", 3),
-        killing.File("*/questions.jsonl"),
-        killing.File("*/manifest.json", 2),  # the one that says "complete"
-    ],
+    [killing.Call("nein.engine.answers:AnswerCache.put", 9), killing.File("*/questions.jsonl")],
     ids=str,
 )
 def test_a_build_killed_at_any_moment_ends_as_if_it_had_not_been(arguments, server, tmp_path, moment):

@@ -229,8 +229,8 @@ def cell(row: Mapping[str, str], column: str, where: str) -> str:
 
 def option_texts(row: Mapping[str, str]) -> list[str]:
     """caption_0, caption_1, ... without empty ones at the end."""
-    columns = [name for name in row if name.startswith("caption_") and name[8:].isdigit()]
-    texts = [row[name] for name in sorted(columns, key=lambda name: int(name[8:]))]
+    names = (f"caption_{number}" for number in range(len(row)))
+    texts = [row[name] for name in itertools.takewhile(row.__contains__, names)]
     while texts and not texts[-1]:
         texts.pop()
     return texts
@@ -238,28 +238,25 @@ def option_texts(row: Mapping[str, str]) -> list[str]:
 
 def caption_column(columns: Sequence[str], path: Path, asked: str | None = None) -> str:
     """The column that holds captions: the one asked for, else the first of CAPTIONS. Raises UserError."""
-    if asked is not None and asked in columns:
-        return asked
-    column = None if asked is not None else next((name for name in CAPTIONS if name in columns), None)
-    if column is None:
-        wanted = f"no column '{asked}'" if asked is not None else f"none of the columns {', '.join(CAPTIONS)}"
-        raise UserError(
-            f"'{path}' has {wanted}; it has {', '.join(columns) or 'none'}. Name the column of the captions "
-            "with --caption-column, and --separator tab where tabs separate the cells."
-        )
-    return column
+    wanted = (asked,) if asked else CAPTIONS
+    for name in wanted:
+        if name in columns:
+            return name
+    there = ", ".join(columns)
+    raise UserError(
+        f"'{path}' has none of the columns {', '.join(wanted)}; it has {there}. Name that of the captions with "
+        "--caption-column."
+    )
 
 
 def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
     """The captions of a cell: the strings of a list, else its text. A column of LISTS must hold lists."""
     if column in LISTS:
         return strings(text, where)
-    if text.strip().startswith("["):
-        try:
-            return strings(text, where)
-        except UserError:
-            pass  # "[object] on a table": a caption may begin so
-    return (text,)
+    try:
+        return strings(text, where) if text.strip().startswith("[") else (text,)
+    except UserError:  # "[object] on a table": a caption may begin so
+        return (text,)
 
 
 def correct_index(text: str, count: int, where: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nein.datasets import coco
 from nein.engine import atomic
-from nein.engine.errors import UserError, shortlist
+from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.generate import maker
@@ -108,8 +108,6 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
             raise UserError(f"--objects is '{name}'; it must be coco, nano or a text file.")
         lines = atomic.read_text_lines(Path(name))
         names = tuple(dict.fromkeys(families.bare(line) for line in lines if line.strip()))
-        if strange := [repr(text) for text in names if not re.fullmatch(r"(?:[^\W_]|[-' ])+", text)]:
-            raise UserError(f"'{name}' must hold one plain name per line, not {shortlist(strange, 3)}.")
     if len(names) < queried:
         raise UserError(
             f"--queried asks for {queried} categories per image, but '{name}' has {len(names)}; lower it."

@@ -58,12 +58,6 @@ class Counts:
     def negative(self) -> int:
         return int(sum(self.hits))
 
-    def share(self) -> statistics.Estimate:
-        """Of negative sentences, with a 95 % interval, clustered by image."""
-        estimate = statistics.bounded_mean(self.hits, self.images)
-        assert estimate is not None, "there is a sentence"
-        return estimate
-
 
 def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int = 5) -> Counts:
     """Counts (image, sentence) pairs with one of the words, whole, of any case, with either kind of
@@ -83,31 +77,24 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int =
 
 
 def captions(path: Path) -> Iterator[tuple[str, str]]:
-    """(image, sentence) of a COCO captions JSON, a JSONL as `nein generate` takes it, or lines of text.
-
-    A NeIn annotation file counts with its captions, T_original; of LLaVA's data a conversation is a sentence.
-    Raises UserError for anything else.
-    """
+    """(image, sentence) of COCO's captions or NeIn's annotations (T_original) as JSON, of a JSONL file as
+    `nein generate` takes it, or of lines of text. Raises UserError for anything else."""
     if path.suffix == ".jsonl":
         for number, row in atomic.iter_lines(path):
             texts = coco.captions_of(row, f"'{path}', line {number},")
             yield from ((coco.image_of(row) or str(number), text) for text in texts)
-        return
-    if path.suffix != ".json":
-        yield from ((str(k), line) for k, line in enumerate(atomic.read_text_lines(path), 1) if line.strip())
-        return
-    content = atomic.read_json(path)
-    rows: Any = content.get("annotations") if isinstance(content, dict) else content
-    if not isinstance(rows, list):
-        raise UserError(f"'{path}' has no list of captions ('annotations', or an array of samples).")
-    for number, row in enumerate(rows):
-        facts = row if isinstance(row, dict) else {"caption": row}
-        text = facts.get("caption", facts.get("T_original"))
-        if isinstance(turns := facts.get("conversations"), list):
-            text = "\n".join(str(turn.get("value")) for turn in turns if isinstance(turn, dict))
-        if not isinstance(text, str):
-            raise UserError(f"'{path}': entry {number} has no caption.")
-        yield str(next((facts[key] for key in ("image_id", "COCO", "image") if key in facts), number)), text
+    elif path.suffix == ".json":
+        content = atomic.read_json(path)
+        rows: Any = content.get("annotations") if isinstance(content, dict) else content
+        atomic.check(rows, list[atomic.Row], f"'{path}' has no list of captions")
+        for number, row in enumerate(rows):
+            text = row.get("caption", row.get("T_original"))
+            if not isinstance(text, str):
+                raise UserError(f"'{path}': entry {number} has no caption.")
+            yield str(row.get("image_id", row.get("COCO", number))), text
+    else:
+        lines = enumerate(atomic.read_text_lines(path), 1)
+        yield from ((str(number), line) for number, line in lines if line.strip())
 
 
 def run(options: StatsConfig) -> None:
@@ -124,10 +111,12 @@ def run(options: StatsConfig) -> None:
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
             counts = count(read, words, options.examples)
-            share = tables.text({**asdict(counts.share()), "unit": "%"}, digits=2)
+            share = statistics.bounded_mean(counts.hits, counts.images)  # clustered by image
+            assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
             sizes = str(len(read)), str(counts.negative)
-            rows.append([path.name, f"{name} ({len(words)})", *sizes, share, commonest])
+            percent = tables.text({**asdict(share), "unit": "%"}, digits=2)
+            rows.append([path.name, f"{name} ({len(words)})", *sizes, percent, commonest])
             examples += [f"\n{path.name}, {name}:", *counts.examples] if counts.examples else []
             facts = {"words": words, "sentences": len(read), "negative": counts.negative}
             whole[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
