@@ -244,7 +244,7 @@ def caption_column(columns: Sequence[str], path: Path, asked: str | None = None)
             return name
     there = ", ".join(columns)
     raise UserError(
-        f"'{path}' has none of the columns {', '.join(wanted)}; it has {there}. Name that of the captions with "
+        f"'{path}' has none of the columns {', '.join(wanted)}; it has {there}. Name that of captions with "
         "--caption-column."
     )
 
