@@ -1,4 +1,4 @@
-"""Pipelines: read from a folder, the hub or one file, and placed where they run. Weights are safetensors, or
+"""Pipelines: read from a folder, the hub or one file. Weights are safetensors, or
 else plain tensors of .bin and .ckpt files, of which nothing runs (weights_only=True).
 """
 
@@ -36,7 +36,6 @@ from transformers.utils import logging as transformers_logging
 from nein.editors.base import EditorError
 from nein.editors.presets import DEFAULT_CONFIG, split_lora
 from nein.editors.sampling import euler_ancestral
-from nein.loading.digests import torch_dtype
 from nein.loading.errors import UserError, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
 from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
@@ -52,32 +51,16 @@ ORIGIN = "origin.json"
 logger = logging.getLogger(__name__)
 
 
-class RuntimeOptions:
-    """Where and how a model runs; none of it is meant to change a picture. Raises EditorError.
-
-    compile  Pass the denoiser through torch.compile; the first batch of every size takes minutes.
-    """
-
-    def __init__(self, device: str, dtype: str, *, compile: bool = False) -> None:
-        self.device, self.dtype, self.torch_dtype = usable_device(device), dtype, torch_dtype(dtype)
-        self.compile = compile
-
-    def describe(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "compile": self.compile}
-
-    def place(self, module: Any) -> Any:
-        """The module for inference, in the dtype, on the device."""
-        return aligned(module.to(device=self.device, dtype=self.torch_dtype).eval()).requires_grad_(False)
-
-
-def usable_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     try:
-        device = torch.device(name)
+        return torch.device(name)
     except RuntimeError as error:
-        raise EditorError(f"unknown device {name!r}; use for instance 'cpu', 'cuda' or 'cuda:1'") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise EditorError(f"device {name!r} is not available: this PyTorch sees no GPU for it; use 'cpu'")
-    return device
+        raise EditorError(f"unknown device {name!r}; use for instance 'cpu' or 'cuda:1'") from error
+
+
+def place(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """The module for inference."""
+    return aligned(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
 
 
 @dataclass(frozen=True)

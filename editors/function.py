@@ -39,7 +39,7 @@ class RemoteEditor(Editor):
         check_count("concurrency", concurrency)
         self.name, self.concurrency = name, concurrency
         self.pace = pace or Pace(concurrency)
-        self._failed: int | None = 0  # so many failed since the start; None: one was answered
+        self._failed, self._answered = 0, False  # since the start
 
     def edit_one(self, request: EditRequest) -> EditResult:
         raise NotImplementedError
@@ -60,13 +60,11 @@ class RemoteEditor(Editor):
         )
         results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
         failed = [result for result in results if self.hopeless(result)]
-        if len(failed) < len(results):
-            self._failed = None
-        elif self._failed is not None and failed:
-            self._failed += len(failed)
-            if len(requests) > 1 or self._failed >= PATIENCE:
-                why = f"Editor '{self.name}' has made no picture so far: {failed[-1].error}."
-                raise UnavailableError(why) from failed[-1].cause
+        self._answered = self._answered or len(failed) < len(results)
+        self._failed += len(failed)
+        if failed and not self._answered and (len(requests) > 1 or self._failed >= PATIENCE):
+            why = f"Editor '{self.name}' has made no picture so far: {failed[-1].error}."
+            raise UnavailableError(why) from failed[-1].cause
         return results
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
-from nein.editors.checkpoint import LoadedPipeline, RuntimeOptions, load_pipeline, quiet
+from nein.editors.checkpoint import LoadedPipeline, find_device, load_pipeline, place, quiet
 from nein.editors.resize import RULES, fit
 from nein.editors.sampling import (
     GUIDANCES,
@@ -28,6 +28,7 @@ from nein.editors.sampling import (
     install,
     word_weights,
 )
+from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
 
 OUTPUTS = ("resized", "input")
@@ -52,7 +53,6 @@ class InstructPix2Pix(Editor):
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     output                "resized": pictures of the size the model worked at; "input": of the request's size.
-    machine               Options of `editors.checkpoint.RuntimeOptions`.
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
@@ -78,7 +78,6 @@ class InstructPix2Pix(Editor):
         ema: bool | None = None,
         config: str | None = None,
         lora: str | None = None,
-        **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("steps", steps, least=2)
@@ -86,8 +85,7 @@ class InstructPix2Pix(Editor):
             check_count("resolution", resolution)
         self._guidance = GUIDANCES[choose("guidance", guidance, GUIDANCES)]
         self._guidance.check(guidance_scale, image_guidance_scale)
-        self._machine = RuntimeOptions(device, dtype, **machine)
-        self._device = self._machine.device
+        self._device, self._dtype = find_device(device), torch_dtype(dtype)
         self.name, self.batch_size, self.steps = name, batch_size, steps
         self._scales = float(guidance_scale), float(image_guidance_scale)
         self.rounding = choose("rounding", rounding, ROUNDINGS)
@@ -102,11 +100,10 @@ class InstructPix2Pix(Editor):
         pipeline = loaded.pipeline
         self._tokenizer = pipeline.tokenizer
         with quiet():
-            self._text_encoder = self._machine.place(pipeline.text_encoder)
-            self._vae = self._machine.place(pipeline.vae)
-            self._unet = self._machine.place(pipeline.unet)
+            parts = (pipeline.text_encoder, pipeline.vae, pipeline.unet)
+            placed = [place(part, self._device, self._dtype) for part in parts]
+            self._text_encoder, self._vae, self._unet = placed
             install(self._unet)
-        self._denoise = torch.compile(self._unet) if self._machine.compile else self._unet
         self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
         self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
@@ -130,7 +127,7 @@ class InstructPix2Pix(Editor):
             "scheduler": effective_config(self._scheduler),
             "rounding": rounding,
             "output": output,
-            **self._machine.describe(),
+            "dtype": dtype,
             "noise": "one CPU generator per sample, float32",
             **({"lora": lora} if lora else {}),
         }
@@ -165,7 +162,7 @@ class InstructPix2Pix(Editor):
 
     def _result(self, request: EditRequest, picture: np.ndarray | None, note: str) -> EditResult:
         if picture is None:
-            fault = f"the model gave values that are not finite in {self._machine.dtype}; try dtype float32"
+            fault = f"the model gave values that are not finite in {self._facts['dtype']}; try dtype float32"
             return EditResult(request.id, None, fault, note)
         if self.output == "input" and picture.shape != request.image.shape:
             picture = fit(picture, (request.image.shape[1], request.image.shape[0]))
@@ -216,7 +213,7 @@ class InstructPix2Pix(Editor):
 
     def _decode(self, latents: Tensor) -> Tensor:
         """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
-        scaled = (latents / self._vae.config.scaling_factor).to(self._machine.torch_dtype)
+        scaled = (latents / self._vae.config.scaling_factor).to(self._dtype)
         parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
 
@@ -245,8 +242,7 @@ class InstructPix2Pix(Editor):
         # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         parts = [
-            self._vae.encode(part).latent_dist.mode()
-            for part in pixels.to(self._machine.torch_dtype).split(_VAE_CHUNK)
+            self._vae.encode(part).latent_dist.mode() for part in pixels.to(self._dtype).split(_VAE_CHUNK)
         ]
         return torch.cat(parts)
 
@@ -259,7 +255,7 @@ class InstructPix2Pix(Editor):
         for index, timestep in enumerate(self._scheduler.timesteps):
             sigma, sigma_next = sigmas[index], sigmas[index + 1]
             scaled = x / (sigma**2 + 1) ** 0.5
-            guided = self._predict(self._denoise, scaled, timestep, embeddings, conditions, **options)
+            guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, **options)
             fresh = noise.draw() if sigma_next > 0 else None
             x = ancestral_step(x, guided, sigma, sigma_next, fresh, prediction_type)
         return x

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import numbers
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,17 +23,18 @@ from PIL import Image
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, check_count, edit_in_batches
 from nein.editors.checkpoint import (
-    RuntimeOptions,
     add_lora,
     check_parts,
     check_tokenizers,
     content_hash,
     explained,
+    find_device,
     locate,
 )
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.sampling import Avoided, JointGuidance, Vsf, effective_config, guidance_rule, install
+from nein.loading.digests import torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
@@ -71,7 +71,7 @@ class Recipe:
     resolution: str = ""  # argument that takes it
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
     kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
-    denoiser: str = "transformer"  # component that torch.compile is for
+    denoiser: str = "transformer"  # component whose attention is guided
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
     result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit; "": it
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
@@ -83,15 +83,6 @@ class Recipe:
 
 
 RECIPES = {name: Recipe(**fields) for name, fields in PIPELINES.items()}
-
-
-def get_recipe(name: str) -> Recipe:
-    if name not in RECIPES:
-        raise EditorError(
-            f"{name!r} is not an editing pipeline that can be called here; there are "
-            f"StableDiffusionInstructPix2PixPipeline, {', '.join(RECIPES)}"
-        )
-    return RECIPES[name]
 
 
 class DiffusersPipeline(Editor):
@@ -106,7 +97,6 @@ class DiffusersPipeline(Editor):
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     offload               "model": each part is on the GPU only while it works; "sequential": each layer.
-    machine               Options of `editors.checkpoint.RuntimeOptions`.
     """
 
     def __init__(
@@ -128,29 +118,26 @@ class DiffusersPipeline(Editor):
         cosxl: bool = False,
         lora: str | None = None,
         offload: str = "none",
-        **machine: Any,
     ) -> None:
         check_count("batch_size", batch_size)
         check_count("steps", steps)
         if resolution is not None:
             check_count("resolution", resolution)
         self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
-        self._machine = RuntimeOptions(device, dtype, **machine)
-        if choose("offload", offload, OFFLOADS) != "none" and self._machine.device.type == "cpu":
+        self._device = find_device(device)
+        if choose("offload", offload, OFFLOADS) != "none" and self._device.type == "cpu":
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         given = isinstance(checkpoint, str)
         # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
         self._lock = threading.Lock()
         if isinstance(checkpoint, str):
-            self._pipeline, published = _load(
-                checkpoint, revision, name=pipeline, config=config, machine=self._machine
-            )
+            self._pipeline, published = _load(checkpoint, revision, name=pipeline, config=config, dtype=dtype)
         elif lora is not None:
             raise EditorError("a pipeline in memory has its weights; leave out lora")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
         self._class = type(self._pipeline).__name__
-        self._recipe = get_recipe(self._class)
+        self._recipe = RECIPES[choose("pipeline class", self._class, RECIPES)]
         self.family = self._recipe.guided
         check_tokenizers(self._pipeline, str(checkpoint) if given else "in memory")
         if lora is not None:
@@ -163,13 +150,10 @@ class DiffusersPipeline(Editor):
             ("guidance_scale", self._recipe.guidance, guidance_scale),
             ("image_guidance_scale", self._recipe.image_guidance, image_guidance_scale),
         ):
-            if value is None:
-                continue
-            if not argument:
+            if value is not None and not argument:
                 raise EditorError(f"{self._class} has no {what}; leave out {what}={value}")
-            if not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
-                raise EditorError(f"{what} is {value!r}; expected a number, 0 or above")
-            self._guidance[argument] = float(value)
+            if value is not None:
+                self._guidance[argument] = float(value)
         sized = bool(self._recipe.size or self._recipe.resolution)
         if resolution is not None and not sized:
             raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={resolution}")
@@ -192,23 +176,20 @@ class DiffusersPipeline(Editor):
             "fixed": dict(self._recipe.fixed),
             "cosxl": cosxl,
             "scheduler": effective_config(self._pipeline.scheduler),
-            **self._machine.describe(),
+            "dtype": dtype,
             "noise": "one CPU generator per sample",
             **({"lora": lora} if lora else {}),
             **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
         }
         for component in modules.values():
             aligned(component).eval().requires_grad_(False)
-        if self._machine.compile:
-            part = self._recipe.denoiser
-            setattr(self._pipeline, part, torch.compile(getattr(self._pipeline, part)))
         with explained(str(self._facts["checkpoint"])):
             if offload == "model":
-                self._pipeline.enable_model_cpu_offload(device=self._machine.device)
+                self._pipeline.enable_model_cpu_offload(device=self._device)
             elif offload == "sequential":
-                self._pipeline.enable_sequential_cpu_offload(device=self._machine.device)
+                self._pipeline.enable_sequential_cpu_offload(device=self._device)
             else:
-                self._pipeline.to(self._machine.device)
+                self._pipeline.to(self._device)
         self._pipeline.set_progress_bar_config(disable=True)
 
     def describe(self) -> dict[str, Any]:
@@ -216,7 +197,7 @@ class DiffusersPipeline(Editor):
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         return edit_in_batches(
-            requests, self._prepare, self._call, batch_size=self.batch_size, device=self._machine.device
+            requests, self._prepare, self._call, batch_size=self.batch_size, device=self._device
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
@@ -234,7 +215,7 @@ class DiffusersPipeline(Editor):
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests, size = [request for request, _ in items], items[0][1]
-        devices: list[Any] = [self._machine.device] if self._machine.device.type == "cuda" else []
+        devices: list[Any] = [self._device] if self._device.type == "cuda" else []
         with self._lock, torch.random.fork_rng(devices=devices):
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
@@ -322,7 +303,7 @@ class DiffusersPipeline(Editor):
 
 
 def _load(
-    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, machine: RuntimeOptions
+    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, dtype: str
 ) -> tuple[Any, dict[str, Any]]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
@@ -340,14 +321,14 @@ def _load(
             # By diffusers' own conversion; only CosXL is published that way.
             load = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
-            return load(path, config=config, torch_dtype=machine.torch_dtype), published
+            return load(path, config=config, torch_dtype=torch_dtype(dtype)), published
         modular = (name or "").endswith("ModularPipeline")
         kind = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
         index = kind.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
-        recipe = get_recipe(chosen)
-        if recipe.dtype not in ("", machine.dtype):
+        recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
+        if recipe.dtype not in ("", dtype):
             raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
@@ -355,15 +336,15 @@ def _load(
         load = getattr(diffusers, chosen).from_pretrained
         if modular:
             pipeline = load(source, revision=revision)
-            pipeline.load_components(dtype=machine.torch_dtype, use_safetensors=True)
+            pipeline.load_components(dtype=torch_dtype(dtype), use_safetensors=True)
             if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
                 raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
             return pipeline, published
-        dtypes = {"default": machine.torch_dtype, **dict.fromkeys(recipe.float32, torch.float32)}
+        dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
         return load(
             source,
             revision=revision,
             use_safetensors=True,
-            torch_dtype=dtypes if recipe.float32 else machine.torch_dtype,
+            torch_dtype=dtypes if recipe.float32 else torch_dtype(dtype),
             **({"safety_checker": None} if "safety_checker" in index else {}),
         ), published

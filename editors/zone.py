@@ -28,7 +28,7 @@ from transformers import SamImageProcessor, SamModel
 from transformers.pipelines import MaskGenerationPipeline
 
 from nein.editors.base import EditorError, EditRequest, EditResult
-from nein.editors.checkpoint import content_hash, explained, load_pipeline, locate, quiet, whole
+from nein.editors.checkpoint import content_hash, explained, load_pipeline, locate, place, quiet, whole
 from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
@@ -124,7 +124,7 @@ class Zone(InstructPix2Pix):
         super().__init__(checkpoint, name=name, steps=steps, resize="zone", resolution=resolution, **options)
         other = load_pipeline(magicbrush)
         with quiet():
-            self._other_unet = self._machine.place(other.pipeline.unet)
+            self._other_unet = place(other.pipeline.unet, self._device, self._dtype)
             install(self._other_unet)
         self._segmenter = Segmenter(
             sam,
@@ -364,13 +364,9 @@ class Segmenter:
 
 def best_segment(rough: np.ndarray, segments: Sequence[np.ndarray]) -> tuple[int | None, float]:
     """(number of the segment with the highest IoU with `rough`, that IoU); (None, 0.0) when none overlaps."""
-    best, highest = None, 0.0
-    for number, segment in enumerate(segments):
-        both, either = int((rough & segment).sum()), int((rough | segment).sum())
-        overlap = both / either if either else 0.0
-        if overlap > highest:
-            best, highest = number, overlap
-    return best, highest
+    overlaps = [float((rough & one).sum() / max((rough | one).sum(), 1)) for one in segments]
+    best = int(np.argmax(overlaps)) if overlaps else 0  # the first of equals
+    return (best, overlaps[best]) if any(overlaps) else (None, 0.0)
 
 
 # --- steps 11 and 12: the segment is pasted as a layer with a smooth edge --------------------------------

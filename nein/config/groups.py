@@ -93,7 +93,7 @@ class Sampler(Options):
     """What an editor may be told."""
 
     editor_options: dict[str, Any] = option(
-        {}, "--editor-options.steps 20, .guidance_scale, .compile, .offload, .ema", "Editor"
+        {}, "--editor-options.steps 20, .guidance_scale, .offload, .ema", "Editor"
     )
 
 

@@ -82,8 +82,8 @@ class EditorChoice:
         if services is not None and is_served(self.row):
             how |= services().options
         if self.checkpoint is not None:
-            how |= {"checkpoint": resolve(self.checkpoint), "revision": self.revision}
-        return editors.get_editor(self.row, **{**how, **self.options, **self._further()})
+            how |= {"checkpoint": self.checkpoint, "revision": self.revision}
+        return editors.get_editor(self.row, **{**how, **self.options})
 
     def check_references(self) -> None:
         """Raises UserError or EditorError where an embedded model or a local file is not there."""
@@ -92,16 +92,11 @@ class EditorChoice:
         if self.checkpoint is not None:
             resolve(self.checkpoint)
         row = editors.row_of(self.row)
-        for option, folder in self._further().items():
-            if row and row.layouts[option] is None and not is_local(folder):
+        for option, kind in row.layouts.items() if row else ():
+            folder = resolve(self.options[option])
+            if row and kind is None and not is_local(folder):
                 how = row.note.partition("; ")[0]
                 raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {how}.")
-
-    def _further(self) -> dict[str, str]:
-        """The options that name a model, with the folders of embedded ones."""
-        row = editors.row_of(self.row)
-        named = (name for name in (row.layouts if row else ()) if name in self.options)
-        return {name: resolve(self.options[name]) for name in named}
 
     def _references(self) -> dict[str, str]:
         """Role -> everything that has files of its own."""
@@ -153,13 +148,11 @@ def resolve_editors(
         ]
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
     wanted = list(dict.fromkeys(name for part in parts for name in part))
-    for option in overrides:
-        # An editor in memory got the options that it takes when it was made.
-        if not any(
-            references.offered(name) is not None or editors.takes(split_editor(name)[1], option)
-            for name in wanted
-        ):
-            editors.check(split_editor(wanted[0])[1], **{option: overrides[option]})
+    if all(references.offered(name) is None for name in wanted):  # one in memory got its options before
+        rows = [split_editor(name)[1] for name in wanted]
+        for option in overrides:
+            if not any(editors.takes(row, option) for row in rows):
+                editors.check(rows[0], **{option: overrides[option]})
     choices = []
     for name in wanted:
         plain = choose_editor(name, preset, overrides)

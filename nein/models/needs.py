@@ -40,10 +40,7 @@ def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] |
     for name in (one for asked in names for one in (published if asked == "all" else [asked])):
         choice = choose_editor(name, preset, overrides or {})
         if choice.made is None:
-            row = editors.row_of(choice.row)
-            keys = (*(row.layouts if row else ()), "config", "lora")
-            models = {key: choice.options[key] for key in keys if choice.options.get(key)}
-            needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **models)
+            needs += editors.origins(choice.row, choice.checkpoint, choice.revision, **choice.options)
     return needs
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import quick_digest
-from nein.loading.references import cached_commit, expanded, is_local, is_served, parse_reference
+from nein.loading.references import cached_commit, expanded, is_local, is_served, located, parse_reference
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
@@ -67,17 +67,9 @@ def slug(reference: str) -> str:
 
 def resolve(reference: str) -> str:
     """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
-    _, reference = named(reference)
-    given = parse_reference(reference)
-    if given.kind == "embedded":
-        from nein.nano import zoo
-
-        try:
-            return str(zoo.path(reference.removeprefix("nano:")))
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            raise UserError(f"There is no embedded model '{reference}': {error}.") from None
+    where = located(named(reference)[1])
     # Of a path that is not there, "./" tells it from a hub id.
-    return str(expanded(reference)) if given.kind == "local" and is_local(reference) else reference
+    return str(expanded(where)) if parse_reference(where).kind == "local" and is_local(where) else where
 
 
 def contents(models: Mapping[str, str]) -> dict[str, Any]:

@@ -68,26 +68,6 @@ def test_calls_go_side_by_side_and_pictures_keep_their_order_and_seeds(kind):
     assert editor.fingerprint == as_editor(made, name="edit").fingerprint
 
 
-def test_without_concurrency_calls_of_all_threads_come_one_after_the_other():
-    active, most = [], []
-
-    def edit(image, instruction):
-        active.append(1)
-        most.append(len(active))
-        threading.Event().wait(0.005)
-        active.pop()
-        return image
-
-    editor = as_editor(edit)
-    threads = [threading.Thread(target=editor.edit, args=(requests_of(3),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(most) == {1}
-    assert len(most) == 9
-
-
 @pytest.mark.parametrize(
     "error, again",
     [

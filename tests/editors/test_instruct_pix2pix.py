@@ -237,12 +237,3 @@ def test_a_long_instruction_is_read_in_part_and_noted(tiny_editor, requests_of):
 def test_impossible_settings_are_refused_in_a_sentence(option, expected, tiny_editor):
     with pytest.raises(EditorError, match=expected):
         tiny_editor(**option)
-
-
-def test_the_unet_is_compiled_on_request_and_the_compiled_one_runs(tiny_editor, requests_of, monkeypatch):
-    ran = []
-    monkeypatch.setattr(torch, "compile", lambda unet: lambda *a, **k: ran.append(unet) or unet(*a, **k))
-    editor = tiny_editor(compile=True)
-    assert editor.describe()["compile"] is True
-    assert editor.edit(requests_of(1))[0].image is not None
-    assert [unet is editor._unet for unet in ran] == [True] * editor.steps

@@ -11,8 +11,6 @@ from safetensors.torch import save_file
 
 from nein.editors import EditorError, get_editor
 from nein.editors.checkpoint import read_file
-from nein.engine.errors import UserError
-from nein.loading.weights import read_checkpoint
 from nein.models.convert import convert
 from tests.editors.ldm import original_format
 
@@ -124,33 +122,23 @@ def test_a_training_checkpoint_is_refused_and_converted_once_to_tensors(
     assert written.scheduler.config.timestep_spacing == "linspace"
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_nothing_in_a_malicious_file_runs(protocol, pipeline, checkpoint, tmp_path):
+def test_nothing_in_a_malicious_file_runs(pipeline, checkpoint, tmp_path):
     tensors = original_format(pipeline)
-    path = tmp_path / "evil.ckpt"
-    content = {"state_dict": tensors, "callbacks": Intruder(tmp_path / "was-here")}
-    torch.save(content, path, pickle_protocol=protocol)
+    path, worse = tmp_path / "evil.ckpt", tmp_path / "worse.ckpt"
+    torch.save({"state_dict": tensors, "callbacks": Intruder(tmp_path / "was-here")}, path)
     with pytest.raises(EditorError, match="nein convert"):
         get_editor(str(path), config=str(checkpoint))
-    if protocol == 2:
-        convert(path, tmp_path / "out", config=str(checkpoint))
-        written = StableDiffusionInstructPix2PixPipeline.from_pretrained(tmp_path / "out")
-        assert_same(written.unet, pipeline.unet)
-    else:
-        with pytest.raises(EditorError):
-            convert(path, tmp_path / "out", config=str(checkpoint))
+    convert(path, tmp_path / "out", config=str(checkpoint))
+    written = StableDiffusionInstructPix2PixPipeline.from_pretrained(tmp_path / "out")
+    assert_same(written.unet, pipeline.unet)
+    torch.save({"state_dict": tensors, "x": Intruder()}, worse)  # reaches for the system
+    with pytest.raises(EditorError, match=r"cannot be read without running code.*do not use"):
+        convert(worse, tmp_path / "other", config=str(checkpoint))
+    assert not (tmp_path / "other").exists()
     assert not (tmp_path / "was-here").exists()
     # The file is as dangerous as it claims to be.
     torch.load(path, weights_only=False)
     assert (tmp_path / "was-here").exists()
-
-
-def test_a_file_that_reaches_for_the_system_is_refused_even_when_vouched_for(pipeline, checkpoint, tmp_path):
-    torch.save({"state_dict": original_format(pipeline), "x": Intruder()}, tmp_path / "evil.ckpt")
-    with pytest.raises(EditorError, match=r"cannot be read without running code.*do not use"):
-        convert(tmp_path / "evil.ckpt", tmp_path / "out", config=str(checkpoint))
-    assert not (tmp_path / "out").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["evil.ckpt"]
 
 
 UNET = "model.diffusion_model."
@@ -191,18 +179,6 @@ def test_other_files_and_a_choice_of_weights_for_a_folder_are_refused(checkpoint
         get_editor(str(tmp_path / "notes.txt"))
     with pytest.raises(EditorError, match=r"not a single file.*leave out ema"):
         get_editor("ip2p", checkpoint=str(checkpoint), ema=True)
-
-
-def test_of_torchs_old_format_tensors_are_read_and_the_rest_is_refused_for_its_reason(tmp_path):
-    old = {"_use_new_zipfile_serialization": False}
-    state = {"a": torch.arange(3.0)}
-    torch.save({"state_dict": state}, tmp_path / "plain.ckpt", **old)
-    torch.save({"state_dict": state, "callbacks": Callback()}, tmp_path / "objects.ckpt", **old)
-    content, left_out = read_checkpoint(tmp_path / "plain.ckpt", inert=True)
-    assert content["state_dict"]["a"].tolist() == [0, 1, 2]
-    assert left_out == []
-    with pytest.raises(UserError, match=r"save its state dict with torch 1\.6"):
-        read_checkpoint(tmp_path / "objects.ckpt", inert=True)
 
 
 def test_without_a_configuration_the_sentence_says_what_to_give(files):

@@ -127,8 +127,9 @@ def with_remedy(
     return ByRule(editor, name)
 
 
-class _Around(editors.Editor):
-    """Another editor with a remedy. helper: the model that it asks besides."""
+class WithRemedy(editors.Editor):
+    """Another editor with a remedy; it is sent what `send` makes of each request, and notes say what that
+    was. helper: the model that it asks besides."""
 
     def __init__(self, editor: Any, name: str, facts: dict[str, Any], helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
@@ -150,10 +151,6 @@ class _Around(editors.Editor):
     def stop(self) -> None:
         for model in (self._editor, self._helper):
             getattr(model, "stop", lambda: None)()
-
-
-class WithRemedy(_Around):
-    """It is sent what `send` makes of each request; notes say what that was."""
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
         raise NotImplementedError
@@ -231,7 +228,7 @@ def parse_best_of(arm: str) -> tuple[int, str]:
     return int(count), judge
 
 
-class Best(_Around):
+class Best(WithRemedy):
     """It edits every request `count` times, and a judge chooses one of the edits.
 
     Candidate 1 is the edit of the editor as it is. The candidates of a sample are judged together and apart

@@ -250,7 +250,7 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     [
         ({"base": "./nowhere/unet"}, "'./nowhere/unet'"),
         ({"base": "nowhere.ckpt"}, "There is no checkpoint 'nowhere.ckpt'"),
-        ({"base": "nano:ip3p"}, "There is no embedded model 'nano:ip3p'"),
+        ({"base": "nano:ip3p"}, "'nano:ip3p' cannot be resolved"),
         ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"split": "trian"}, "has no trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
