@@ -129,7 +129,9 @@ def test_the_published_rule_reads_what_the_toolkit_reads():
 def test_reasons_tell_refusals_contradictions_and_strange_letters_apart():
     assert "empty" in parse("  ", ANIMALS).reason
     assert "several" in parse("A and B", ANIMALS).reason
-    assert "'C' is no option" in parse("C", ANIMALS).reason
+    for text in ("C", "The answer is C."):
+        assert "'C' is no option" in parse(text, ANIMALS).reason
+    assert parse("The answer is D. No, the answer is E.", ["E", "F"]).letter == "A"  # an option's text
     assert "only says which" in parse("Not A.", ANIMALS).reason
     assert "not" in parse("not a dog", ANIMALS).reason
     assert "thinking" in parse("<think>It is B because", ANIMALS).reason
