@@ -35,6 +35,11 @@ def test_the_scores_of_made_up_edits_are_those_of_the_definition(protocol, edite
     assert [found[name].value for name in NAMES] == pytest.approx(list(expected))
 
 
+def test_every_presence_metric_is_a_share_and_the_higher_the_better():
+    names = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
+    assert {(METRICS[name].range, METRICS[name].better) for name in names} == {((0.0, 1.0), "higher")}
+
+
 def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores():
     scores = [0.0, 0.04, 0.12, 0.5, 0.5, 0.9, 1.0]
     items = [item(scene(car=s), SAMPLE, id=str(s)) for s in scores]
