@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nein.loading.errors import choose, isolated, message, out_of_memory, reason
+from nein.loading.digests import source_digest
+from nein.loading.errors import choose, isolated, out_of_memory, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
 from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
@@ -246,10 +247,27 @@ class FunctionChoices:
         except Exception as error:
             if out_of_memory(error):
                 raise  # is about the machine, not about the question
-            return Reply(error=f"{self.name} raised {type(error).__name__}: {message(error)}")
+            return Reply(error=f"{self.name} raised {reason(error)}")
         if not isinstance(text, str):
             return Reply(error=f"{self.name} gave a {type(text).__name__}; expected a text, such as 'A'")
         return Reply(text=text.strip())
+
+
+def is_choices(thing: Any) -> bool:
+    """Whether it is a model of multiple choice."""
+    return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))
+
+
+def as_choices(thing: Any, name: str) -> Any:
+    """A model of multiple choice from one, or from a function. Raises MetricError."""
+    if is_choices(thing):
+        return thing
+    if not callable(thing) or isinstance(thing, type):
+        kind = type(thing).__name__
+        raise MetricError(
+            f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
+        )
+    return FunctionChoices(thing, name=name, fingerprint=source_digest(thing)[:20])
 
 
 # --- wording ---------------------------------------------------------------------------------------------

@@ -181,12 +181,14 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
     """Load a model that answers multiple-choice questions (`metrics.choices`). Raises MetricError.
 
     path_or_id  A folder or hub id of any image-text-to-text model of transformers with a chat template, or an
-                InstructBLIP; "openai:URL#MODEL".
+                InstructBLIP; "openai:URL#MODEL"; "file.py:function" (`metrics.choices.FunctionChoices`).
     options     transformers: `batch_size` (images), `max_new_tokens`; endpoints: `max_new_tokens` and those
                 of `metrics.chat.endpoint.Endpoint`.
     """
-    from nein.metrics.choices import ChatChoices
+    from nein.metrics.choices import ChatChoices, as_choices
 
+    if parse_reference(path_or_id).kind == "attribute":
+        return as_choices(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
     return ChatChoices.load(located(path_or_id), device=device, dtype=dtype, **options)
 
 
@@ -231,10 +233,15 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
     reference  A folder or hub id of transformers (CLIP, SigLIP, ...); "open_clip:ARCHITECTURE/TAG",
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
-               "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone.
+               "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone; "file.py:object".
     """
     reference = located(reference)
     prefix = dual_prefix(reference)
+    if parse_reference(reference).kind == "attribute" and prefix is None:
+        from nein.metrics import dual
+
+        thing = load_attribute(reference)
+        return dual.of(thing, name=reference, fingerprint=dual.fingerprint_of(thing), batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
     load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.dual.hub:load")

@@ -2,7 +2,7 @@
 
     >>> import nein
     >>> result = nein.evaluate(my_edit, limit=48)    # my_edit(image: PIL.Image.Image, instruction: str)
-    >>> result.table(), result.gap(), result.grid(), result.report("page.html")
+    >>> print(result)  # its tables; also .table(), .gap(), .samples(), .grid(), .report("page.html")
 
 The commands are in `nein.cli`, the same as functions in `nein.api`. Importing this package loads nothing
 heavy.

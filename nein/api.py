@@ -22,18 +22,19 @@ from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import finding
 from nein.benchmarks.nein.runs import RunDir
-from nein.benchmarks.runner import FIGURES, Benchmark
+from nein.benchmarks.runner import FIGURES, SCORES, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
 from nein.engine.errors import UserError
-from nein.engine.folder import runs_below
+from nein.engine.folder import Folder, runs_below
 from nein.engine.machine import Processes, sentence
-from nein.loading.digests import json_digest, source_digest
+from nein.loading.digests import json_digest
 from nein.metrics import dual
-from nein.metrics.choices import FunctionChoices
+from nein.metrics.choices import as_choices, is_choices
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting import tables
+from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Sheet, Table
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def evaluate(
 
     from nein.benchmarks.nein.run import NEIN
 
-    names = _run(NEIN, config, objects, make)
-    return EditingResult(config.out_dir, names, tuple(sections.results()))
+    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.results()))
 
 
 def negvqa(
@@ -118,25 +118,17 @@ def negvqa(
     The others, and what is raised: as for `evaluate`.
     """
     models, objects = _named(model)
-    if len(objects) == len(models) and not any(map(_answers, objects.values())):
+    if len(objects) == len(models) and not any(map(is_choices, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
-        if _answers(thing):
-            return thing
-        if not callable(thing):
-            kind = type(thing).__name__
-            raise UserError(
-                f"'{name}' is of type {kind}; expected a function (image, question, options) -> text."
-            )
-        return FunctionChoices(thing, name=name, fingerprint=source_digest(thing)[:20])
+        return as_choices(thing, name)
 
     from nein.benchmarks.negvqa.runs import NEGVQA
     from nein.benchmarks.negvqa.sections import GAP, accuracy
 
-    names = _run(NEGVQA, config, objects, make)
-    return Result(config.out_dir, names, (accuracy(config.protocol, "clustered"), GAP))
+    return Result(*_run(NEGVQA, config, objects, make), (accuracy(config.protocol, "clustered"), GAP))
 
 
 def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
@@ -145,8 +137,8 @@ def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, 
 
     found = registry.get(benchmark)
     config: Any = found.config.of(preset=preset, out=out, **options)
-    names = _run(found, config, {}, lambda name, thing, device: thing)
-    return Result(config.out_dir, names, tuple(found.headline))
+    made = _run(found, config, {}, lambda name, thing, device: thing)
+    return Result(*made, tuple(found.headline))
 
 
 def negbench(
@@ -181,8 +173,8 @@ def negbench(
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
-    names = _run(NEGBENCH, config, objects, make)
-    return Result(config.out_dir, names, tuple(table for section in SECTIONS[:2] for table in section.tables))
+    shown = tuple(table for section in SECTIONS[:2] for table in section.tables)
+    return Result(*_run(NEGBENCH, config, objects, make), shown)
 
 
 def judge(
@@ -232,8 +224,8 @@ def _run(
     config: Any,
     objects: Mapping[str, Any],
     make: Callable[[str, Any, str], Any],
-) -> tuple[str, ...]:
-    """Makes models of the objects, does the work in this process, and gives the names of its runs."""
+) -> tuple[Benchmark, Path, tuple[str, ...]]:
+    """Makes models of the objects and does the work in this process: the first fields of a `Result`."""
     if objects and config.on == "ray":
         raise UserError(
             f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
@@ -251,7 +243,8 @@ def _run(
             benchmark(config, executor)
         except UnicodeEncodeError as error:  # half a character, in the answer of a function
             raise UserError(sentence(error) or str(error)) from None
-        return tuple(dict.fromkeys(run.name for run in benchmark.runs(config, executor.device)))
+        names = dict.fromkeys(run.name for run in benchmark.runs(config, executor.device))
+        return benchmark, config.out_dir, tuple(names)
 
 
 @dataclass(frozen=True)
@@ -263,6 +256,7 @@ class Result:
     shown  The tables.
     """
 
+    benchmark: Benchmark
     out: Path
     names: tuple[str, ...]
     shown: tuple[Table, ...] = ()
@@ -290,6 +284,46 @@ class Result:
         """The main table as text, a row per model: values with their 95 % intervals."""
         return _as_frame(self._sheets()[0])
 
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of the runs of this call; of `evaluate` one per editor and kind of instruction."""
+        return [path for path in runs_below(self.out) if Folder(path).entries().get("name") in self.names]
+
+    def gap(self) -> pd.DataFrame:
+        """The negation gap per model and metric, in points: what is lost when the input is negated (of
+        `evaluate` Removal when told "Remove the X." minus Removal when told that X is absent); `value`,
+        `low`, `high`, `n`. Empty without what is compared."""
+        names = {
+            "model": "model",
+            "measure": "metric",
+            "value": "value",
+            "low": "low",
+            "high": "high",
+            "n": "n",
+        }
+        every = self.benchmark.gaps(self.benchmark.of_folders(self.runs))
+        gaps = frames.select(every, statistic="gap").reindex(columns=list(names)).rename(columns=names)
+        scaled = {name: 100 * gaps[name] for name in ("value", "low", "high")}
+        return gaps.assign(**scaled).reset_index(drop=True)
+
+    def samples(self) -> pd.DataFrame:
+        """A row per sample, run and metric: `model`, what the sample is, `value`, or NaN with a `reason`."""
+        import pandas as pd
+
+        names = {run: Folder(run).entries()["name"] for run in self.runs}
+        parts = [ScoreTable.read(run / SCORES).frame.assign(model=name) for run, name in names.items()]
+        return pd.concat(
+            [part.astype({"metric": object, "reason": object}) for part in parts], ignore_index=True
+        )
+
+    def report(self, file: str | Path = "report.html", **options: Any) -> Path:
+        """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
+        from nein.benchmarks.finished import report
+
+        given = {"runs": self.runs, "out": Path(file), "formats": ["html"], **options}
+        report(self.benchmark.report_config(**given), self.benchmark)
+        return Path(file)
+
     def _repr_html_(self) -> str:
         sheets = "".join(
             f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in self._sheets()
@@ -314,20 +348,8 @@ class EditingResult(Result):
         import pandas as pd
 
         named = [_as_frame(sheet).set_index(["editor", "instruction"]) for sheet in self._sheets()]
-        together = [frame.drop(columns=["n", "unscored"]) for frame in named[:-1]]
-        return pd.concat([*together, *named[-1:]], axis=1).reset_index()
-
-    @property
-    def runs(self) -> list[Path]:
-        """The folders of the runs, one per editor and kind of instruction."""
-        return [path for path in runs_below(self.out) if RunDir(path).editor in self.models]
-
-    def gap(self) -> pd.DataFrame:
-        """The negation gap per editor and judge, in points: Removal under "Remove the X." minus Removal
-        under sentences that say X is absent; `value`, `low`, `high`, `n`. Empty without the control."""
-        gaps = frames.select(self.figures, task="gap", statistic="gap")
-        table = gaps[["model", "metric", "value", "low", "high", "n"]].reset_index(drop=True)
-        return table.assign(**{name: 100 * table[name] for name in ("value", "low", "high")})
+        together = [frame.drop(columns=["n", "unscored"]) for frame in reversed(named)]
+        return pd.concat([*together, named[-1][["n", "unscored"]]], axis=1).reset_index()
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
@@ -349,14 +371,6 @@ class EditingResult(Result):
         grid(GridConfig(runs=self.runs, number=number, out=file, **options))
         with Image.open(file) as picture:
             return picture.convert("RGB")
-
-    def report(self, file: str | Path = "report.html", **options: Any) -> Path:
-        """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
-        from nein.benchmarks.finished import report as run
-        from nein.benchmarks.nein.config import ReportConfig
-
-        run(ReportConfig(runs=self.runs, out=Path(file), **{"formats": ["html"], **options}))
-        return Path(file)
 
     def _repr_html_(self) -> str:
         from base64 import b64encode
@@ -401,8 +415,3 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     if not names:
         raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
     return names, objects
-
-
-def _answers(thing: Any) -> bool:
-    """Whether it is a model of multiple choice (`metrics.choices`)."""
-    return all(hasattr(thing, part) for part in ("answer", "scorings", "fingerprint", "describe"))

@@ -61,7 +61,7 @@ def test_a_function_becomes_a_row_of_figures_that_its_samples_give(result):
     assert list(figures["value"]) == pytest.approx([values.mean()])
 
     gap = result.gap()  # of an editor that ignores the instruction
-    assert list(gap["metric"]) == ["removal_vqa"]
+    assert list(gap["metric"]) == ["Removal (VQA)"]
     assert list(gap["value"]) == [0.0]
     assert gap["low"][0] <= 0 <= gap["high"][0]
 
@@ -247,7 +247,7 @@ def test_metrics_are_found_however_their_names_are_written():
     assert len({plain(name) for name in METRICS}) == len(METRICS)
 
 
-def test_a_function_answers_questions_and_their_negations():
+def test_a_function_answers_questions_and_their_negations(tmp_path):
     asked = []
 
     def always_a(image, question, options):
@@ -264,6 +264,14 @@ def test_a_function_answers_questions_and_their_negations():
     by = dict(zip(figures["metric"], figures["value"], strict=False))
     assert by["original"] + by["negated"] == pytest.approx(1.0)
     assert (result.out / "report.html").is_file()
+    assert result.gap()["value"].to_numpy() == pytest.approx([100 * by["gap"]])
+    assert {"original", "negated"} <= set(result.samples().query("model == 'always_a'")["variant"])
+    assert result.report(tmp_path / "page.html").is_file()
+    (tmp_path / "mine.py").write_text("def always_a(image, question, options):\n    return 'A'\n")
+    same = nein.negvqa(
+        f"{tmp_path}/mine.py:always_a", limit=16, questions=32, device="cpu", out=tmp_path / "out"
+    )
+    assert same.gap().drop(columns="model").equals(result.gap().drop(columns="model"))
 
 
 def test_half_a_character_in_an_answer_is_a_sentence():
@@ -280,13 +288,14 @@ def test_an_object_with_two_encoders_is_measured_beside_a_named_model():
 
     result = nein.negbench({"mine": Colours(), "none": "random"}, limit=8, scenes=16, device="cpu")
     table = result.table()
+    assert len(result.gap()) == len(result.gap().drop_duplicates(["model", "metric"])) > 2
     assert set(table["model"]) == {"mine", "none"}
     assert not table.duplicated(["model", *table.columns[1:4]]).any()
     assert all(table["data"])
     assert {"retrieval", "mcq"} <= set(result.figures["task"]) or len(result.figures) > 4
     with pytest.raises(ValueError, match="not a two-tower model"):
         nein.negbench(lambda images: images, limit=8, scenes=16, device="cpu")
-    with pytest.raises(ValueError, match=r"mine\(image, question\) cannot be called with a picture"):
+    with pytest.raises(ValueError, match=r"mine cannot be called as answer\(image, question, options\)"):
         nein.negvqa({"mine": lambda image, question: "A"}, limit=8, questions=16, device="cpu")
 
 

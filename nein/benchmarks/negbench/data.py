@@ -23,7 +23,7 @@ from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
 from nein.engine.errors import UserError, near_match
 from nein.engine.folder import Folder, runs_below
-from nein.loading.references import TEXTS, Need, is_local, is_served, parse_reference
+from nein.loading.references import TEXTS, Need, is_local, is_served, load_attribute, parse_reference
 from nein.metrics import choices
 from nein.models import references
 from nein.models.cached import Services
@@ -140,7 +140,7 @@ def _resolve(reference: str, kind: str) -> str:
     if kind == "dual" and metrics.dual_prefix(reference) is not None:
         return reference
     form = parse_reference(reference).kind
-    if kind == "dual" and not (form in ("embedded", "hub") or is_local(reference)):
+    if kind == "dual" and not (form in ("embedded", "hub", "attribute") or is_local(reference)):
         near = near_match(reference, MODELS)
         hint = f"; did you mean '{near}'?" if near else "."
         raise UserError(
@@ -183,6 +183,8 @@ def check(choice: Choice) -> None:
         from nein.metrics.dual import openclip
 
         openclip.check(where)
+    elif parse_reference(where).kind == "attribute":
+        load_attribute(where)
     elif prefix is None:
         check_folder(where)
 

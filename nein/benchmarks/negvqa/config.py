@@ -38,7 +38,9 @@ class NegvqaConfig(
     default_out = "runs/negvqa-PRESET"
     counted = "questions (rounded up to whole blocks)"
     batch_size: PositiveInt = 8
-    model: Names = option([], "hub id, folder, openai:URL#MODEL, nano:NAME, judge, LABEL=MODEL", "Main")
+    model: Names = option(
+        [], "hub id, folder, openai:URL#MODEL, nano:NAME, judge, file.py:FUNCTION, LABEL=MODEL", "Main"
+    )
     answers_from: Names = option(
         [], "score existing answers: [NAME=]FILE.csv with index, original, negated", "Main"
     )

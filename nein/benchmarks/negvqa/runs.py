@@ -63,6 +63,8 @@ def answerer(reference: str, config: NegvqaConfig) -> Answerer:
         models.check_reference(where)
         check_options(where, config.model_options)
         possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
+        if reference != JUDGE and parse_reference(where).is_code:
+            possible = choices.FunctionChoices.scorings
     if not (scorings := sorted(set(config.scoring) & {*possible})):
         words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
         raise UserError(f"'{reference}' can be read by {words} only; add it to --scoring{more}.")
@@ -85,10 +87,6 @@ def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
             options["quantization"] = config.judge_quantization
         judge = services.keep(models.load_judge("vqa", asked.where, **options))
         return choices.JudgeChoices(judge, config.judge_asking)
-    if parse_reference(asked.where).is_code:
-        raise UserError(
-            f"'{asked.reference}' can only be a judge; give --model judge --judge {asked.reference}."
-        )
     options |= {"batch_size": config.batch_size, "max_new_tokens": asked.format.max_new_tokens}
     return services.keep(models.load_choices(asked.where, **options))
 
