@@ -223,7 +223,7 @@ class FunctionChoices:
     def __init__(self, function: Callable[..., str], *, name: str, fingerprint: str) -> None:
         try:
             inspect.signature(function).bind(None, None, None)
-        except TypeError:
+        except (TypeError, ValueError):
             raise MetricError(
                 f"{name} cannot be called as answer(image, question, options) -> text"
             ) from None

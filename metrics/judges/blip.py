@@ -65,20 +65,14 @@ class BlipMatcher(Described):
 
     def look(self, images: Images) -> torch.Tensor:
         """(N, H, W, 3) uint8 -> (N, 1 + patches, D), the last states of the vision tower."""
-        pixels = self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")[
-            "pixel_values"
-        ]
-        return self.model.vision_model(
-            pixel_values=pixels.to(self.model.device, self.model.dtype)
-        ).last_hidden_state
+        inputs = self.image_processor(list(images), return_tensors="pt", input_data_format="channels_last")
+        pixels = inputs["pixel_values"].to(self.model.device, self.model.dtype)
+        return self.model.vision_model(pixel_values=pixels).last_hidden_state
 
     def decide(self, states: torch.Tensor, texts: Sequence[str]) -> torch.Tensor:
         """(N, 1 + patches, D) states of pictures and N texts -> (N, 2) float32 logits (no match, match)."""
-        fused = self._encoded(
-            texts,
-            encoder_hidden_states=states,
-            encoder_attention_mask=torch.ones(states.shape[:2], dtype=torch.long, device=states.device),
-        )
+        mask = torch.ones(states.shape[:2], dtype=torch.long, device=states.device)
+        fused = self._encoded(texts, encoder_hidden_states=states, encoder_attention_mask=mask)
         return self.model.itm_head(fused).float().cpu()
 
     def _encoded(self, texts: Sequence[str], **seen: torch.Tensor) -> torch.Tensor:

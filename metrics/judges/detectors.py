@@ -12,6 +12,7 @@ import torch
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, chunks
+from nein.metrics.encoders import pooled
 from nein.metrics.judges.base import Detection, check_batch
 
 PADS = ("library", "gray")
@@ -106,8 +107,7 @@ class Owlv2Detector(_Detector):
                 continue
             ids = torch.tensor([self.tokenizer(label)["input_ids"]], device=self.model.device)
             self.check_length(label, ids)
-            output = self.model.owlv2.get_text_features(input_ids=ids)
-            embedding = (output if isinstance(output, torch.Tensor) else output.pooler_output)[0]
+            embedding = pooled(self.model.owlv2.get_text_features(input_ids=ids))[0]
             embedding = embedding / torch.linalg.norm(embedding, ord=2)
             # The model takes a query whose first token is 0 for padding.
             self._queries[label] = (embedding, bool(ids[0, 0] > 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,12 @@ def torch_dtype(name: str) -> torch.dtype:
     return getattr(torch, choose("dtype", name, DTYPES))
 
 
-def file_sha256(path: Path, progress: Callable[[int], object] = lambda _: None) -> str:
-    """SHA-256 of a file, hexadecimal; `progress` gets the bytes as they are read."""
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-            progress(len(block))
     return digest.hexdigest()
 
 
@@ -63,32 +62,27 @@ def _content(path: str, size: int, changed: int) -> str:
 
 def folder_digest(folder: Path) -> str:
     """SHA-256 over names and contents of the weights, configuration and tokenizer files of a model folder."""
-    return _digest(str(folder.resolve()), _stamp(folder, _model_files(folder, _RELEVANT)), None)
+    return _digest(folder, _model_files(folder, _RELEVANT))
 
 
 def quick_digest(path: Path) -> str:
     """12 digits that change with a model's file, or with the files of its folder, before anything is loaded:
     contents count, of a file over 16 MiB its size and time of change."""
     folder, files = (path.parent, [path]) if path.is_file() else (path, _model_files(path, _WEIGHTS))
-    return _digest(str(folder.resolve()), _stamp(folder, files), _LARGE)[:12]
+    return _digest(folder, files, _LARGE)[:12]
 
 
 def _model_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in endings)
 
 
-def _stamp(folder: Path, files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    stats = ((str(file.relative_to(folder)), file.stat()) for file in files)
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-@lru_cache(maxsize=64)
-def _digest(folder: str, stamp: tuple[tuple[str, int, int], ...], large: int | None) -> str:
+def _digest(folder: Path, files: Iterable[Path], large: float = float("inf")) -> str:
     total = hashlib.sha256()
-    for name, size, changed in stamp:
-        read = large is None or size <= large
-        content = bytes.fromhex(file_sha256(Path(folder, name))) if read else f"{size} {changed}".encode()
-        total.update(name.encode() + b"\0" + content)
+    for file in files:
+        stat = file.stat()
+        read = stat.st_size <= large
+        content = bytes.fromhex(file_sha256(file)) if read else f"{stat.st_size} {stat.st_mtime_ns}".encode()
+        total.update(str(file.relative_to(folder)).encode() + b"\0" + content)
     return total.hexdigest()
 
 
