@@ -76,7 +76,12 @@ def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tm
 
 
 def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_mended(tmp_path):
-    wrong = [True]
+    wrong, state = [True], tmp_path / "pictures"
+    state.write_text("one is gone")
+
+    class Pictures(Drawn):
+        def files(self, references):
+            return [state]
 
     def frames(name):
         if name == "002.png" and wrong:
@@ -88,18 +93,19 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_me
             raise RuntimeError("too hot")
         return "I cannot tell." if (image == tiny.picture(4)).all() else "B"
 
-    task = replace(TASK, questions=questions(6, 8), media=Drawn(frames))
+    task = replace(TASK, questions=questions(6, 8), media=Pictures(frames))
     judge = ScriptedJudge(rule, "fails")
     found = ask(JudgeChoices(judge), tmp_path, task)
     reasons = {name: row["reason"] for name, row in found.items() if row["chosen"] is None}
     assert set(reasons) == {"q2", "q3", "q4"}
     assert "gone" in reasons["q2"]
     assert "too hot" in reasons["q3"]
-    assert reasons["q4"] == "the answer declines"
+    assert reasons["q4"] == "no option is named"
     assert found["q4"]["answer"] == "I cannot tell."
     unscored = [row["id"] for row in scores.asked_rows(task, found) if row["credit"] is None]
     assert unscored == ["q2", "q3", "q4"]
     wrong.clear()
+    state.write_text("all are there")
     again = ask(JudgeChoices(judge), tmp_path, task)
     assert [name for name, row in again.items() if row["chosen"] is None] == ["q4"]  # an answer stays
     assert {name: again[name] for name in ("q0", "q1", "q4", "q5")} == {

@@ -145,18 +145,14 @@ class Judging(Stage):
 
     def work(self, model: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         asked, images, lost = found
-        about = words(asked)
-        unseen = {name: why for name, why in images.items() if isinstance(why, str)}
-        answered = {
-            (name, word.word): judges.unanswered(f"{UNUSABLE}{why}")
-            for name, why in unseen.items()
-            for word in about[name]
-        }
-        seen = [name for name in images if name not in unseen]
-        for start in range(0, len(seen), self.blocks.size):
-            block = seen[start : start + self.blocks.size]
-            pixels: Any = [images[name] for name in block]
+        about, answered = words(asked), dict[tuple[str, str], Row]()
+        for name in (name for name, image in images.items() if isinstance(image, str)):
+            lack = judges.unanswered(f"{UNUSABLE}{images[name]}")
+            answered |= {(name, word.word): lack for word in about[name]}
+        seen: list[Any] = [name for name, image in images.items() if not isinstance(image, str)]
+        for block in (seen[k : k + self.blocks.size] for k in range(0, len(seen), self.blocks.size)):
             these = [about[name] for name in block]
+            pixels: Any = [images[name] for name in block]
             replies = judges.ask("vqa", model, pixels, these, judges.JudgeOptions())
             for name, own, row in zip(block, these, replies, strict=True):
                 answered |= {(name, word.word): answer for word, answer in zip(own, row, strict=True)}
@@ -167,11 +163,7 @@ class Judging(Stage):
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
-        lost = [row for row in rows if row["failed"]]
-        return all(
-            row["failed"] == PICTURE and isinstance(picture(self.whole.media, row["image"]), str)
-            for row in lost
-        )
+        return all(row["failed"] != MODEL for row in rows)
 
     def state(self, records: range) -> list[tuple[str, str]]:
         return sorted(self.pictures.keys().items())  # what is found depends on every image

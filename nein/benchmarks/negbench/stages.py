@@ -13,7 +13,6 @@ distinct question once; "picture only" tells a caption, or asks a question, that
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import logging
@@ -22,7 +21,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -130,10 +129,8 @@ class Encoding(Stage):
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
             return False
-        cached = self._cached(rows)
-        lost = [row for row in rows if row["key"] not in cached]  # what a model failed on is tried again
-        unusable, media = (row["reason"].startswith(UNUSABLE) for row in lost), cast(Media, self.media)
-        return all(unusable) and all(isinstance(picture(media, row["name"]), str) for row in lost)
+        cached = self._cached(rows)  # what a model failed on is tried again
+        return all(row["key"] in cached or row["reason"].startswith(UNUSABLE) for row in rows)
 
     def files(self, records: range) -> list[Path]:
         return [] if self.media is None else self.media.files(self.names[index] for index in records)
@@ -201,23 +198,17 @@ def picture(media: Media, reference: str) -> Picture:
 # --- questions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """A question with its images by reference, or why one of them cannot be read."""
 
     question: Question
     images: Mapping[str, Any]
     fault: str
 
-    @classmethod
-    def of(cls, question: Question, media: Media) -> Shown:
-        seen = {name: picture(media, name) for name in dict.fromkeys(question.images)}
-        return cls(question, seen, next((text for text in seen.values() if isinstance(text, str)), ""))
-
 
 class Questions(Stage):
     """Questions of blocks of a task. Rows: id, what `answer` says, reason, failed (`data.MODEL`: asked again
-    at the next command; `data.PICTURE`: as soon as the image is there; "": never)."""
+    at the next command; `data.PICTURE`: as soon as the image is another; "": never)."""
 
     empty: Row  # where there is no answer
 
@@ -232,8 +223,12 @@ class Questions(Stage):
         raise NotImplementedError
 
     def read(self, number: int) -> list[Shown]:
-        questions = (self.task.questions[index] for index in self.blocks.members(number))
-        return [Shown.of(question, self.task.media) for question in questions]
+        block = []
+        for question in (self.task.questions[index] for index in self.blocks.members(number)):
+            seen = {name: picture(self.task.media, name) for name in dict.fromkeys(question.images)}
+            fault = next((text for text in seen.values() if isinstance(text, str)), "")
+            block.append(Shown(question, seen, fault))
+        return block
 
     def work(self, model: Any, block: list[Shown], missing: tuple[str, ...]) -> dict[str, list[Row]]:
         usable = [shown for shown in block if not shown.fault]
@@ -245,11 +240,7 @@ class Questions(Stage):
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
-        members = zip(self.blocks.members(number), rows, strict=True)
-        lost = [(self.task.questions[index], row["failed"]) for index, row in members if row["failed"]]
-        return all(
-            why == files.PICTURE and Shown.of(question, self.task.media).fault for question, why in lost
-        )
+        return all(row["failed"] != files.MODEL for row in rows)
 
     def ids(self, records: range) -> list[str]:
         return [self.task.questions[index].id for index in records]
@@ -391,9 +382,7 @@ def _option(name: str, option: Option) -> str:
 
 
 def config_of(folder: Folder) -> EvalConfig:
-    fields = {item.name for item in dataclasses.fields(EvalConfig)}
-    given = {key: value for key, value in folder.manifest()["config"].items() if key in fields}
-    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
+    return EvalConfig(**{**folder.manifest()["config"], "out": str(folder.path.parents[1])})
 
 
 def sets_of(folders: Sequence[Folder]) -> list[DataSet]:

@@ -123,12 +123,8 @@ class Questioning(Stage):
         return [self.items[index].id for index in records for _ in range(count)]
 
     def is_valid(self, output: str, number: int, rows: list[Answer]) -> bool:
-        """A question that failed is asked again, one without an image as soon as that is there."""
-        failed = {row.id: row.error for row in rows if row.error}
-        if not failed:
-            return True
-        unreadable = {item.id for item, image in self.read(number) if isinstance(image, str)}
-        return all(error.startswith(NO_IMAGE) and name in unreadable for name, error in failed.items())
+        """A question that failed is asked again; one without an image, as soon as its file changes."""
+        return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
 
 
 def _image(item: Item) -> np.ndarray | str:
