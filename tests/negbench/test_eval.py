@@ -16,6 +16,7 @@ from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.engine.run import Executor
+from nein.metrics.dual import ControlEncoder
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.helpers.commands import exit_code, outcome
@@ -72,29 +73,31 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
         run.NEGBENCH(twice, Executor("cpu"))
 
 
-def test_features_that_have_vanished_or_are_damaged_are_made_again(tmp_path, data, pictures):
-    arguments = (data, pictures, "--model", "random", "--datasets", "coco")
-    evaluate(tmp_path, *arguments)
-    rows, kept = rows_of(tmp_path, "random", "coco"), sorted((tmp_path / "out").rglob("*.safetensors"))
+def test_features_serve_several_folders_and_are_made_again_where_they_vanished_or_are_damaged(
+    tmp_path, data, pictures, monkeypatch
+):
+    words = ("--model", "random", "--datasets", "coco", "--cache", str(tmp_path / "cache"))
+    evaluate(tmp_path / "a", data, pictures, *words)
+    rows, kept = (
+        rows_of(tmp_path / "a", "random", "coco"),
+        sorted((tmp_path / "cache").rglob("*.safetensors")),
+    )
     whole = [path.read_bytes() for path in kept]
+    with monkeypatch.context() as patch:
+        for name in ("encode", "encode_text"):
+            patch.setattr(ControlEncoder, name, lambda *_: pytest.fail("again"))
+        evaluate(tmp_path / "b", data, pictures, *words)
+    assert rows_of(tmp_path / "b", "random", "coco") == rows
     kept[0].unlink()
     kept[-1].write_bytes(whole[-1][:-3])
-    evaluate(tmp_path, *arguments, "--overwrite")
+    evaluate(tmp_path / "a", data, pictures, *words, "--overwrite")
     assert [path.read_bytes() for path in kept] == whole
-    assert rows_of(tmp_path, "random", "coco") == rows
+    assert rows_of(tmp_path / "a", "random", "coco") == rows
 
 
-def test_a_cache_serves_several_folders(tmp_path, data, pictures, monkeypatch):
-    words = ("--model", "random", "--datasets", "coco", "--cache", str(tmp_path / "cache"))
-    arguments = (data, pictures, *words)
-    evaluate(tmp_path / "a", *arguments)
-    for name in ("encode", "encode_text"):
-        monkeypatch.setattr(f"metrics.dual.ControlEncoder.{name}", lambda *_: pytest.fail("again"))
-    evaluate(tmp_path / "b", *arguments)
-    assert rows_of(tmp_path / "a", "random", "coco") == rows_of(tmp_path / "b", "random", "coco")
-
-
-def test_runs_of_several_folders_are_one_report(tmp_path, data, pictures, capsys):
+def test_runs_of_several_folders_are_one_report_also_where_features_or_data_are_gone(
+    tmp_path, data, pictures, capsys, caplog
+):
     for name, model in (("a", "random"), ("b", "constant")):
         evaluate(tmp_path / name, data, pictures, "--model", model, "--datasets", "coco", "--tasks", "mcq")
     shutil.copytree(tmp_path / "a", tmp_path / "c")
@@ -110,19 +113,13 @@ def test_runs_of_several_folders_are_one_report(tmp_path, data, pictures, capsys
     assert exit_code("negbench", "report", *outs, "-o", tmp_path / "three.html", "--formats", "csv") == 0
     three = frames.read(tmp_path / "three.csv")
     assert set(three["model"]) == {f"random ({outs[0]})", "constant", f"random ({outs[2]})"}
-
-
-def test_a_report_whose_features_or_data_are_gone_says_so_and_has_its_figures(
-    tmp_path, data, pictures, caplog
-):
-    evaluate(tmp_path, data, pictures, "--model", "random", "--datasets", "coco", "--tasks", "mcq")
     page = tmp_path / "page.html"
-    for gone, said in (("out/cache", "Features have vanished"), ("data", "no question of")):
-        shutil.rmtree(tmp_path / gone)
-        assert exit_code("negbench", "report", tmp_path / "out", "-o", page, "--formats", "html") == 0
+    for gone, said in ((outs[2] / "cache", "Features have vanished"), (data, "no question of")):
+        shutil.rmtree(gone)
+        assert exit_code("negbench", "report", outs[2], "-o", page, "--formats", "html") == 0
         assert said in caplog.text
         assert "Multiple choice" in page.read_text()
-        assert ("This image features" in page.read_text()) == (gone != "data")
+        assert ("This image features" in page.read_text()) == (gone != data)
 
 
 def test_the_protocols_differ_on_a_scorer_that_ties(tmp_path, data, pictures):
