@@ -75,12 +75,12 @@ class Evaluated:
         return str(self.folder.manifest()["data"]["records_sha256"])
 
 
-def page(runs: Sequence[Finished], options: Any) -> Page | None:
+def page(finished: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
-    if not runs:
+    if not finished:
         return None
-    models = [run.folder.path.parent.name for run in runs]
-    ordered = sorted(runs, key=lambda run: models.index(run.folder.path.parent.name))
+    models = [run.folder.path.parent.name for run in finished]
+    ordered = sorted(finished, key=lambda run: models.index(run.folder.path.parent.name))
     found = evaluated([run.folder for run in ordered])
     nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
     frame = frames.concat(run.figures for run in found)
@@ -91,7 +91,7 @@ def page(runs: Sequence[Finished], options: Any) -> Page | None:
         notes=notes(found),
         frame=frame,
         stamp=NANO_LABEL if nano else "",
-        parts=_questions(found, runs),
+        parts=_questions(found, finished),
     )
 
 

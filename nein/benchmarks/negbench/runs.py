@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
-from nein.benchmarks.runner import Benchmark, Finished, Printed, Run
+from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
@@ -31,44 +31,12 @@ from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services
 from nein.models.remedies import encoders
-from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRun(Run):
     asked: ModelTasks
-
-
-def runs(config: EvalConfig, device: str) -> list[Run]:
-    """One run per model and data set, everything looked at and nothing loaded."""
-    given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
-    choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
-    for choice in choices:
-        twin = next(other for other in choices if other.slug == choice.slug)
-        if twin.asked != choice.asked:
-            raise UserError(
-                f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
-                "another: NAME=REFERENCE."
-            )
-    chosen = selected(config)
-    if any(task.asked for _, tasks in chosen for task in tasks):
-        judges.check(config.judge)
-    all_runs: list[Run] = []
-    for choice in {choice.slug: choice for choice in choices}.values():
-        models.check(choice)
-        load = shared(functools.partial(models.load, choice, config, device))
-        pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
-        if not any(tasks for _, tasks in pairs):
-            raise UserError(
-                f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "
-                "--match answer questions; choose another model, or other --tasks."
-            )
-        for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
-            arm = models.with_remedy(choice, remedy)
-            model = _model(arm, load)
-            all_runs += [_run(config, arm, model, data, tasks, device) for data, tasks in pairs if tasks]
-    return all_runs
 
 
 def _model(choice: Choice, load: Callable[[], Any]) -> Model:
@@ -171,9 +139,38 @@ class NegBench(Benchmark):
     config, report_config, folder = EvalConfig, ReportConfig, ResultsDir
     gap, whole = KINDS, True
     sections, headline = sections.SECTIONS, sections.HEADLINE
+    page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
+    printed, published = staticmethod(report.gaps), staticmethod(report.published)
 
-    def runs(self, config: Any, device: str) -> Sequence[Run]:
-        return runs(config, device)
+    def runs(self, config: Any, device: str) -> list[Run]:
+        """One run per model and data set, everything looked at and nothing loaded."""
+        given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
+        choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
+        for choice in choices:
+            twin = next(other for other in choices if other.slug == choice.slug)
+            if twin.asked != choice.asked:
+                raise UserError(
+                    f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
+                    "another: NAME=REFERENCE."
+                )
+        chosen = selected(config)
+        if any(task.asked for _, tasks in chosen for task in tasks):
+            judges.check(config.judge)
+        all_runs: list[Run] = []
+        for choice in {choice.slug: choice for choice in choices}.values():
+            models.check(choice)
+            load = shared(functools.partial(models.load, choice, config, device))
+            pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
+            if not any(tasks for _, tasks in pairs):
+                raise UserError(
+                    f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "
+                    "--match answer questions; choose another model, or other --tasks."
+                )
+            for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
+                arm = models.with_remedy(choice, remedy)
+                model = _model(arm, load)
+                all_runs += [_run(config, arm, model, data, tasks, device) for data, tasks in pairs if tasks]
+        return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
         return scores.of_run(run.asked)
@@ -198,18 +195,6 @@ class NegBench(Benchmark):
         return ScoreTable(
             chosen.assign(metric=named.astype("category"), variant=(kind + type_).astype("category"))
         )
-
-    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        return report.page(finished, options)
-
-    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        return report.negation_gaps(finished)
-
-    def printed(self) -> Iterator[Mapping[str, Any]]:
-        return report.gaps()
-
-    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
-        return report.published(source, run)
 
 
 NEGBENCH = NegBench()
