@@ -24,6 +24,8 @@ from nein.engine.atomic import Row, record
 from nein.engine.errors import Problems, UserError, near_match, unknown
 from nein.engine.folder import Blocks, sample_seed
 from nein.loading.digests import json_digest
+from nein.nano import data as nano_data
+from nein.nano import scope
 from nein.nano.data import FIELDS as FIELDS
 from nein.nano.scenes import SPLITS, is_nano, world
 from nein.wording import families
@@ -70,7 +72,9 @@ class Sample:
     @property
     def stays(self) -> bool:
         """Whether the right edit is none: nothing known must go or the sentence says the object is there."""
-        return _stays(self.family, self.things)
+        if self.things:
+            return all(thing.stays for thing in self.things)
+        return self.family in families.STAYS
 
     def instruction(self, track: str) -> str:
         """The sentence given to the editor, verbatim, on track "negative", "remove" or "add"."""
@@ -188,7 +192,7 @@ def _sample(
         SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
         for thing in row.get("things", ())
     )
-    return Sample(
+    sample = Sample(
         id=stems[1],
         source_id=stems[0],
         caption=texts["T_original"],
@@ -196,12 +200,13 @@ def _sample(
         generated=generated,
         object=noun,
         template=families.template_of(negative, noun),
-        source_path=paths[1] if _stays(family, things) else paths[0],
+        source_path=paths[0],
         sample_path=paths[1],
         family=family,
         things=things,
         difficulty=tuple((axis, row[key]) for key, axis in _DIFFICULTY.items() if key in row),
     )
+    return replace(sample, source_path=paths[1]) if sample.stays else sample
 
 
 def image_name(text: str) -> str:
@@ -250,10 +255,6 @@ def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -
     problems.raise_if_any(where)
 
 
-def _stays(family: str | None, things: Sequence[SceneObject]) -> bool:
-    return all(thing.stays for thing in things) if things else family in families.STAYS
-
-
 IMAGE_COLUMNS = ("source_image", "sample_image")
 
 
@@ -276,7 +277,10 @@ def load(
         if key not in (*FIELDS, *IMAGE_COLUMNS):
             raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
     if is_nano(data):
-        found, origin = load_folder(_drawn(data, split), split=split), {"kind": "nano"}
+        if data != scope.DATA and split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+        root = scope.ensure(split) if data == scope.DATA else nano_data.ensure(split, world=world(data))
+        found, origin = load_folder(root, split=split), {"kind": "nano"}
     elif reference := hub.reference(data):
         root = from_hub(reference, split, columns or {}, cache or atomic.cache_root())
         found, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
@@ -284,17 +288,6 @@ def load(
         found, origin = load_folder(Path(data), split=split, columns=columns), {}
     found = replace(found, origin={**found.origin, **origin})
     return in_families(found, families) if families else found
-
-
-def _drawn(data: str, split: str) -> Path:
-    from nein.nano import data as nano_data
-    from nein.nano import scope
-
-    if data == scope.DATA:
-        return scope.ensure(split)
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    return nano_data.ensure(split, world=world(data))
 
 
 def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:

@@ -129,8 +129,9 @@ def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
     validated = {image.id: image for image in images}
     for image, *both in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
         silent = [_failure(outcome.failure) for outcome in both if outcome.failure in SILENT]
-        sound = all(outcome.value is not None and outcome.value.valid for outcome in both)
-        validated[image.id] = replace(image, problem=silent[0] if silent else "" if sound else NO_LIST)
+        is_sound = all(outcome.value is not None and outcome.value.valid for outcome in both)
+        problem = silent[0] if silent else "" if is_sound else NO_LIST
+        validated[image.id] = replace(image, problem=problem)
     return [*validated.values()]
 
 

@@ -39,10 +39,15 @@ class NeinStage(ShardStage):
                 how["quantization"] = self.config.models.vqa_quantization
         return judges.load(self.kind, where, services=self.maker.services(), **how)
 
-    def accepted(self, shard: int, stage: str) -> tuple[list[Row], list[np.ndarray]]:
-        """The candidates that a stage accepted, and their generated images, (H, W, 3) uint8."""
-        names = {row["id"] for row in self.maker.rows(stage, shard) if row["verdict"] == ACCEPTED}
-        chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in names]
+
+class Filter(NeinStage):
+    """Reads the candidates that the stage `after` accepted, and their generated images, (H, W, 3) uint8."""
+
+    after = "generate"
+
+    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
+        accepted = {row["id"] for row in self.maker.rows(self.after, shard) if row["verdict"] == ACCEPTED}
+        chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in accepted]
         made = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
         return chosen, [images.decode(self.maker.image_path(made[row["id"]])) for row in chosen]
 
@@ -116,26 +121,19 @@ class Generate(NeinStage):
         return all(map(atomic.holds_something, made))
 
 
-class Match(NeinStage):
+class Match(Filter):
     """Filter 1: do image and caption with the object match?"""
 
     name, kind = "match", "itm"
 
-    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
-        return self.accepted(shard, "generate")
-
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
-        above, protocol = self.config.match_above, self.config.protocol
-        return match(*inputs, model, above=above, protocol=protocol)
+        return match(*inputs, model, above=self.config.match_above, protocol=self.config.protocol)
 
 
-class Ask(NeinStage):
+class Ask(Filter):
     """Filter 2: does the judge say yes to caption and object?"""
 
-    name, kind = "ask", "vqa"
-
-    def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
-        return self.accepted(shard, "match")
+    name, kind, after = "ask", "vqa", "match"
 
     def make(self, model: Any, inputs: tuple[list[Row], list[np.ndarray]]) -> list[Row]:
         return ask(*inputs, model, protocol=self.config.protocol)
