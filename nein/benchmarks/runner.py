@@ -343,13 +343,19 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     given = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
     report = [*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))]
+    files = {
+        path
+        for run in runs
+        for path in run.folder.path.rglob("*")
+        if path.name != "manifest.json" and path.parent.name != "notes"
+    }
     facts = {
         "version": importlib.metadata.version("nein"),
         "options": dataclasses.asdict(config),
         "runs": [[run.identity, _facts(config, run), run.outputs] for run in runs],
         "state": [[*map(stage.state, blocks)] for stage, blocks in records],
         "data": [*map(atomic.stamp, sorted(given))],
-        "files": [atomic.stamps(run.folder.path) for run in runs],
+        "files": [atomic.stamp(path) for path in sorted(files) if path.is_file()],
         "report": [atomic.stamp(path) for path in sorted(report) if path.is_file()],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()

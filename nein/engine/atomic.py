@@ -188,17 +188,6 @@ def stamp(path: Path) -> tuple[str, int, int]:
     return str(path), stat.st_size, stat.st_mtime_ns
 
 
-def stamps(folder: Path) -> list[tuple[str, int, int]]:
-    """Of all files of a run's folder but its manifest and notes, in order."""
-    found = []
-    for path, folders, names in os.walk(folder):
-        if Path(path) == folder:
-            folders[:] = [name for name in folders if name != "notes"]
-            names = [name for name in names if name != "manifest.json"]
-        found += [stamp(Path(path, name)) for name in names]
-    return sorted(found)
-
-
 def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
     """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
     with readable(path), path.open(newline="", encoding="utf-8-sig") as file:

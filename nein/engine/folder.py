@@ -172,9 +172,9 @@ class Call(TypedDict):
     environment: NotRequired[dict[str, Any]]
 
 
-#: What is read of every manifest, and of models.
+#: What is read of every manifest, by `Folder.manifest_type`, and of models.
 _KIND = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
-_EVERY: Row = {
+EVERY: Row = {
     "status": NotRequired[str],
     "identity": Row,
     "invocations": NotRequired[list[Call]],
@@ -215,8 +215,8 @@ class Folder:
     row_types: ClassVar[Mapping[str, Any]] = {}
     #: The benchmark whose runs these are, as its manifests name it; "": any.
     benchmark: ClassVar[str] = ""
-    #: Entries of a benchmark's manifest and their types.
-    facts: ClassVar[Mapping[str, Any]] = {}
+    #: The type of a benchmark's manifest.
+    manifest_type: ClassVar[Any] = record(EVERY)
 
     # --- manifest --------------------------------------------------------------------------
 
@@ -255,8 +255,9 @@ class Folder:
                 f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
                 f"{family} --help names the commands for it."
             )
-        atomic.check(found, record({**_EVERY, **self.facts}), f"'{self.path / MANIFEST}'")
-        usage = {f"{kind}-{name}": used for name, note in self._notes() for kind, used in note.usage.items()}
+        found = atomic.read_json(self.path / MANIFEST, self.manifest_type)
+        notes = self.notes()
+        usage = {f"{kind}-{name}": used for name, note in notes.items() for kind, used in note.usage.items()}
         return {
             "invocations": [], **found, "models": self.models(), "usage": usage,
             "spent": spent(self.path),
@@ -345,7 +346,7 @@ class Folder:
     def costs(self) -> dict[str, Row]:
         """Stage -> blocks, rows and seconds of all workers, and the largest peak_memory of one."""
         sums: dict[str, Row] = {}
-        for _, note in self._notes():
+        for note in self.notes().values():
             for stage, cost in note.stages.items():
                 total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
                 for key in ("blocks", "rows", "seconds"):
@@ -354,9 +355,10 @@ class Folder:
                     total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
         return sums
 
-    def _notes(self) -> Iterator[tuple[str, Note]]:
-        for path in sorted((self.path / "notes").glob("[!.]*.json")):
-            yield path.stem, atomic.read_json(path, Note)
+    def notes(self) -> dict[str, Note]:
+        """What every worker has noted, by its name."""
+        paths = sorted((self.path / "notes").glob("[!.]*.json"))
+        return {path.stem: atomic.read_json(path, Note) for path in paths}
 
     # --- blocks ----------------------------------------------------------------------------
 

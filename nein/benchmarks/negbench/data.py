@@ -22,7 +22,7 @@ from nein.datasets.negbench.records import Task
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
 from nein.engine.errors import UserError, near_match
-from nein.engine.folder import Folder, runs_below
+from nein.engine.folder import EVERY, Folder, runs_below
 from nein.loading.references import TEXTS, Need, is_local, is_served, load_attribute, parse_reference
 from nein.metrics import choices
 from nein.models import references
@@ -236,11 +236,14 @@ class ResultsDir(Folder):
         SCORES: record({"id": str, "scores": list[float] | None, **_WHY}),
         VERDICTS: record({**_FOUND, "absent": float | None, **_WHY}),
     }
-    facts: ClassVar = {
-        "summary": NotRequired[record(_SUMMARY)],
-        "data": NotRequired[record({"records_sha256": str})],
-        "cut": NotRequired[record({"count": int, "of": int})],
-    }
+    manifest_type: ClassVar = record(
+        {
+            **EVERY,
+            "summary": NotRequired[record(_SUMMARY)],
+            "data": NotRequired[record({"records_sha256": str})],
+            "cut": NotRequired[record({"count": int, "of": int})],
+        }
+    )
 
 
 def find(out: Path) -> list[ResultsDir]:

@@ -23,7 +23,7 @@ from typing_extensions import NotRequired
 
 from nein.datasets.negvqa import AVERAGE, HUB, category_of
 from nein.engine.atomic import Row, record
-from nein.engine.folder import Folder
+from nein.engine.folder import EVERY, Folder
 from nein.reporting import figures as frames
 
 ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their outputs
@@ -65,20 +65,23 @@ class AnswersDir(Folder):
 
     benchmark, content_name = "negvqa", ANSWERS
     row_types: ClassVar = {ANSWERS: Answer, BLIND: Answer, MATCHES: Match}
-    facts: ClassVar = {
-        **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
-        "identity": record({"prompt": str, "asking": NotRequired[str | None]}),
-        "scoring": list[str],
-        "limit": int,
-        "data": record(
-            {
-                "sha256": str,
-                "questions": int,
-                "columns": NotRequired[Row | None],
-                "revision": NotRequired[str | None],
-            }
-        ),
-    }
+    manifest_type: ClassVar = record(
+        {
+            **EVERY,
+            **dict.fromkeys(("preset", "protocol", "reference", "matcher"), str),
+            "identity": record({"prompt": str, "asking": NotRequired[str | None]}),
+            "scoring": list[str],
+            "limit": int,
+            "data": record(
+                {
+                    "sha256": str,
+                    "questions": int,
+                    "columns": NotRequired[Row | None],
+                    "revision": NotRequired[str | None],
+                }
+            ),
+        }
+    )
 
 
 #: Questions per subset. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb, whose

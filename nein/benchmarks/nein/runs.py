@@ -25,7 +25,7 @@ from nein.benchmarks.runner import selected
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.errors import UserError
-from nein.engine.folder import SEGMENT, Blocks, Folder, Row, runs_at
+from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
 from nein.loading.digests import json_digest
 from nein.metrics import METRICS
 from nein.models.references import slug
@@ -130,7 +130,7 @@ class RunDir(Folder):
     benchmark = "nein"
     content_name = "edits"
     row_types: ClassVar = {EDIT: EditRow, SCORES: ScoreRow}
-    facts: ClassVar[Mapping[str, Any]] = MANIFEST
+    manifest_type: ClassVar = atomic.record({**EVERY, **MANIFEST})
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
