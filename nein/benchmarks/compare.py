@@ -34,7 +34,7 @@ NOTE = (
 )
 
 
-def _heading(metric: str) -> str:
+def heading(metric: str) -> str:
     known = METRICS.get(metric)
     return tables.heading(known.title, known.higher_is_better) if known else metric
 
@@ -42,7 +42,7 @@ def _heading(metric: str) -> str:
 COMPARISONS = Table(
     "comparisons",
     "Paired comparisons",
-    (Row("first", "A"), Row("second", "B"), Row("metric", names=_heading), Row("variant")),
+    (Row("first", "A"), Row("second", "B"), Row("metric", names=heading), Row("variant")),
     (
         Column("A: mean", {"statistic": "first"}),
         Column("B: mean", {"statistic": "second"}),

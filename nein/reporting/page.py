@@ -170,6 +170,9 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     script = "".join(_read(TEMPLATES / f"{name}.js") for name in names)
     script += "".join(_read(file) for part in page.parts for file in part.scripts)
     values = {part.name: part.values() for part in page.parts}
+    own = " 'self' file:" if any(entries.get("outside") for entries in values.values()) else ""
+    policy = f"default-src 'none'; script-src '{_sha(script)}'{own}; style-src '{_sha(css)}'; "
+    policy += "img-src data:; base-uri 'none'; form-action 'none'"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -180,22 +183,13 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
     return environment.get_template("page.html.j2").render(
         css=Markup(css),
         script=Markup(script),
-        policy=policy(script, css, any(entries.get("outside") for entries in values.values())),
+        policy=policy,
         page=page,
         findings=[*dict.fromkeys(page.findings)],
         lead=drawings[:1],
         drawings=drawings[1:],
         sections=[item for item in shown if item.sheets],
         **values,
-    )
-
-
-def policy(script: str, css: str, outside: bool) -> str:
-    """The content-security policy. `outside`: also scripts from the page's own folder."""
-    beside = " 'self' file:" if outside else ""
-    return (
-        f"default-src 'none'; script-src '{_sha(script)}'{beside}; style-src '{_sha(css)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 

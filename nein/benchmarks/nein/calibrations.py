@@ -55,8 +55,9 @@ class Calibration:
     def fits(self, run: RunDir) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
         option = _OPTIONS[self.kind]
-        same = run.model(self.kind).get("fingerprint") == self.manifest["fingerprint"]
-        return same and run.about.get("config", {}).get(option) == self.manifest[option]
+        models, config = run.about.get("models", {}), run.about.get("config", {})
+        same = models.get(self.kind, {}).get("fingerprint") == self.manifest["fingerprint"]
+        return same and config.get(option) == self.manifest[option]
 
     def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;

@@ -263,11 +263,6 @@ class RunDir(Folder):
         path = self.path / CORPUS
         return atomic.read_json(path, dict[str, CorpusRow]) if path.exists() else {}
 
-    def model(self, kind: str) -> Mapping[str, Any]:
-        """The manifest's description of a model: "editor", "vqa", ...; empty when it was not needed."""
-        found: Mapping[str, Any] = self.about.get("models", {}).get(kind, {})
-        return found
-
     @cached_property
     def _places(self) -> dict[str, int]:
         """Sample -> the block of its scores."""

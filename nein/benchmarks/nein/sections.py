@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nein.benchmarks.compare import heading
 from nein.benchmarks.nein import calibrations
 from nein.benchmarks.nein.estimates import ALL, ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
@@ -21,10 +22,6 @@ from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 TRACK_NAMES = {"negative": "negative", "remove": '"Remove the X."', "add": '"Add a X."'}
 EDITOR = Row("model", "editor")
 RUN = (EDITOR, Row("variant", "instruction", TRACK_NAMES))
-
-
-def heading(metric: str) -> str:
-    return tables.heading(METRICS[metric].title, METRICS[metric].higher_is_better)
 
 
 METRIC = Row("metric", names=heading)
