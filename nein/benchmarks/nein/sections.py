@@ -315,7 +315,6 @@ REMOVAL = plots.plot(
     order=("remove", "negative", "add", *REMOVALS),
     axis="Removal, per cent",
     names={**REMOVALS, **_TOLD},
-    colors={"remove": plots.BLUE, "negative": plots.RED, "add": plots.GREEN},
 )
 GAPS = plots.plot(
     "gap_by_template",
@@ -328,7 +327,6 @@ GAPS = plots.plot(
     panel=("model",),
     order=(*REMOVALS, *TEMPLATES),
     names=REMOVALS,
-    colors={"removal_vqa": plots.BLUE, "removal_ovd": plots.RED},
     axis="gap in Removal, points",
     limits=None,
 )
