@@ -40,9 +40,9 @@ NOTES = (
 )
 
 
-def report(options: ReportConfig, kind: Benchmark | None = None) -> str:
-    """`nein report`: the report of the complete runs of one benchmark (`kind`, if it is known)."""
-    benchmark = kind or registry.of_runs(options.runs)
+def report(options: ReportConfig) -> str:
+    """`nein report`: the report of the complete runs of one benchmark."""
+    benchmark = registry.of_runs(options.runs)
     options = _own(benchmark, options, benchmark.report_config)
     atomic.make_folder(options.out.parent)
     finished, unfinished = _finished(benchmark, options.runs)
