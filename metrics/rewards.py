@@ -195,7 +195,7 @@ class EditScore(RewardJudge):
         for pair in answers:
             if failed := next((one.error for one in pair if one.error is not None), None):
                 return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
-            found = [read_numbers(one.text, self.protocol) for one in pair]
+            found: list[Any] = [read_numbers(one.text, self.protocol) for one in pair]
             for read in found:
                 if isinstance(read, str):
                     return Score(None, read, {"answers": [one.text for one in pair]})
@@ -218,7 +218,7 @@ def read_numbers(answer: str, protocol: str) -> list[float] | str:
         value = json.loads(behind[behind.find("{") : behind.rfind("}") + 1])["score"]
     except (ValueError, KeyError, TypeError, RecursionError):
         value = None
-    numbers = [_number(entry) for entry in value] if isinstance(value, list) else []
+    numbers: list[Any] = [_number(entry) for entry in value] if isinstance(value, list) else []
     if len(numbers) != 2 or None in numbers:
         return f"{quoted} has no 'score' of two numbers"
     if not all(0 <= number <= RANGE for number in numbers):

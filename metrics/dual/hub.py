@@ -94,10 +94,10 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         ) from None
     given = parse_reference(path_or_id.removeprefix(PREFIX))
     name, local = given.name, Path(given.name).is_dir()
-    how = {"revision": given.revision, "model_kwargs": {"use_safetensors": True, "dtype": dtype}}
+    how: dict[str, Any] = {"use_safetensors": True, "dtype": dtype}
     try:
         with loading.no_bar(local):
-            model = SentenceTransformer(name, device=device, trust_remote_code=False, **how)
+            model = SentenceTransformer(name, device=device, revision=given.revision, model_kwargs=how)
     except loading.UNREADABLE as error:
         why = f"({first_line(error)}); give a folder or a hub id"
         raise MetricError(f"Cannot load a sentence transformer from '{name}' {why}.") from error

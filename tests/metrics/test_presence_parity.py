@@ -9,8 +9,9 @@ from PIL import Image
 from nein import metrics
 from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.metrics.presence import spacy_model
-from tests.metrics.scripted import NAMES
 from tests.metrics.tiny import make_llava, picture
+
+NAMES = [name for name, metric in METRICS.items() if metric.by_judge]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector
-from nein.metrics.judges.llava import LlavaNextJudge
 from tests.metrics import tiny
 
 QUESTIONS = [
@@ -89,22 +88,6 @@ def test_a_map_of_devices_is_the_librarys_own_and_nothing_is_moved_after_it(chat
     check_options(folder, ["device_map"])
     with pytest.raises(metrics.MetricError, match="leave its option 'detail' out"):
         check_options(folder, ["detail"])
-
-
-def test_a_line_of_the_table_adds_a_judge_and_takes_no_other_ones_place(models, tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text('{"model_type": "mine"}')
-    (tmp_path / "model.safetensors").touch()
-    line = {"mine": "tests.metrics.test_vlm:load_mine"}
-    monkeypatch.setitem(metrics.JUDGES, "vqa", {**metrics.JUDGES["vqa"], **line})
-    made = metrics.load_judge("vqa", str(tmp_path), pad="gray", quantization="none")
-    assert made == ("mine", str(tmp_path))
-    assert isinstance(metrics.load_judge("vqa", str(models / "llava")), LlavaNextJudge)
-    with pytest.raises(metrics.MetricError, match="cannot be quantized"):
-        metrics.load_judge("vqa", str(tmp_path), quantization="bnb-fp4")
-
-
-def load_mine(path_or_id, *, device, dtype):
-    return "mine", path_or_id
 
 
 def test_any_zero_shot_detector_scores_as_its_own_post_processing_does(detector):
