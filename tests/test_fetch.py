@@ -49,7 +49,7 @@ def test_fetch_names_every_reference_of_a_paper_preset(name):
     repositories = {word for word in words.split('"') if word.count("/") == 1 and " " not in word}
     repositories = {word.removeprefix("hub:") for word in repositories if ":" not in word or "hub:" in word}
     unused = {"google/owlvit-base-patch32"} if not getattr(config, "detects", True) else set()
-    asked = config.judged if name == "negbench eval" else name != "negvqa" or "judge" in config.model
+    asked = name not in ("negbench eval", "negvqa") or "judge" in config.model
     judge = set() if asked else {config.judge}
     assert repositories - unused - judge <= references
 
