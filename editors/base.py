@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.loading.errors import MODEL_ERRORS, UserError, isolated, reason
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Editor(Protocol):
             facts["models"] = {role: model["sha256"] for role, model in facts["models"].items()}
         return json_digest(facts)
 
-    def describe(self) -> dict[str, Any]: ...
+    def describe(self) -> Json: ...
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]: ...
 
@@ -181,7 +181,7 @@ class Identity(Editor):
     def __init__(self, *, name: str = "identity") -> None:
         self.name = name
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"editor": self.name, "class": type(self).__name__}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
@@ -207,7 +207,7 @@ class Solid(Identity):
             raise EditorError(f"color is {color!r}; expected '#rrggbb'")
         self.color = [*bytes.fromhex(color[1:])]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**super().describe(), "color": self.color}
 
     def _paint(self, request: EditRequest) -> np.ndarray:

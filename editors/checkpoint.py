@@ -36,6 +36,7 @@ from transformers.utils import logging as transformers_logging
 from nein.editors.base import EditorError
 from nein.editors.presets import DEFAULT_CONFIG, split_lora
 from nein.editors.sampling import euler_ancestral
+from nein.loading.digests import Json
 from nein.loading.errors import UserError, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
 from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
@@ -73,7 +74,7 @@ class LoadedPipeline:
 
     pipeline: Any
     weights_sha256: str
-    published: dict[str, Any] = field(default_factory=dict)
+    published: Json = field(default_factory=dict)
 
 
 def load_pipeline(
@@ -103,7 +104,7 @@ def load_pipeline(
     with explained(checkpoint):
         if single:
             pipeline, origin = read_file(path, ema=ema, config=config, channels=channels)
-            published: dict[str, Any] = {"single_file": origin}
+            published: Json = {"single_file": origin}
         else:
             source, revision = locate(checkpoint, revision)
             # Before gigabytes are read or fetched.
@@ -137,7 +138,7 @@ def in_memory(pipeline: Any) -> LoadedPipeline:
     return _known(pipeline, "the pipeline in memory", {})
 
 
-def _known(pipeline: Any, name: str, published: dict[str, Any]) -> LoadedPipeline:
+def _known(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
     check_tokenizers(pipeline, name)
     parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
     return LoadedPipeline(pipeline, content_hash(parts, [pipeline.tokenizer]), published)
@@ -302,7 +303,7 @@ def read_file(
     config: str | None = None,
     vouched: bool = False,
     channels: tuple[int, ...] = (8,),
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, Json]:
     """A StableDiffusionInstructPix2PixPipeline on the CPU from one file, and what it was made of. Names are
     mapped by diffusers' own functions; that every tensor arrives is checked here.
 

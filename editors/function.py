@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refused, check_count, find_fault
 from nein.editors.presets import row_of_class
-from nein.loading.digests import source_digest
+from nein.loading.digests import Json, source_digest
 from nein.loading.errors import UnavailableError, out_of_memory, reason
 from nein.loading.service import RETRIED, Pace, parallel_map
 
@@ -94,7 +94,7 @@ class FunctionEditor(RemoteEditor):
         self._first = threading.Lock()
         self._loop: Any = None  # of asyncio, once a call has returned something to await
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "editor": self.name,
             "class": type(self).__name__,

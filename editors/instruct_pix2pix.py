@@ -28,7 +28,7 @@ from nein.editors.sampling import (
     install,
     word_weights,
 )
-from nein.loading.digests import torch_dtype
+from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
 
 OUTPUTS = ("resized", "input")
@@ -137,7 +137,7 @@ class InstructPix2Pix(Editor):
         scheduler.set_timesteps(self.steps, device=self._device)
         return scheduler
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
@@ -184,7 +184,7 @@ class InstructPix2Pix(Editor):
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
         """Arguments of the UNet for the weights of words, and for negative prompts that guide attention."""
-        options: dict[str, Any] = {}
+        options: Json = {}
         worded = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
         if any(request.weights for request, _ in items):
             with self._text_lock:

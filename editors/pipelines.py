@@ -34,7 +34,7 @@ from nein.editors.checkpoint import (
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
 from nein.editors.sampling import Avoided, JointGuidance, Vsf, effective_config, guidance_rule, install
-from nein.loading.digests import torch_dtype
+from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import is_local
 from nein.loading.weights import aligned
@@ -192,7 +192,7 @@ class DiffusersPipeline(Editor):
                 self._pipeline.to(self._device)
         self._pipeline.set_progress_bar_config(disable=True)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"editor": self.name, "class": type(self).__name__, **self._facts}
 
     def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
@@ -304,7 +304,7 @@ class DiffusersPipeline(Editor):
 
 def _load(
     checkpoint: str, revision: str | None, *, name: str | None, config: str | None, dtype: str
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, Json]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
     source, revision = locate(source, revision)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from nein.editors.base import EditorError
+from nein.loading.digests import Json
 from nein.loading.errors import UserError, choose, unknown
 from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
@@ -45,7 +46,7 @@ class EditorPreset:
         """The class of diffusers that it runs, where that is an option."""
         return self.values.get("pipeline")
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Json:
         return {name: value for name, value in self.values.items() if value is not None}
 
 
@@ -65,7 +66,7 @@ PRESETS = {row.name: row for row in _ROWS if row.needs_checkpoint}
 #: (editor, preset) -> the row that `--editor E --preset P` means: the first of several.
 DEFAULT_ROWS = {(row.editor, row.preset): row.name for row in reversed(PRESETS.values())}
 #: Class of diffusers -> how it is called, the fields of `editors.pipelines.Recipe`.
-PIPELINES: dict[str, dict[str, Any]] = _TABLE["pipelines"]
+PIPELINES: dict[str, Json] = _TABLE["pipelines"]
 
 #: Where the configurations and the tokenizer of a file that holds tensors only come from.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
@@ -119,7 +120,7 @@ def preset_row(name: str, preset: str) -> EditorPreset:
         same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == given.name]
         parent = same[0] if same else row_of_class(declared_class(name), preset)
         sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
-        own: dict[str, Any] = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
+        own: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
         return replace(parent, **own, sources=sources)
     rows = [row for row in PRESETS.values() if row.preset == preset]
     choices = sorted({name for row in rows for name in (row.name, row.editor)})

@@ -16,6 +16,7 @@ from diffusers.models.embeddings import apply_rotary_emb
 from torch import Tensor
 
 from nein.editors.base import EditorError
+from nein.loading.digests import Json
 
 
 def euler_ancestral(config: Mapping[str, Any]) -> Any:
@@ -38,7 +39,7 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
     )
 
 
-def effective_config(scheduler: Any) -> dict[str, Any]:
+def effective_config(scheduler: Any) -> Json:
     """The scheduler's class and its settings."""
     settings = {
         name: value if isinstance(value, bool | int | float | str | None) else str(value)

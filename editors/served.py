@@ -16,6 +16,7 @@ from PIL import Image
 from nein.editors.base import EditorError, EditRequest, EditResult, find_fault
 from nein.editors.function import RemoteEditor
 from nein.editors.presets import split_address
+from nein.loading.digests import Json
 from nein.loading.service import WITHHELD, NoAnswer, Service, png
 
 #: Fields of a request that are no user's: what is edited, and how the reply comes.
@@ -71,7 +72,7 @@ class ServedEditor(RemoteEditor):
         self._service.check()
         self.usage = self._service.usage
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             "editor": self.name,
             "class": type(self).__name__,

@@ -32,7 +32,7 @@ from nein.editors.checkpoint import content_hash, explained, load_pipeline, loca
 from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.loading.references import expanded
 from nein.loading.weights import read_checkpoint
 
@@ -142,7 +142,7 @@ class Zone(InstructPix2Pix):
         self._classifier.to(self._device)
         self._read = functools.lru_cache(CACHED_TEXTS)(self._read_action)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**super().describe(), "models": self._others, **asdict(self.settings)}
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:

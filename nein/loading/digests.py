@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+#: Facts as JSON holds them, for a reader and for a digest.
+Json = dict[str, Any]
 #: Names of dtypes; each is an attribute of torch (`torch_dtype`).
 DTYPES = ("float32", "bfloat16", "float16")
 #: Files of a model folder that can change what the model computes.

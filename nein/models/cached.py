@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine.answers import AnswerCache
+from nein.loading.digests import Json
 from nein.loading.service import BudgetError, price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
@@ -39,10 +40,10 @@ class CachedChat(Chat):
         self._change = threading.Condition()
         self._asking: set[str] = set()  # keys in flight
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return self.chat.describe()
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         return self.chat.usage()
 
     def stop(self) -> None:

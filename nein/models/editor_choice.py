@@ -15,6 +15,7 @@ from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
 from nein.engine.errors import UserError, shortlist
+from nein.loading.digests import Json
 from nein.loading.references import expanded, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
@@ -42,7 +43,7 @@ class EditorChoice:
     row: str
     checkpoint: str | None = None
     revision: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Json = field(default_factory=dict)
     made: Any = None  # an editor in memory, or ExternalEdits
     remedy: str = ""
     plain: EditorChoice | None = None
@@ -109,9 +110,9 @@ class EditorChoice:
         at = f"@{self.revision}" if self.revision else ""
         return {**({"checkpoint": f"{self.checkpoint}{at}"} if self.checkpoint else {}), **models}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Json:
         """What the user chose, before any file is read."""
-        facts: dict[str, Any] = {"editor": parse_reference(self.row).without_address}
+        facts: Json = {"editor": parse_reference(self.row).without_address}
         facts |= {"mend": self.remedy} if self.remedy else {}
         if self.external is not None:
             facts |= {"made": "elsewhere"} | ({"decoding": "plain"} if self.external.plain else {})
@@ -128,7 +129,7 @@ class EditorChoice:
 def resolve_editors(
     names: Sequence[str],
     preset: str,
-    overrides: Mapping[str, Any],
+    overrides: Json,
     edited: str | None = None,
     mend: Sequence[str] = (),
     as_released: bool = False,
@@ -201,7 +202,7 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
     return given, rest, None
 
 
-def choose_editor(asked: str, preset: str, overrides: Mapping[str, Any]) -> EditorChoice:
+def choose_editor(asked: str, preset: str, overrides: Json) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
     if (editor := references.offered(asked)) is not None:
         return EditorChoice(asked, asked, asked, made=editor)
@@ -245,7 +246,7 @@ class ExternalEdits:
                 f"{shortlist(self.files, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"editor": self.name, "class": type(self).__name__}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:

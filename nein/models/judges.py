@@ -9,7 +9,7 @@ from typing import Any
 
 from nein import metrics
 from nein.engine.errors import UserError
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.loading.errors import isolated
 from nein.loading.references import is_served
 from nein.metrics.base import Images, Score, paper_present, paper_removed, parse_yes_no
@@ -40,7 +40,7 @@ class Word:
 
 Words = Sequence[Sequence[Word]]
 #: `VERDICTS`, "score" and "reply".
-Verdict = dict[str, Any]
+Verdict = Json
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class JudgeOptions:
     article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
     threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 
-    def of(self, kind: str) -> dict[str, Any]:
+    def of(self, kind: str) -> Json:
         """The settings that affect answers of this kind of judge."""
         return {"article": self.article} if kind == "vqa" else {"threshold": self.threshold}
 
@@ -134,7 +134,7 @@ class RemovalReward(RewardJudge):
         self.article = article
         self.fingerprint = json_digest({"kind": REMOVAL, "judge": judge.fingerprint, "article": article})
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self.model.describe(), "kind": REMOVAL, "judge": self.model.fingerprint}
 
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, PositiveInt, V
 from nein.config.options import option
 from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
+from nein.loading.digests import Json
 from nein.loading.errors import reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
@@ -43,12 +44,12 @@ class LlmOptions:
     max_tokens: PositiveInt = option(512, "max tokens per answer")
     attempts: PositiveInt = option(1, "max tries until an answer is usable (temperature above 0)")
     reasoning_effort: str = option("", "endpoint: reasoning effort (none, low, ...)")
-    extra_body: dict[str, Any] = option({}, "endpoint: extra request fields: --llm.extra_body.KEY VALUE")
+    extra_body: Json = option({}, "endpoint: extra request fields: --llm.extra_body.KEY VALUE")
     thinking_tokens: NonNegativeInt = option(0, "endpoint: extra tokens for thinking")
     dtype: Literal["float32", "float16", "bfloat16"] = option("float32", "local model: dtype")
 
     @property
-    def thinking(self) -> dict[str, Any]:
+    def thinking(self) -> Json:
         """The options on thinking that are given: they decide an answer."""
         given = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
         return {key: value for key, value in given.items() if value}
@@ -116,7 +117,7 @@ class Client:
             open_ = [request for request in open_ if outcomes[request].failure in unusable]
         return [outcomes[request] for request in requests]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """Everything that decides an outcome but the requests, JSON-serialisable."""
         drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}
         facts = {key: value for key, value in self.chat.describe().items() if key != "reference"}
@@ -231,7 +232,7 @@ def instructions(schema: type[BaseModel]) -> str:
     return f"Answer with exactly one JSON object and no other text. It must match this JSON schema:\n{shape}"
 
 
-def wire_schema(schema: type[BaseModel]) -> dict[str, Any]:
+def wire_schema(schema: type[BaseModel]) -> Json:
     """The JSON schema as servers with structured output take it: every key required, no further keys."""
     shape = schema.model_json_schema()
     for part in (shape, *shape.get("$defs", {}).values()):

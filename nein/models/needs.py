@@ -6,12 +6,13 @@ this machine, embedded, or behind an endpoint. Nothing is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nein import editors, metrics
 from nein.datasets import hub
 from nein.editors.presets import DEFAULT_ROWS, PAPER_EDITORS
+from nein.loading.digests import Json
 from nein.loading.references import Need, is_local
 from nein.models import references
 from nein.models.editor_choice import choose_editor
@@ -32,7 +33,7 @@ def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
     return needs + [need for name in names for need in metrics.METRICS[name].origins]
 
 
-def of_editors(names: Sequence[str], preset: str, overrides: Mapping[str, Any] | None = None) -> list[Need]:
+def of_editors(names: Sequence[str], preset: str, overrides: Json | None = None) -> list[Need]:
     """Of editors as `--editor` names them; `all`: the paper's that have a checkpoint to download."""
     rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
     published = [row.editor for row in rows if row is not None and row.checkpoint is not None]

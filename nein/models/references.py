@@ -16,7 +16,7 @@ from typing import Any
 
 from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
-from nein.loading.digests import quick_digest
+from nein.loading.digests import Json, quick_digest
 from nein.loading.references import cached_commit, expanded, is_local, is_served, located, parse_reference
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
@@ -72,7 +72,7 @@ def resolve(reference: str) -> str:
     return str(expanded(where)) if parse_reference(where).kind == "local" and is_local(where) else where
 
 
-def contents(models: Mapping[str, str]) -> dict[str, Any]:
+def contents(models: Mapping[str, str]) -> Json:
     """An entry of an identity: role -> what tells the model behind its reference from another one."""
     marks = {role: mark for role, reference in models.items() if (mark := content(reference))}
     return {CONTENTS: marks} if marks else {}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nein.loading.digests import Json
 from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
@@ -122,7 +123,7 @@ class WithRemedy:
         self.scorings, self.concurrent = model.scorings, model.concurrent
         self.fingerprint = hashlib.sha256(f"{model.fingerprint} {arm}".encode()).hexdigest()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self._model.describe(), "mended": self._arm}
 
     def answer(self, images: Images, asked: Table, scorings: Sequence[str]) -> Rows:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from nein import editors
 from nein.engine.errors import UserError, chosen
 from nein.engine.folder import sample_seed
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import judges, llm
@@ -75,7 +75,7 @@ BY_RULE = {
 NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
 
 
-def changes_of(kind: str, absent: Sequence[str]) -> dict[str, Any]:
+def changes_of(kind: str, absent: Sequence[str]) -> Json:
     """What a remedy by rule changes in a request, by the absent objects."""
     if kind == "rewrite":
         return {"instruction": removal(" and the ".join(absent))}
@@ -131,19 +131,19 @@ class WithRemedy(editors.Editor):
     """Another editor with a remedy; it is sent what `send` makes of each request, and notes say what that
     was. helper: the model that it asks besides."""
 
-    def __init__(self, editor: Any, name: str, facts: dict[str, Any], helper: Any = None) -> None:
+    def __init__(self, editor: Any, name: str, facts: Json, helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
         self._editor, self._facts, self._helper = editor, facts, helper
         self.seeded = getattr(editor, "seeded", True)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self._editor.describe(), "mended": self._facts}
 
     @property
     def fingerprint(self) -> str:
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         """What endpoints behind the editor and the helper have taken so far."""
         one, other = (getattr(model, "usage", dict)() for model in (self._editor, self._helper))
         return added(one, other)
@@ -241,7 +241,7 @@ class Best(WithRemedy):
         super().__init__(editor, arm, facts, judge)
         self._count, self._arm = count, arm
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self._editor.describe(), "mended": {**self._helper.describe(), **self._facts}}
 
     def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
@@ -271,7 +271,7 @@ class Best(WithRemedy):
         return dataclasses.replace(results[best], note="; ".join(filter(None, (note, results[best].note))))
 
 
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def added(one: Json, other: Json) -> Json:
     """What two models have taken: numbers of one name are added, as those of one version."""
     total = {**one, **other}
     for name in one.keys() & other.keys():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nein.engine.errors import UserError
+from nein.loading.digests import Json
 from nein.metrics.base import fingerprint
 from nein.metrics.dual import normalise
 from nein.wording import denials
@@ -45,13 +46,13 @@ def with_remedy(model: Any, arm: str) -> _Around:
 class _Around:
     """A dual encoder around another one, whose features of pictures stay."""
 
-    def __init__(self, model: Any, about: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, about: Json) -> None:
         self._model, self._about = model, dict(about)
         self.width, self.scale, self.bias = model.width, model.scale, model.bias
         self.quick_gelu = model.quick_gelu
         self.fingerprint = fingerprint({"model": model.fingerprint, **about})
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self._model.describe(), "mended": self._about}
 
     def encode(self, images: Sequence[np.ndarray]) -> np.ndarray:
