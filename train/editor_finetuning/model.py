@@ -236,8 +236,9 @@ def validate(
     OUT/validation. Training goes on undisturbed: every step seeds what it draws."""
     from nein.benchmarks.nein.run import NEIN
 
-    world, device, name = session.processes, str(session.accelerator.device), f"step-{step:08d}"
-    out = config.out_dir / "validation"
+    world, place = session.processes, session.accelerator.device
+    device = str(place) if place.type == "cuda" else place.type  # a rank's is "cpu:0"
+    name, out = f"step-{step:08d}", config.out_dir / "validation"
     if world.is_main:
         save_pipeline(pipeline, learned, out / MODEL)
     world.barrier()

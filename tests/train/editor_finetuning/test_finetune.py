@@ -192,12 +192,17 @@ def test_a_full_disk_or_a_kill_while_a_checkpoint_is_written_leaves_the_one_befo
 
 
 @pytest.mark.slow
-def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tmp_path):
-    options = {"steps": 20, "batch_size": 4, "mix_affirmative": 0.5, "save_every": 10}
+def test_two_processes_with_half_the_batch_each_equal_one_process(tune, line, tmp_path, world):
+    options = {"steps": 20, "batch_size": 4, "mix_affirmative": 0.5, "save_every": 10, "validate_every": 20,
+               "validation_data": world, "validation_split": "train", "validation_samples": 2,
+               "validation_metrics": "l1"}  # fmt: skip
     alone = tune(out=tmp_path / "one", **options)
     words = line(out=tmp_path / "two", features=tmp_path / "other", **options)
     in_two_processes("train/finetune_ip2p.py", 29613, words)
     np.testing.assert_allclose(logged(alone), logged(tmp_path / "two"), atol=1e-5, rtol=0)
+    one, two = (json.loads((run / "validation.jsonl").read_text().splitlines()[-1])["l1"]
+                for run in (alone, tmp_path / "two"))  # fmt: skip
+    assert one == pytest.approx(two, abs=1e-2)
     manifest = json.loads((tmp_path / "two" / "manifest.json").read_text())
     assert manifest["invocations"][0]["processes"] == 2
 
