@@ -21,7 +21,6 @@ from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import finding
-from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
@@ -183,7 +182,7 @@ def judge(
     """What a judge answers about pictures, as it does for Removal.
 
     images     An image or several: `PIL.Image.Image`, or (H, W, 3) uint8.
-    questions  A question or several for every image; or one list of questions per image.
+    questions  A question, or several, for every image.
     model      As `--models.vqa` takes it.
 
     A row per image and question: `image` (index), `question`, `answer`, `p_yes`, `p_no`. Raises UserError or
@@ -197,26 +196,19 @@ def judge(
 
     single = not isinstance(images, list | tuple)
     pictures = [np.array(image) for image in ([images] if single else images)]
-    words = list(questions) if _several(questions) else [questions]
-    each = [list(row) for row in words] if words and all(map(_several, words)) else [words] * len(pictures)
-    for question in itertools.chain(*each):
-        if not isinstance(question, str):
-            raise UserError(
-                f"A question is {question!r}; give a sentence, several, or a list of them for every picture."
-            )
+    several = isinstance(questions, Iterable) and not isinstance(questions, str)
+    words = list(questions) if several else [questions]
+    if strange := [question for question in words if not isinstance(question, str)]:
+        raise UserError(f"A question is {strange[0]!r}; give a sentence, or a list of them.")
     here = Processes().device(device)
     loaded = metrics.load_judge("vqa", references.resolve(model), device=here, dtype=dtype)
-    prompts = [[template(loaded.template).wrap(question) for question in row] for row in each]
+    prompts = [template(loaded.template).wrap(question) for question in words]
     rows = [
         (number, question, answer.text, answer.p_yes, answer.p_no)
-        for number, (sentences, answers) in enumerate(zip(each, loaded.ask(pictures, prompts), strict=True))
-        for question, answer in zip(sentences, answers, strict=True)
+        for number, answers in enumerate(loaded.ask(pictures, [prompts] * len(pictures)))
+        for question, answer in zip(words, answers, strict=True)
     ]
     return pd.DataFrame(rows, columns=["image", "question", "answer", "p_yes", "p_no"])
-
-
-def _several(given: Any) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, str)
 
 
 def _run(
@@ -321,7 +313,7 @@ class Result:
         from nein.benchmarks.finished import report
 
         given = {"runs": self.runs, "out": Path(file), "formats": ["html"], **options}
-        report(self.benchmark.report_config(**given), self.benchmark)
+        report(self.benchmark.report_config(**given))
         return Path(file)
 
     def _repr_html_(self) -> str:
@@ -353,12 +345,9 @@ class EditingResult(Result):
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
-        import pandas as pd
-
-        parts = [run.every.frame.assign(editor=run.editor, track=run.track) for run in map(RunDir, self.runs)]
-        return pd.concat(
-            [part.astype({"metric": object, "reason": object}) for part in parts], ignore_index=True
-        )
+        found = super().samples()
+        found[["editor", "track"]] = found["model"].str.rsplit("/", n=1).tolist()
+        return found
 
     def grid(self, number: int = 6, **options: Any) -> Image:
         """Samples as rows, editors as columns: the picture of `nein grid`, whose options it takes."""
