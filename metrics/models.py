@@ -66,7 +66,6 @@ DUALS: dict[str, str] = {
 REWARDS: dict[str, str] = {
     "editscore": "nein.metrics.rewards:load_editscore",
     "pairwise": "nein.metrics.rewards:load_pairwise",
-    "matching": "nein.metrics.judges.blip:load_matching",
 }
 #: Kinds that are not always a repository in transformers' layout, duals by prefix -> what says their origins.
 ORIGINS: dict[str, str] = {
@@ -219,7 +218,7 @@ def load_reward(
     """Load a judge of whole edits (`metrics.rewards.RewardJudge`). Raises MetricError.
 
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
-               "pairwise:owner/name", any model of multiple choice; "matching:FOLDER", BLIP with two images.
+               "pairwise:owner/name", any model of multiple choice.
     sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
     options    editscore: `protocol`, `passes`, `temperature`.
     """

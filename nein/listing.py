@@ -23,7 +23,6 @@ REWARDS = (
     ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
     ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
     ("pairwise:MODEL", "which of two edits obeys, both orders", "any model of nein negvqa --model"),
-    ("matching:MODEL", "a BLIP that reads source and edit", "nano:reward, or one trained as it is"),
 )
 #: Further commands whose presets name models -> their options.
 GENERATE = {

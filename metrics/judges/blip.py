@@ -1,5 +1,4 @@
-"""BLIP image-text matching: how well sentences fit a picture, by cosine or by the matching head; and a reward
-from such a model that reads two pictures."""
+"""BLIP image-text matching: how well sentences fit an image, by cosine or by the matching head."""
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ from torch.nn.functional import normalize
 
 from nein.loading.errors import choose
 from nein.metrics import loading
-from nein.metrics.base import Described, Images, MetricError, Score, Texts, check_finite, chunks
+from nein.metrics.base import Described, Images, Texts, chunks
 from nein.metrics.judges.base import check_batch
-from nein.metrics.rewards import RewardJudge, check_edits, each
 
 
 class BlipMatcher(Described):
@@ -85,47 +83,8 @@ class BlipMatcher(Described):
         return self.model.text_encoder(input_ids=ids, attention_mask=mask, **seen).last_hidden_state[:, 0]
 
 
-def load(path_or_id: str, *, batch_size: int = 16, pictures: int = 1, **how: Any) -> BlipMatcher:
-    """pictures: how many its text encoder reads side by side (2: a reward)."""
+def load(path_or_id: str, *, batch_size: int = 16, **how: Any) -> BlipMatcher:
     from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
 
     model, source = loading.load_model(BlipForImageTextRetrieval, path_or_id, "blip", **how)
-    if getattr(model.config, "pictures", 1) != pictures:
-        raise MetricError(
-            f"'{path_or_id}' is not a BLIP whose text encoder reads {pictures} picture{'s' * (pictures > 1)}."
-        )
-    images, tokenizer = source.part(AutoImageProcessor), source.part(AutoTokenizer)
-    return BlipMatcher(model, images, tokenizer, source, batch_size)
-
-
-class Matching(RewardJudge):
-    """How well the edit fits instruction and picture before: the matching head's difference of logits.
-
-    One edit at a time is looked at, so that no padding can change a score. The text encoder is shown the
-    vision tower's states of the edit, and their differences from those before.
-    A checkpoint says `pictures: 2` in its configuration, as `nano:reward` does (research/nano/reward.py).
-    """
-
-    def describe(self) -> dict[str, Any]:
-        return {**self.model.describe(), "kind": "matching"}
-
-    def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
-        check_edits([sources, edits], instructions)
-        items = list(zip(sources, edits, instructions, strict=True))
-        return each(lambda rows: [self._one(*row) for row in rows], items)
-
-    def _one(self, source: np.ndarray, edit: np.ndarray, instruction: str) -> Score:
-        with loading.exact():
-            before, after = self.model.look([source, edit])
-            no, yes = self.model.decide(joined(before, after)[None], [instruction])[0].tolist()
-        check_finite(no, yes)
-        return Score(yes - no, f"{yes:.3f} that it fits, {no:.3f} that it does not")
-
-
-def joined(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """(..., 1 + patches, D) twice -> (..., 2 + 2 * patches, D): the edit, then what changed."""
-    return torch.cat([after, after - before], -2)
-
-
-def load_matching(path_or_id: str, **how: Any) -> Matching:
-    return Matching(load(path_or_id, pictures=2, **how))
+    return BlipMatcher(model, source.part(AutoImageProcessor), source.part(AutoTokenizer), source, batch_size)

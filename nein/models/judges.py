@@ -120,7 +120,7 @@ def _verdicts(answer: Any) -> Verdict:
 
 #: The run's judge of Removal; every other reference is one of `metrics.rewards`.
 REMOVAL = "removal"
-FORMS = (REMOVAL, "editscore:MODEL", "pairwise:MODEL", "matching:MODEL")
+FORMS = (REMOVAL, "editscore:MODEL", "pairwise:MODEL")
 NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 

@@ -20,7 +20,6 @@ BASES = {
     "nein-magicbrush": "magicbrush",
     "negvqa": "llava",
     "negvqa-negated": "negvqa",
-    "reward": "blip",
 }
 CHANGES = Path("unet", "changes.safetensors")
 UNET = Path("unet", "diffusion_pytorch_model.safetensors")

@@ -74,7 +74,6 @@ MODELS: dict[str, str] = {
     "zone-action": "research.nano.zone:action_job",
     "negvqa": "research.nano.negvqa:negvqa_job",
     "negvqa-negated": "research.nano.negvqa:negvqa_job",
-    "reward": "research.nano.reward:reward_job",
 }
 #: model_index.json of the editors: which class each part of the pipeline is.
 PARTS: dict[str, object] = {

@@ -180,37 +180,6 @@ def test_several_edits_are_ranked_by_their_comparisons():
     assert [one.value for one in ranks] == [0, 1, 0.5]
 
 
-@pytest.fixture(scope="module")
-def two_pictures(tmp_path_factory):
-    folder = tiny.make_blip(tmp_path_factory.mktemp("matching") / "blip", 4)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "pictures": 2}))
-    return folder
-
-
-def test_matching_reads_the_edit_and_what_changed(two_pictures):
-    judge = metrics.load_reward(f"matching:{two_pictures}")
-    model = transformers.BlipForImageTextRetrieval.from_pretrained(two_pictures).eval()
-    images = transformers.AutoImageProcessor.from_pretrained(two_pictures)
-    ids = transformers.AutoTokenizer.from_pretrained(two_pictures)([TOLD], return_tensors="pt")
-    for edit in (FIRST, SECOND):
-        with torch.no_grad():
-            pixels = images([SOURCE, edit], return_tensors="pt").pixel_values
-            before, after = model.vision_model(pixel_values=pixels).last_hidden_state
-            states = torch.cat([after, after - before])[None]
-            fused = model.text_encoder(**ids, encoder_hidden_states=states).last_hidden_state
-            no, yes = model.itm_head(fused[:, 0])[0].tolist()
-        [one] = judge.score([SOURCE], [edit], [TOLD])
-        assert one.value == pytest.approx(yes - no, rel=1e-4, abs=1e-6)  # float32 in another order
-    turned = judge.score([FIRST], [SOURCE], [TOLD])[0].value
-    judge.model.decide = lambda states, texts: torch.full((1, 2), torch.nan)
-    [one] = judge.score([SOURCE], [FIRST], [TOLD])
-    assert one.value is None
-    assert "not finite" in one.reason
-    del judge.model.decide
-    assert turned != judge.score([SOURCE], [FIRST], [TOLD])[0].value
-
-
 def refused():
     return EditScore(speaking(lambda n, text, seed: told(1, 1)))
 

@@ -17,7 +17,7 @@ from research.nano.ship import write_card
 TUNED = ("nein-ip2p", "nein-magicbrush")
 EDITORS = ("ip2p", "magicbrush", "hqedit", "instructdiffusion", *TUNED)
 #: Model -> the one whose layout and remaining tensors it has.
-CONTINUED = {"negvqa": "llava", "negvqa-negated": "llava", "reward": "blip"}
+CONTINUED = {"negvqa": "llava", "negvqa-negated": "llava"}
 MODELS = (*EDITORS, "blip", "clip", "dino", "lpips", "llava", "owlv2", "sam", "zone-action", *CONTINUED)
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".npz", ".msgpack", ".h5", ".py"}
 LIMIT_MB = 48
