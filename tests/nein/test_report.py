@@ -50,7 +50,7 @@ def test_the_papers_figures_stand_beside_ours_in_the_paper_preset_only(tmp_path)
     scores = {"l1": [0.1, 0.2], "removal_ovd": [0.0, 1.0]}
     write_run(tmp_path / "nano", "magicbrush", "negative", scores)
     assert "8.95" not in table(tmp_path / "nano")
-    for run in (("magicbrush", "negative"), ("magicbrush", "remove"), ("my-editor", "negative")):
+    for run in (("magicbrush", "negative"), ("ip2p", "remove"), ("my-editor", "negative")):
         write_run(tmp_path / "paper", *run, scores, preset="paper")
     text = table(tmp_path / "paper")
     assert text.count("as printed in the paper") == 2  # once per table, for the one row the paper has
