@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config.options import DrawnCount, Names
 from nein.engine.errors import UserError
-from nein.loading.references import Need, expanded
+from nein.loading.references import TEXTS, Need, expanded
 from nein.train.options import Learning, option, setting
 
 if TYPE_CHECKING:
@@ -145,12 +145,15 @@ class TuneConfig(Learning):
         )
 
     def needs(self) -> list[Need]:
-        from nein.models import needs
+        from nein.editors import DEFAULT_CONFIG
+        from nein.models import needs, references
 
-        file = expanded(self.base).is_file()
-        base = needs.of_settings(self.base_config) if file else needs.of_pipeline(self.base)
+        if expanded(self.base).is_file():
+            base = Need.of(self.base_config or DEFAULT_CONFIG, files=TEXTS)
+        else:
+            base = Need.of(references.resolve(self.base))
         judged = self.validation(stages=["score"]).needs() if self.validate_every else []
-        return [*base, *needs.of_data(self.data), *judged]
+        return [*filter(None, [base]), *needs.of_data(self.data), *judged]
 
     @classmethod
     def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
