@@ -73,12 +73,6 @@ def check(name: str, **overrides: Any) -> None:
             raise unknown("option", option, [*row.values], f"It was given to editor '{name}'.")
 
 
-def takes(name: str, option: str) -> bool:
-    """Whether an editor has the option; one of another package is asked when it is built."""
-    row = row_of(name)
-    return row is None or option in row.values
-
-
 def origins(
     name: str, checkpoint: str | None = None, revision: str | None = None, **overrides: Any
 ) -> list[Need]:

@@ -150,10 +150,11 @@ def resolve_editors(
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
     wanted = list(dict.fromkeys(name for part in parts for name in part))
     if all(references.offered(name) is None for name in wanted):  # one in memory got its options before
-        rows = [split_editor(name)[1] for name in wanted]
+        given = [split_editor(name)[1] for name in wanted]
+        rows = [editors.row_of(name) for name in given]
         for option in overrides:
-            if not any(editors.takes(row, option) for row in rows):
-                editors.check(rows[0], **{option: overrides[option]})
+            if not any(row is None or option in row.values for row in rows):
+                editors.check(given[0], **{option: overrides[option]})
     choices = []
     for name in wanted:
         plain = choose_editor(name, preset, overrides)

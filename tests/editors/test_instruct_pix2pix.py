@@ -140,7 +140,7 @@ def test_truncation_is_half_a_level_darker_and_named(tiny_editor, requests_of):
     # Pixels clipped at 0 and 255 do not move, all others by 0.5 on average.
     inside = (a > 0) & (a < 255)
     assert (a - b)[inside].mean() == pytest.approx(0.5, abs=0.05)
-    settings = {"rounding": "truncate", "guidance_scale": 20.0, "image_guidance_scale": 20.0, "steps": 5}
+    settings = {"rounding": "truncate", "guidance_scale": 20.0}
     for option, value in settings.items():
         other = tiny_editor(**{option: value})
         assert other.describe()[option] == value

@@ -91,13 +91,11 @@ def test_two_sets_without_a_choice_and_a_choice_without_two_sets_are_refused(fil
 def test_the_file_edits_as_the_folder_it_was_made_from_and_says_what_it_is(files, checkpoint, requests_of):
     requests = requests_of(2)
     folder = get_editor("ip2p", checkpoint=str(checkpoint), steps=2, resolution=64)
-    for name in ("plain.safetensors", "plain.ckpt"):
-        path = files[name]
-        file = get_editor(str(path), config=str(checkpoint), steps=2, resolution=64)
-        for a, b in zip(folder.edit(requests), file.edit(requests), strict=True):
-            np.testing.assert_array_equal(a.image, b.image)
-        assert file.fingerprint == folder.fingerprint
-        assert file.describe()["published"]["single_file"]["file"] == name
+    file = get_editor(str(files["plain.ckpt"]), config=str(checkpoint), steps=2, resolution=64)
+    for a, b in zip(folder.edit(requests), file.edit(requests), strict=True):
+        np.testing.assert_array_equal(a.image, b.image)
+    assert file.fingerprint == folder.fingerprint
+    assert file.describe()["published"]["single_file"]["file"] == "plain.ckpt"
 
 
 @pytest.mark.parametrize("ema, shift", [(True, SHIFT), (False, 0.0)])

@@ -82,6 +82,7 @@ def test_an_edit_is_what_diffusers_gives_with_the_weights(case):
     assert "lora" not in plain.describe()
 
 
+@pytest.mark.parametrize("case", ["ip2p"], indirect=True)
 def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path):
     build = case[0]
     strange = tmp_path / "strange.safetensors"
@@ -95,6 +96,7 @@ def test_weights_that_cannot_be_used_are_a_sentence(case, tmp_path):
             build(lora=str(reference))
 
 
+@pytest.mark.parametrize("case", ["ip2p"], indirect=True)
 def test_a_lost_half_and_modules_that_the_class_does_not_have_are_refused(case):
     build, folder, *_ = case
     tensors = load_file(folder / FILE)

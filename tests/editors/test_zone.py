@@ -180,7 +180,7 @@ def test_paper_ends_with_an_error_where_the_released_code_does(
     assert "released code of ZONE ends here, and protocol 'fixed' goes on" in result.error
 
 
-@pytest.mark.parametrize("width, height", [(33, 64), (100, 50), (1, 90), (200, 3)])
+@pytest.mark.parametrize("width, height", [(33, 64), (200, 3)])
 def test_a_picture_of_any_shape_comes_back_in_its_own_size_in_fixed_and_padded_in_paper(
     width, height, zone_editor, picture
 ):
