@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nein.benchmarks import registry
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.engine.errors import UserError, near_match
 from nein.engine.machine import USER_MISTAKE, exit_with, printable
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.config import options
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.engine.errors import UserError
 from nein.loading.errors import first_line
 from nein.loading.references import TEXTS, Need

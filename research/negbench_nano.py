@@ -32,8 +32,7 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.runner import FIGURES
 from nein.cli import launch
-from nein.config.commands import Command
-from nein.config.groups import Output
+from nein.config.groups import Command, Output
 from nein.config.options import Names, option
 from nein.datasets.negbench.records import NEGATED, ORIGINAL
 from nein.datasets.negbench.registry import MCQ, RETRIEVAL

@@ -21,7 +21,7 @@ from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.runs import NEGVQA, run_name
 from nein.benchmarks.runner import FIGURES
 from nein.cli import launch
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.config.options import Names, Options, option
 from nein.datasets.negvqa import AVERAGE
 from nein.engine.folder import Folder

@@ -27,7 +27,7 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
 from nein.benchmarks.nein.runs import RunDir
 from nein.cli import launch
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.config.options import Names, Options, option
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample

@@ -21,7 +21,7 @@ from nein import editors, metrics
 from nein.benchmarks.negbench.data import MODELS
 from nein.cli import commands
 from nein.config import options
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.datasets.negbench import registry
 from nein.editors.presets import EditorPreset
 from nein.metrics import METRICS
@@ -64,7 +64,7 @@ API = {
     "benchmarks": (
         "Making a benchmark",
         (
-            "nein.config.commands", "nein.config.options", "nein.benchmarks.runner",
+            "nein.config.groups", "nein.config.options", "nein.benchmarks.runner",
             "nein.engine.stages", "nein.engine.folder", "nein.engine.errors", "nein.reporting.figures",
             "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.page",
         ),

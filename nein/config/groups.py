@@ -1,4 +1,5 @@
-"""Options that several commands share, each declared once. A command inherits from the groups it has."""
+"""What a command is, and options that several share, each declared once: a command inherits from the groups
+that it has."""
 
 from __future__ import annotations
 
@@ -17,6 +18,25 @@ if TYPE_CHECKING:
 
 FORMATS = ("html", "md", "csv", "tex", "plots")
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command takes and does. The places are "module:name", imported only when the command is called.
+
+    help           One sentence, without a full stop, for `nein --help`.
+    configuration  The dataclass of its options, a `nein.config.options.Options`, in a module that imports
+                   nothing heavy.
+    work           Function of the options; returns text to print, an exit code, or None.
+    shared         Blocks of a folder, which any executor computes: `work` is given that of `--on` as well.
+    announces      Function of the options; lines that `--dry-run` prints behind these, as comments.
+    """
+
+    help: str
+    configuration: str
+    work: str
+    shared: bool = False
+    announces: str = ""
 
 
 @dataclass(kw_only=True)

@@ -25,8 +25,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat
 
 from nein.cli import launch
-from nein.config.commands import Command
-from nein.config.groups import OnDevice, Seed
+from nein.config.groups import Command, OnDevice, Seed
 from nein.config.options import Names, argument, option
 from nein.engine.errors import unknown
 from nein.engine.machine import Processes, exit_with

@@ -17,7 +17,7 @@ import numpy as np
 import safetensors.numpy
 
 from nein.cli import launch
-from nein.config.commands import Command
+from nein.config.groups import Command
 from nein.config.options import Options, argument, option
 from nein.engine import atomic
 from nein.engine.errors import UserError, unknown
