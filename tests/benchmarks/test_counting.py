@@ -151,7 +151,7 @@ def test_it_is_listed_fetched_and_a_function(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "nein counting --preset nano" in commands.outcome(capsys, "list", "benchmarks").stdout
     assert "nein counting " in commands.outcome(capsys, "--help").stdout
-    words = ("fetch", "--benchmarks", "counting", "--preset", "nano", "--dry-run")
+    words = ("fetch", "counting", "--preset", "nano", "--dry-run")
     assert commands.exit_code(*words) == 0
     assert counting.CountingConfig(model="owner/name").needs()[0].reference == "owner/name"
     result = nein.run("counting", limit=8, device="cpu", out=tmp_path / "out")
