@@ -92,7 +92,7 @@ def bars(
     colors: Mapping[str, str] = MappingProxyType({}),
     axis: str = "per cent",
     limits: tuple[float, float] | None = (0, 100),
-    rule: Mapping[str, float] = MappingProxyType({}),
+    rule: float | Mapping[str, float] | None = None,
     marks: Mapping[str, str] = MappingProxyType({}),
     dots: bool = False,
 ) -> Canvas:
@@ -102,7 +102,7 @@ def bars(
     order   Of places, panels and series; others follow as they appear.
     names   Entry -> what is written for it.     colors  Entry of `series` -> color, else the palette.
     axis    What the length of a bar is.         limits  Of that axis, in the unit shown.
-    rule    Panel -> where a dashed line stands (chance, say).
+    rule    Where a dashed line stands (chance, say), in all panels or by panel.
     marks   Metric -> marker: its figures are white marks on the bars or, with the marker "|", a dotted stroke
             across the group.
     dots    A dot in place of a bar, for figures that do not grow from zero.
@@ -141,8 +141,9 @@ def bars(
             at.set_xlim(limits)
         at.grid(axis="x")
         at.axvline(0, color=INK, linewidth=0.8)
-        if entry in rule:
-            at.axvline(rule[entry], color=GREY, linewidth=0.8, linestyle="--")
+        dashed = rule.get(entry) if isinstance(rule, Mapping) else rule
+        if dashed is not None:
+            at.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
     return with_legend(canvas)
 
 
@@ -155,35 +156,50 @@ def curves(
     axes: tuple[str, str],
     order: Sequence[str] = (),
     names: Mapping[str, str] = MappingProxyType({}),
+    hollow: Mapping[str, str] = MappingProxyType({}),
     limits: tuple[float, float] = (0, 100),
+    rule: float | None = None,
     diagonal: bool = False,
+    log: bool = False,
 ) -> Canvas:
     """A line with intervals per entry of `line`, through its figures in the order of the number in column
     `x`; a panel per entry of the columns `panel`; `order` and `names` as in `bars`.
 
-    diagonal  A dashed line of y = x.
+    hollow    Entries of columns whose figures are drawn dotted, with open markers.
+    diagonal  A dashed line of y = x.     rule, log  A dashed level; a logarithmic x axis.
     """
     figures = _joined(figures, (), panel).astype({x: float}).sort_values(x, kind="stable")
     entries, lines = frames.values(figures, "_panel", order), frames.values(figures, line, order)
-    counted = bool((figures[x] % 1 == 0).all())
+    counted = not log and bool((figures[x] % 1 == 0).all())
     canvas, every = panels([names.get(entry, entry) for entry in entries], 1.9)
     for at, entry in zip(every, entries, strict=True):
         for number, kind in enumerate(lines):
             rows = frames.select(figures, **{"_panel": entry, line: kind})
             # Equal lines are seen beside each other where one step of x is 1.
             aside = _ASIDE * (number - (len(lines) - 1) / 2) if counted else 0.0
-            look: Any = {
-                "color": PALETTE[number % len(PALETTE)],
-                "marker": MARKERS[number % len(MARKERS)],
-                "label": names.get(kind, kind),
-            }
-            look |= {"elinewidth": 0.8, "linewidth": 1.1, "clip_on": limits != (0, 100)}
-            if len(rows):
-                at.errorbar(rows[x] + aside, rows["value"], yerr=_reach(rows), **look)
+            marked: Any = frames.select(rows, **hollow).index if hollow else []
+            for part, style in ((rows.drop(marked), "-"), (rows.loc[marked], ":")):
+                color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+                look: Any = {
+                    "color": color,
+                    "marker": marker,
+                    "label": names.get(kind, kind),
+                    "linestyle": style,
+                }
+                look |= {"elinewidth": 0.8, "linewidth": 1.1, "clip_on": limits != (0, 100)}
+                face = "white" if style == ":" else color
+                if len(part):
+                    reach = _reach(part)
+                    at.errorbar(part[x] + aside, part["value"], yerr=reach, markerfacecolor=face, **look)
         at.set(xlabel=axes[0], ylabel=axes[1], ylim=limits)
         at.grid()
         if counted:
             at.set_xticks(figures[x].unique())
+        if log:
+            at.set_xscale("log", base=2)
+            at.xaxis.set_major_formatter("{x:g}")
+        if rule is not None:
+            at.axhline(rule, color=GREY, linewidth=0.8, linestyle="--")
         if diagonal:
             at.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
             at.set_xlim(-0.02, 1.02)
