@@ -57,7 +57,7 @@ def of_run(asked: ModelTasks) -> ScoreTable:
 
 def rows(asked: ModelTasks, task: Any) -> Iterator[Row]:
     """Of a task, from the blocks."""
-    how: dict[str, Any] = {"protocol": asked.config.protocol}
+    how: Row = {"protocol": asked.config.protocol}
     if isinstance(task, RetrievalTask) and task.asked:
         names = {query.id for query, _ in judged.unfound(task)}
         found = asked.folder.rows(judged.verdicts(task), asked.blocks(task).numbers)
@@ -156,7 +156,7 @@ def choice_rows(
     for question in task.questions:
         why = (*map(pictures.reasons.get, question.images), *map(texts.reasons.get, question.texts))
         if reason := next(filter(None, why), ""):
-            given, alone = dict[str, Any](scores=None, reason=reason), dict[str, Any].fromkeys(BASELINES)
+            given, alone = Row(scores=None, reason=reason), Row.fromkeys(BASELINES)
             yield choice_row(question, given, alone, protocol=protocol, seed=seed)
             continue
         seen = prepare(pictures.features[[pictures.rows[name] for name in question.images]], features)
@@ -276,31 +276,37 @@ def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
 
 def of_judged(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
+        what = {
+            "id": f"{row['id']}.{row['rank']}",
+            "item": row["id"],
+            "source": row["source"],
+            "kind": row["kind"],
+            "value": row["absent"],
+            "reason": row["reason"] or None,
+            "failed": "yes" if row.get("failed") else None,
+        }
         metric = "satisfied" if row["asked"] else "without"
-        what = {"id": f"{row['id']}.{row['rank']}", "item": row["id"]}
-        what |= {"source": row["source"], "kind": row["kind"], "value": row["absent"]}
-        what |= {"reason": row["reason"] or None, "failed": "yes" if row.get("failed") else None}
-        for k in retrieval.KS:
-            if row["rank"] < k:
-                yield {**what, "metric": f"{metric}@{k}"}
+        yield from ({**what, "metric": f"{metric}@{k}"} for k in retrieval.KS if row["rank"] < k)
 
 
 def of_choices(rows: Iterable[Row], known: bool = True, asked: bool = False) -> Iterator[Row]:
     """known: whether anything is known of the options but which is right. asked: they are yes and no."""
     groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size)
     for row in rows:
-        what = {key: row[key] for key in ("id", "source")} | {"type": row["type"] if known else None}
-        made_as = "/".join((template or "") if known else "" for template in row["templates"])
-        chosen, reason = None, row["reason"] or None
-        if row["shares"] is not None:
-            taken = zip(row["templates"], row["shares"], strict=True)
-            chosen = "/".join(template or "" for template, share in taken if share > 0)
-        flags = {"failed": row.get("failed", row["reason"]), "alike": _alike(row.get("scores"))}
-        flags["first"] = row["shown"][0] == row["correct"]
-        answer = "no" if asked and row["correct"] else "yes" if asked else None
-        said = {"value": row["credit"], "reason": reason, "templates": made_as, "chosen": chosen}
-        said |= {name: "yes" if flag else None for name, flag in flags.items()}
-        yield {**what, **said, "answer": answer}
+        what = {"id": row["id"], "source": row["source"], "type": row["type"] if known else None}
+        shares, reason = row["shares"], row["reason"] or None
+        taken = [t or "" for t, share in zip(row["templates"], shares or (), strict=False) if share > 0]
+        yield {
+            **what,
+            "value": row["credit"],
+            "reason": reason,
+            "templates": "/".join((template or "") if known else "" for template in row["templates"]),
+            "chosen": None if shares is None else "/".join(taken),
+            "failed": "yes" if row.get("failed", row["reason"]) else None,
+            "alike": "yes" if _alike(row.get("scores")) else None,
+            "first": "yes" if row["shown"][0] == row["correct"] else None,
+            "answer": None if not asked else "no" if row["correct"] else "yes",
+        }
         for name in BASELINES:
             if name in row:
                 why = reason or (None if row[name] is not None else "not read, or all options score alike")
@@ -345,10 +351,8 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
         return
     # a minimal pair: a caption that affirms and one that denies, each picture and caption once
     places, choosing = {_place(row) for row in group}, [row for row in group if _chooses(row)]
-    if len(places) == (2 if choosing else 4) and {row["type"] for row in group} == {
-        records.AFFIRMATION,
-        records.NEGATION,
-    }:
+    kinds = {row["type"] for row in group}
+    if len(places) == (2 if choosing else 4) and kinds == {records.AFFIRMATION, records.NEGATION}:
         answers = all("answer" in row for row in choosing)
         for index, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"

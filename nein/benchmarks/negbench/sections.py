@@ -124,11 +124,10 @@ HALVES = Table(
     (*NAME, Row("metric", "shown")),
     (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
     {"metric": (*BASELINES, GAIN)},
-    "Text only: the picture is replaced by the mean of all pictures (encoders) or a grey one (others, each "
-    "distinct question once). Picture only: the caption is replaced by the mean of all captions, or by one "
-    "that says nothing; among captions this is chance and not measured. Under --protocol paper a tie goes to "
-    "the right option, so an all-equal score has no figure. Gain over text: accuracy minus text only, "
-    "paired, in points.",
+    "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
+    "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
+    "chance and not measured. Under --protocol paper an all-equal score has no figure. Gain over text: "
+    "accuracy minus text only, paired, in points.",
 )
 CHOSEN = Table(
     "chosen",
@@ -180,11 +179,10 @@ PARTS = Table(
         *_counts(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
-    "A picture with and one without a thing, a caption that affirms and one that denies it. Text: affirming "
-    "less denying caption. Picture: with less without the thing. Interaction: what is true less what is "
-    "false; only where it is above both others in size is all of a pair right (group). In the unit of the "
-    "scores, then as shares of the sum of squares. Text alone: how much of the squared gap between the two "
-    "captions remains whatever is seen. Same caption: pairs in which both pictures choose one caption.",
+    "Text: affirming less denying caption. Picture: with less without the thing. Interaction: what is true "
+    "less what is false; only where it is above both others in size is all of a pair right (group). In the "
+    "unit of the scores, then as shares of the sum of squares. Text alone: how much of the squared gap "
+    "between the captions remains whatever is seen. Same caption: pairs in which both pictures choose one.",
 )
 
 
