@@ -52,10 +52,8 @@ def run(options: RetrievedConfig) -> str:
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
     controlled = frames.frame(calibrations.under_controls(known.rows, known.controls, kind))
-    flag, rates = (
-        " ".join(calibrations.flags(controlled, [kind])),
-        known.rates(settings.protocol, role="object"),
-    )
+    flag = " ".join(calibrations.flags(controlled, [kind]))
+    rates = known.rates(settings.protocol, role="object")
     for one in runs:
         folder, figures = one.folder.path / "judged", []
         asking = Asking(kind, judge, how, folder, options.batch_size)
@@ -68,12 +66,11 @@ def run(options: RetrievedConfig) -> str:
             ]
             verdicts = {(row["id"], row["word"]): row for row in asking.rows(cases)}
             rows = list(judged.rows_of(queries, verdicts, settings.protocol))
-            name = task.key
-            atomic.write_lines(folder / f"{name}.jsonl", rows)
+            atomic.write_lines(folder / f"{task.key}.jsonl", rows)
             label = {"task": task.what, "variant": task.variant, "judge": kind}
             table = scores.table({**label, **row} for row in scores.of_judged(rows))
             figures.append(frames.label(estimates.of_table(table, rates), judge=kind, flag=flag))
-            print(f"{one.folder.path}: {name}, {len(cases)} images judged", file=sys.stderr)
+            print(f"{one.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
         frames.write(one.folder.path / judged.FIGURES, frames.concat(figures))
     finished = NEGBENCH.of_folders([one.path for one in found])
     return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
