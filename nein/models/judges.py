@@ -19,7 +19,7 @@ from nein.models.cached import Services
 from nein.models.references import resolve
 from nein.wording import denials
 
-OBJECT, CAPTION = "object", "caption"
+OBJECT, CAPTION, QUESTION = "object", "caption", "question"
 #: "Is it there?", by each protocol's rule; NeIn's scripts have one for Removal, another for Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
@@ -30,7 +30,7 @@ REWORDED = {"negated": (" contain ", " not contain "), "reversed": ("yes or no",
 @dataclass(frozen=True)
 class Word:
     """One question with its truth, None where it is not known. role: `OBJECT`, a name that an instruction
-    would use; `CAPTION`, a noun of a caption. wording: a key of `REWORDED`."""
+    would use; `CAPTION`, a noun of a caption; `QUESTION`, a whole question. wording: a key of `REWORDED`."""
 
     word: str
     present: bool | None
@@ -96,6 +96,8 @@ def _ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOption
     form = template(judge.template)
 
     def prompt(word: Word) -> str:
+        if word.role == QUESTION:  # as SimpleNeg asks it (steer.py of its release)
+            return form.wrap(f"{word.word}\nAnswer the question with a yes or no.")
         presence = form.presence.replace(*REWORDED.get(word.wording, ("", "")))
         return replace(form, presence=presence).ask_presence(word.word, how.article)
 
