@@ -79,14 +79,14 @@ def nein_generate(root):
         "--absent-below", "0.5", "--match-above", "0.25", "--shard-size", "2", "--batch-size", "4",
         "--evaluation-share", "0.5",
     )  # fmt: skip
-    parts = (("--limit", "3"), ("--stages", "clauses,generate"), ("--stages", "match"))
+    parts = (("--limit", "3"), ("--limit", "5"))
     return Case(words, parts, (("--match-above", "0.3"), "match_above 0.25, not 0.3"), 20)
 
 
 def negbench_generate(root):
     words = ("negbench", "generate", "--source", "nano", "--scenes", "9", "--shard-size", "3")
     more = ("--verify", "negatives", "--detector", "tests.rehearsal:score_005")
-    parts = (("--limit", "3"), ("--stages", "verify"))
+    parts = (("--limit", "3"), ("--limit", "7"))
     return Case((*words, *more), parts, (("--wording", "paper"), "wording"), 15)
 
 
