@@ -220,7 +220,7 @@ def test_nein_data_draws_the_miniature_world_and_finds_what_is_wrong(tmp_path, c
     assert data("check", folder, "--split", "dev") == 2  # although the header is whole
     assert f"{picture.name}: the image cannot be decoded" in capsys.readouterr().err
     assert data("nano", "--split", "nowhere", "--out", tmp_path) == 2
-    assert "unknown nano split 'nowhere'" in capsys.readouterr().err
+    assert "--split is 'nowhere'; it must be" in capsys.readouterr().err
 
 
 def test_ends_of_a_command_are_no_tracebacks(capsys):
