@@ -1,6 +1,6 @@
 """From figures to what people read. Knows no benchmark and recomputes nothing.
 
-figures: the tidy frame, a row per figure. scores: the table that figures are made of. tables: pivots of the
-frame. plots: functions of it. page, cards: the HTML page with its samples. report: all of them beside each
-other. contact_sheet: pictures in a grid. status: runs as files.
+scores: the table that figures are made of. figures: the tidy frame, a row per figure. tables: figures as
+text, and pivots. plots: functions of the frame. page, cards: a report, and the samples of its page. labels:
+pages on which people label. contact_sheet: images in a grid. tracking: figures for trackers.
 """
