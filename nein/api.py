@@ -27,7 +27,7 @@ from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_op
 from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.engine.machine import Processes, sentence
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.metrics import dual
 from nein.metrics.choices import as_choices, is_choices
 from nein.models import references
@@ -82,7 +82,7 @@ def evaluate(
     editors, objects = _named(editor)
     given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
     config = EvalConfig.of(preset=preset, editor=editors, **given, **options)
-    machine: dict[str, Any] = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
+    machine: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
     # Options are for the editors that have a use for them; where none has, the first one says so.
     any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
@@ -376,7 +376,7 @@ def _as_frame(sheet: Sheet) -> pd.DataFrame:
     return pd.DataFrame(sheet.rows, columns=sheet.columns)
 
 
-def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
+def _named(given: Any) -> tuple[list[str], Json]:
     """The names of models as the command takes them, and the objects among them by name.
 
     given  A model, several, or a mapping from names to them: names, folders and places as texts or paths.
@@ -384,7 +384,7 @@ def _named(given: Any) -> tuple[list[str], dict[str, Any]]:
     several = given if isinstance(given, Mapping | list | tuple | set) else [given]
     pairs = several.items() if isinstance(several, Mapping) else [("", thing) for thing in several]
     names: list[str] = []
-    objects: dict[str, Any] = {}
+    objects: Json = {}
     for name, thing in pairs:
         if thing is None:
             raise UserError(

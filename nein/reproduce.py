@@ -18,6 +18,7 @@ from nein.config import options
 from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, argument, option
 from nein.engine.errors import chosen
+from nein.loading.digests import Json
 from nein.loading.references import Need
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class ReproduceConfig(Limit, OnDevice):
 
     def words(self) -> list[str]:
         table = TABLES[self.table]
-        given: dict[str, Any] = {"preset": self.preset, **table.options}
+        given: Json = {"preset": self.preset, **table.options}
         given |= table.nano if self.preset == "nano" else {}
         given |= {"data": self.data} if self.data else {}
         given[table.asks] = ",".join(self.model) or table.models[self.preset]
@@ -185,14 +186,14 @@ def run(config: ReproduceConfig) -> str | None:
     several = [key for key, count in Counter(key for key, _ in seen).items() if count > 1]
     # A run is of one data set, and one of drawn data of one wording, which need not be the table's.
     apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
-    rows, spent, runs = list[list[Any]](), list[list[Any]](), list[dict[str, Any]]()
+    rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
         manifest, measured = folder.manifest(), frames.read(folder.path / FIGURES)
         name, row, figures = folder.path.relative_to(config.out_dir).as_posix(), "", []
         for printed in config.benchmark.published(table.source, manifest):
             where = {key: value for key, value in printed.of.items() if key not in apart}
             found, row = frames.pick(measured, **where) or {}, printed.row
-            ours: dict[str, Any] = {key: found.get(key) for key in ("value", "low", "high")}
+            ours: Json = {key: found.get(key) for key in ("value", "low", "high")}
             ours |= {key: found.get(key) or 0 for key in ("n", "unscored")}
             what = ", ".join(value for key, value in printed.of.items() if value and key in several)
             theirs = tables.number(printed.value, printed.unit, digits=2)

@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import Device, Names, Options, Paths, argument, option
 from nein.engine.errors import UserError
+from nein.loading.digests import Json
 
 if TYPE_CHECKING:
     from nein.engine import run
@@ -112,9 +113,7 @@ class Seed(Options):
 class Sampler(Options):
     """What an editor may be told."""
 
-    editor_options: dict[str, Any] = option(
-        {}, "--editor-options.steps 20, .guidance_scale, .offload, .ema", "Editor"
-    )
+    editor_options: Json = option({}, "--editor-options.steps 20, .guidance_scale, .offload, .ema", "Editor")
 
 
 @dataclass(kw_only=True)

@@ -22,6 +22,7 @@ import yaml
 
 from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.machine import DEVICES, DEVICES_SAID
+from nein.loading.digests import Json
 from nein.loading.references import Need, check_credentials
 
 PRESETS = ("nano", "paper")
@@ -137,7 +138,7 @@ def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
     return "--" + (name if "." in name else name.replace("_", "-"))
 
 
-def _typed(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+def _typed(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> Json:
     """What stands on the command line, by its key; dotted options are nested."""
     every = flat(cls)
     mappings = [f"{_flag(key)}." for key, item in every.items() if typing.get_origin(item.hint) is dict]
@@ -158,7 +159,7 @@ def _typed(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[s
         raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
     if strange:
         raise _unknown_word(parser, strange[0].partition("=")[0])
-    typed: dict[str, Any] = {}
+    typed: Json = {}
     for name, value in vars(given).items():
         hint = every[name].hint if name in every else None
         if typing.get_origin(hint) is dict:
@@ -184,9 +185,9 @@ def _unknown_word(parser: argparse.ArgumentParser, word: str) -> UserError:
     return UserError(f"'{word}' stands without an option; {f'did you mean {meant}?' if meant else guess}")
 
 
-def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
     """The values of the preset that the last of the sources names, and of the sources over it."""
-    values: dict[str, Any] = {}
+    values: Json = {}
     if cls.presets is not None:
         named = [source[cls.preset_option] for source in sources if source.get(cls.preset_option) is not None]
         preset = named[-1] if named else cls.default_preset
@@ -272,8 +273,7 @@ class Field(NamedTuple):
     default: Any
 
 
-@functools.cache
-def fields(cls: type) -> tuple[Field, ...]:
+def _fields(cls: type) -> tuple[Field, ...]:
     """The options of a dataclass: those that it declares itself, then those of its groups."""
     hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
@@ -289,6 +289,9 @@ def fields(cls: type) -> tuple[Field, ...]:
         default = item.default if factory is dataclasses.MISSING else factory()
         found.append(Field(name, hints[name], metadata, default))
     return tuple(found)
+
+
+fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
 
 
 def flat(cls: type) -> dict[str, Field]:
@@ -329,7 +332,7 @@ def make_parser(
         )
     else:
         parser.epilog = cls.epilog
-    headings: dict[str, Any] = {"": parser}
+    headings: Json = {"": parser}
     titled = {name: name.rpartition(".")[0] or item.metadata.get("group", "") for name, item in every.items()}
     for name, title in sorted(titled.items(), key=lambda pair: pair[1] != "Main"):
         item, (outer, _, inner) = every[name], name.rpartition(".")
@@ -350,7 +353,7 @@ def make_parser(
         value = "N" if re.search(r"\b(int|float)\b", str(hint)) else "PATH" if "Path" in str(hint) else "NAME"
         value = re.sub(r".*[._]", "", name).upper() if value == "NAME" and hint != Names else value
         value = item.metadata.get("value", value)
-        more: dict[str, Any] = {"metavar": f"{{{choices}}}" if choices else value}
+        more: Json = {"metavar": f"{{{choices}}}" if choices else value}
         if item.metadata.get("negatable") or hint == bool | None:
             more = {"action": argparse.BooleanOptionalAction}
         elif hint is bool:
@@ -387,7 +390,7 @@ def _load(text: str, name: str) -> Any:
     return text if isinstance(value, str) or text.lstrip().startswith("#") else value
 
 
-def _read_yaml(file: Path) -> dict[str, Any]:
+def _read_yaml(file: Path) -> Json:
     if not file.is_file():
         if file.is_dir():
             raise UserError(f"'{file}' is a folder; --config takes a YAML file.")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nein.engine import atomic
 from nein.engine.errors import UserError
 from nein.engine.folder import spent_in
+from nein.loading.digests import Json
 
 if TYPE_CHECKING:  # the help of a command loads no NumPy
     import numpy as np
@@ -46,7 +47,7 @@ class AnswerCache:
                 self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
                 self._db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
 
-    def get(self, space: str, key: str) -> dict[str, Any] | None:
+    def get(self, space: str, key: str) -> Json | None:
         with self._mutex, self._sentences():
             row = self._db.execute(
                 "SELECT value FROM answers WHERE key = ?", (_address(space, key),)
@@ -66,7 +67,7 @@ class AnswerCache:
         """Adds a request to what a model has taken. dollars: None for an unknown price."""
         with self._mutex, self._sentences(), self._writing():
             row = self._db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
-            entry: dict[str, Any] = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
+            entry: Json = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
             for name, count in {"requests": 1, **counts}.items():
                 entry[name] = entry.get(name, 0) + count
             if dollars is not None:
@@ -74,7 +75,7 @@ class AnswerCache:
                 entry["dearest"] = str(max(dollars, Decimal(entry["dearest"] or 0)))
             self._db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
-    def spent(self) -> dict[str, dict[str, Any]]:
+    def spent(self) -> dict[str, Json]:
         """Model -> requests, tokens, seconds in all; `dollars` in all and of the `dearest` request, as texts
         of decimals, None without a price."""
         with self._mutex, self._sentences():
@@ -127,7 +128,7 @@ class BlockStore:
 
     def __init__(self, cache: Any, scope: str) -> None:
         self._cache, self._scope = cache, scope
-        self._spaces: dict[str, dict[str, Any]] = {}
+        self._spaces: dict[str, Json] = {}
         self._changed: set[str] = set()
 
     def get(self, space: str, key: str) -> Any:

@@ -26,12 +26,13 @@ import pydantic
 from typing_extensions import TypedDict
 
 from nein.engine.errors import UserError
+from nein.loading.digests import Json
 
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
 _DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
 _LEFT = 86_400  # seconds after which nobody writes a draft of another host
 
-Row = dict[str, Any]
+Row = Json
 adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
 
 
@@ -100,7 +101,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def plain(row: Any) -> dict[str, Any]:
+def plain(row: Any) -> Json:
     """The fields of a dataclass that differ from their default."""
     fields = {}
     for field in dataclasses.fields(row):

@@ -37,6 +37,7 @@ from typing_extensions import NotRequired, TypedDict
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
 from nein.engine.errors import UserError
+from nein.loading.digests import Json
 
 FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"
@@ -80,7 +81,7 @@ class Blocks:
         return cls(count, entry["size"], wanted, entry.get("unit", 0))
 
     @property
-    def selection(self) -> dict[str, Any]:
+    def selection(self) -> Json:
         """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
         spans: list[list[int]] = []
         if isinstance(self.wanted, range):
@@ -169,7 +170,7 @@ class Call(TypedDict):
     started: str
     command: NotRequired[list[str]]
     directory: NotRequired[str]
-    environment: NotRequired[dict[str, Any]]
+    environment: NotRequired[Json]
 
 
 #: What is read of every manifest, by `Folder.manifest_type`, and of models.
@@ -199,7 +200,7 @@ class Note:
     user's code raised."""
 
     stages: dict[str, Cost]
-    usage: dict[str, Any]
+    usage: Json
     tracebacks: dict[str, str] = field(default_factory=dict)
 
 
@@ -240,7 +241,7 @@ class Folder:
     def is_complete(self) -> bool:
         return self.entries().get("status") == COMPLETE
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Json:
         """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
         `usage` (by model and worker), and `spent` (by model, of all runs of its OUT).
 
@@ -315,7 +316,7 @@ class Folder:
                 (self.path / "models" / f"{kind}.json").unlink(missing_ok=True)
         atomic.write_json(path, dict(identity))
 
-    def outputs(self, group: str) -> dict[str, dict[str, Any]]:
+    def outputs(self, group: str) -> dict[str, Json]:
         """Name -> identity of the outputs `group`/<name> that have been opened."""
         paths = sorted((self.path / group).glob("*/identity.json"))
         return {path.parent.name: atomic.read_json(path, dict) for path in paths}
@@ -469,7 +470,7 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
-def spent(folder: Path, above: int = 3) -> dict[str, dict[str, Any]]:
+def spent(folder: Path, above: int = 3) -> dict[str, Json]:
     """`AnswerCache.spent` of the OUT that a folder is, or lies in up to `above` folders deep; {} where
     nothing was asked."""
     places = (folder, *folder.absolute().parents[:above])
@@ -481,7 +482,7 @@ def spent(folder: Path, above: int = 3) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def spent_in(db: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+def spent_in(db: sqlite3.Connection) -> dict[str, Json]:
     """Of `nein.engine.answers`."""
     rows = db.execute("SELECT model, value FROM spent ORDER BY rowid")
     return {model: json.loads(value) for model, value in rows}

@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from nein.engine.errors import UserError
+from nein.loading.digests import Json
 
 #: The devices by their names, as PyTorch has them, or "auto"; and in words.
 DEVICES = r"auto|cpu|mps|cuda(:\d+)?"
@@ -166,7 +167,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def describe(device: str | None) -> dict[str, Any]:
+def describe(device: str | None) -> Json:
     """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
     packages = {}
     for package in PACKAGES:
@@ -242,7 +243,7 @@ def peak_memory(device: str = "cuda") -> dict[str, int]:
     return peaks
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def git_state(folder: Path) -> Json | None:
     """Commit and whether tracked files differ from it; None outside a checkout or without git."""
     line = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

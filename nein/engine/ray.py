@@ -22,6 +22,7 @@ from nein.engine import machine
 from nein.engine.errors import UserError
 from nein.engine.run import Executor, needs
 from nein.engine.stages import Plan, Step, open_tasks
+from nein.loading.digests import Json
 
 #: Variables that workers get, and that are written nowhere.
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
@@ -66,7 +67,7 @@ class Ray(Executor):
         self.device = "cuda" if gpus and device != "cpu" else "cpu"
         machine.say_device(device, self.device)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         return {"executor": "ray", "nodes": nodes, "gpus_per_worker": self._gpus}
 
@@ -153,7 +154,7 @@ def _connect(address: str | None) -> Any:
     except ImportError:
         raise UserError("--on ray needs Ray: pip install 'nein[ray]'.") from None
     address = address or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: Json = {"log_to_driver": False, "logging_level": logging.ERROR}
     # A worker imports what this process could import, and reads models from where it does.
     passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *HUB)
     if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:

@@ -32,6 +32,7 @@ from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.machine import Processes, one_thread
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
+from nein.loading.digests import Json
 from nein.loading.errors import tracebacks
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
@@ -56,7 +57,7 @@ class Bar(tqdm):
     def __init__(self, title: str, total: int, *, shown: bool = True) -> None:
         self._log = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
         line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
-        how: dict[str, Any] = {}
+        how: Json = {}
         if self._log:
             how = {"bar_format": line, "mininterval": EVERY, "maxinterval": EVERY, "file": io.StringIO()}
         super().__init__(desc=title, total=total, unit=" samples", smoothing=0, disable=not shown, **how)
@@ -116,10 +117,10 @@ class Executor:
         self._model: Model | None = None  # the one in memory, which is `_thing`
         self._thing: Any = None
         self._described: set[tuple[Path, str]] = set()
-        self._notes: dict[Path, tuple[Folder, dict[str, Any]]] = {}
+        self._notes: dict[Path, tuple[Folder, Json]] = {}
         self._raised = _Raised()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """For the manifest's account of the command: never in a result."""
         name = "debug" if self._debug else "ranks" if self.processes.size > 1 else "threads"
         return {"executor": name, "processes": self.processes.size}

