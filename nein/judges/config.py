@@ -34,7 +34,10 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
     run = RunDir(below[0])
     given = run.manifest()["config"]
     given = {**given, "models": {**given.get("models", {}), **(judges or {})}}
-    return run, TypeAdapter(EvalConfig).validate_python(given)
+    try:
+        return run, TypeAdapter(EvalConfig).validate_python(given)
+    except ValueError:
+        raise UserError(f"'{run.path}' was made with options of another version; make it again.") from None
 
 
 def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:

@@ -13,6 +13,7 @@ distinct question once; "picture only" tells a caption, or asks a question, that
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import logging
@@ -382,7 +383,9 @@ def _option(name: str, option: Option) -> str:
 
 
 def config_of(folder: Folder) -> EvalConfig:
-    return EvalConfig(**{**folder.manifest()["config"], "out": str(folder.path.parents[1])})
+    known = {field.name for field in dataclasses.fields(EvalConfig)}
+    given = {key: value for key, value in folder.manifest()["config"].items() if key in known}
+    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
 
 
 def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
