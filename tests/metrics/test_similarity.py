@@ -93,6 +93,13 @@ def test_pictures_without_keys_are_told_apart_by_their_pixels_and_their_size():
     assert EditPair("1", black, black, target_key="known").target_key == "known"
 
 
+def test_neither_batch_size_nor_order_changes_a_value(items, encoders):
+    base, other = score(ALL, items, encoders), score(ALL, items[::-1], encoders, batch_size=3)
+    for name in ("l1", "l2", "clip_i", "dino", "lpips", "clip_t"):
+        np.testing.assert_allclose(values(other, name)[::-1], values(base, name), atol=1e-6)
+    np.testing.assert_allclose(fid_rows(other, 0)[::-1], fid_rows(base, 0), atol=1e-5)
+
+
 def test_the_cosine_is_taken_in_float64_and_clipped_to_one():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(300, 24)).astype(np.float32)
