@@ -132,6 +132,8 @@ def test_a_command_may_change_the_default_of_a_shared_option_and_keeps_its_help(
         (["a", "--size", "larg"], "--size is 'larg'; it must be 'small' or 'large' (did you mean 'large'?)"),
         (["a", "--inner.dept", "4"], "Unknown option --inner.dept; did you mean --inner.depth?"),
         (["a", "--limit", "0"], "--limit is '0'; it must be greater than 0."),
+        (["a", "--config", "limit: true"], "--limit is 'true'; it must be a number."),
+        (["a", "--config", "inner: {depth: no}"], "--inner.depth is 'false'; it must be a number."),
         (["a", "--config", "color: true"], "Unknown key 'color'; did you mean 'colors'?"),
     ],
 )

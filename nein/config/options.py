@@ -211,6 +211,12 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         choices = ", ".join(literals(needed[0].hint))
         rest = f": {choices}" if choices else f"; see {prog} --help"
         raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
+    for key, item in flat(cls).items():  # pydantic would read YAML's true as 1
+        value: Any = values
+        for name in key.split("."):
+            value = (value or {}).get(name)
+        if isinstance(value, bool) and re.search(r"\b(int|float)\b", str(item.hint)):
+            raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
         given: Given = _adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
