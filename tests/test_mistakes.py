@@ -183,7 +183,7 @@ negvqa generate --source choices.jsonl --llm.model openai:http://127.0.0.1:9/v1#
 negvqa generate --source choices.jsonl --llm.model nowhere => no model folder 'nowhere'
 negvqa generate --source choices.jsonl --llm.model a/b --columns.question prompt => --columns.question
 
-negvqa --questions 4 --model nano:nothing => no embedded model 'nano:nothing'
+negvqa --questions 4 --model nano:nothing => there is no nano model 'nothing'
 negvqa --questions 4 --model no/such/folder => no model folder
 negvqa --questions 4 --model '' => --model names no model
 negvqa --questions 4 --model judge --data nothing.jsonl => no file 'nothing.jsonl'
