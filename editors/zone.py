@@ -151,7 +151,8 @@ class Zone(InstructPix2Pix):
         height, width = (-(-side // self.settings.map_stride) for side in items[0][1].shape[:2])
         record = AttentionRecord(len(items), (height, width), str(self.settings.branches))
         weights = self._attention(items).get("cross_attention_kwargs", {})
-        first, second = ({"cross_attention_kwargs": {**weights, **more}} for more in ({"record": record}, {}))
+        first: Json = {"cross_attention_kwargs": {**weights, "record": record}}
+        second: Json = {"cross_attention_kwargs": dict(weights)}
         # After each step x becomes (x + b y) / (1 + b): y is MagicBrush's own latent, to which nothing flows
         # back. A sampler for one pass of one model each: it remembers its last outputs.
         wanted = [self.settings.blend_beta if r.action == "REMOVE" else OTHER_SHARE for r in readings]

@@ -91,7 +91,7 @@ def _editors() -> Iterator[Entry]:
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
         files = [
             name
-            for name in map(row.values.get, row.layouts)
+            for name in map(str, map(row.values.get, row.layouts))
             if name.endswith((".pth", ".ckpt", ".safetensors"))
         ]
         lacking = f"no {files[0]}" if needs and files and not Path(files[0]).exists() else ""
@@ -255,8 +255,14 @@ def snapshot(need: Need) -> Path | None:
     """The folder in the hub's cache that has the files of a need, or some of them."""
     from huggingface_hub import snapshot_download
 
-    where = {"repo_type": need.kind, "revision": need.revision}
     try:
-        return Path(snapshot_download(need.reference, **where, local_files_only=True))  # type: ignore[arg-type]
+        folder = snapshot_download(
+            need.reference,
+            repo_type=need.kind,
+            revision=need.revision,
+            local_files_only=True,
+            allow_patterns=[],  # else a repository of which some files were fetched is refused
+        )
+        return Path(folder)
     except (OSError, ValueError):  # not in the cache, no name of a repository, or an address
         return None

@@ -95,11 +95,11 @@ def load(config: ContrastConfig) -> Corpus:
     media = {place: Drawn(drawn.picture) if place == "nano" else Files(root, Path(place)) for place in places}
     of_captions, of_questions = (media[place] for place in places)
     digest, sizes = hashlib.sha256(), []
-    for records, where in ((captions, of_captions), (questions, of_questions)):
+    for records, images in ((captions, of_captions), (questions, of_questions)):
         for record in records:
             digest.update(repr(record).encode("utf-8", "surrogatepass"))
         spread = records[:: -(-len(records) // SIZED)]
-        sizes.append([stamp(file)[1] for file in where.files(record.image for record in spread)])
+        sizes.append([stamp(file)[1] for file in images.files(record.image for record in spread)])
     facts = {
         "captions": Path(config.captions).name,
         "questions": Path(config.questions).name,

@@ -145,8 +145,8 @@ class WithRemedy(editors.Editor):
 
     def usage(self) -> Json:
         """What endpoints behind the editor and the helper have taken so far."""
-        one, other = (getattr(model, "usage", dict)() for model in (self._editor, self._helper))
-        return added(one, other)
+        used: list[Json] = [getattr(model, "usage", dict)() for model in (self._editor, self._helper)]
+        return added(*used)
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
@@ -271,7 +271,7 @@ class Best(WithRemedy):
         return dataclasses.replace(results[best], note="; ".join(filter(None, (note, results[best].note))))
 
 
-def added(one: Json, other: Json) -> Json:
+def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
     """What two models have taken: numbers of one name are added, as those of one version."""
     total = {**one, **other}
     for name in one.keys() & other.keys():
