@@ -42,7 +42,7 @@ def ending(call):
         ("from nein.cli import main\n" + ending("main(['negvqa', 'generate', '--dry-run'])"), ""),
         ("from nein import listing\n"
          "for kind in ('editors', 'metrics', 'data'): listing.run(listing.ListConfig(kind=kind))", "PIL"),
-        ("from nein.train.finetune_clip import main\n" + ending("main(['--help'])"), ""),
+        ("from nein.train.finetune_clip import main\n" + ending("main(['--help'])"), "PIL"),
         ("from nein.train.finetune_ip2p import main\n" + ending("main(['--help'])"), ""),
     ],
 )  # fmt: skip
