@@ -133,7 +133,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
     paraphrase: bool = option(False, "rephrase captions and options with --llm.model", "Sentences")
     affneg: bool = option(False, "keep the order of affirmation and negation in paraphrases", "Sentences")
 
-    editor: str = option("magicbrush", "pairs: editor that adds the object", "Pairs")
+    maker: str = option("editor:magicbrush", "pairs: editor:NAME adds, or text:ID draws both", "Pairs")
     attempts: PositiveInt = option(3, "pairs: max seeds to try until the detector agrees", "Pairs")
     steps: PositiveInt = option(50, "pairs: sampling steps", "Pairs")
 
@@ -156,14 +156,20 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     @property
     def asks_llm(self) -> bool:
-        return self.concepts == "llm" or self.validate or self.paraphrase
+        return self.concepts == "llm" or self.validate or self.paraphrase or bool(self.made_by("text"))
+
+    def made_by(self, kind: Literal["editor", "text"]) -> str:
+        """The editor that makes the pairs, or the pipeline that draws them from text; "" if none does."""
+        given, _, name = self.maker.partition(":")
+        return name if self.source == "pairs" and given == kind else ""
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        is_pairs = self.source == "pairs"
+        is_pairs, editor, pipeline = self.source == "pairs", self.made_by("editor"), self.made_by("text")
         return [
-            *(needs.of_editors([self.editor], self.preset, {"steps": self.steps}) if is_pairs else []),
+            *(needs.of_editors([editor], self.preset, {"steps": self.steps}) if editor else []),
+            *filter(None, [Need.of(pipeline)] if pipeline else []),
             *(needs.of_model("ovd", self.detector) if is_pairs or self.verify != "none" else []),
             *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
         ]
@@ -173,6 +179,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         lists = {"captions": "captions", "voc": "instances", "chexpert": "instances", "ham10000": "instances"}
         lists["coco"] = "captions" if asks_llm else "instances"
         name = lists.get(self.source, "")
+        from_text = self.made_by("text")
         pairs, without_captions = self.source == "pairs", self.source == "voc" or self.medical
         photographs = self.form == "evaluation" and self.thing == "image" and not self.medical
         is_other_query = "{object}" not in self.query or set("{}") & set(self.query.replace("{object}", ""))
@@ -182,9 +189,12 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             f"{source} has no captions; use --concepts annotations.": without_captions and asks_llm,
             f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
             f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
+            f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": pairs
+            and not (from_text or self.made_by("editor")),
             f"{source} with --captions also needs --instances.": pairs
             and self.captions
             and not self.instances,
+            "--maker text:ID draws scenes of its own; leave out --captions.": from_text and self.captions,
             "--mcq files is for evaluation questions on photographs.": self.mcq == "files"
             and not photographs,
             "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
@@ -193,7 +203,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             if is_wrong:
                 raise UserError(sentence)
         if self.asks_llm:
-            self.llm.check("--concepts llm, --validate or --paraphrase")
+            self.llm.check("--maker text:ID, --concepts llm, --validate or --paraphrase")
 
 
 @dataclass(kw_only=True)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from diffusers import StableDiffusionPipeline
 from PIL import Image
 from transformers import AutoProcessor
 
@@ -14,12 +16,15 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.sentences import Concepts
 from nein.editors import EditResult
 from nein.engine.errors import UserError
+from nein.engine.folder import sample_seed
 from nein.engine.images import decode
-from nein.generate.negbench import pairs
+from nein.generate.negbench import pairs, stages
 from nein.generate.negbench.pairs import Verifier, verify
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
 from nein.metrics.judges.detectors import named_scores
+from tests.editors.tiny import build_pipeline
+from tests.loopback import say
 from tests.metrics.tiny import make_owlv2, make_owlvit
 from tests.rehearsal import ScriptedDetector
 
@@ -46,7 +51,7 @@ def eye(query="{object}", threshold=0.5, rule=white):
 class Hand:
     """Adds what it should from the second try on; before that nothing."""
 
-    fingerprint = "hand"
+    fingerprint, describe = "hand", dict
 
     def __init__(self, good_from=1):
         self.tries, self.seeds, self.good_from = 0, [], good_from
@@ -66,7 +71,7 @@ PLAN = pairs.PairPlan("p", *SAID, ("dog", "cat"), "car", "boat", "p", None)
 @pytest.fixture
 def made(tmp_path):
     def make(maker, start, attempts=3, seen=None):
-        tools = pairs.PairTools(maker, seen or eye())
+        tools = pairs.PairTools(pairs.EditorMaker(maker), seen or eye())
         plan = start if isinstance(start, str) else replace(PLAN, start=start)
         return pairs.make_pairs({"p": plan}, tools, folder=tmp_path, seed=0, attempts=attempts)
 
@@ -224,3 +229,58 @@ def test_a_nano_editor_and_the_nano_detector_make_pairs(negbench, tmp_path):
     vanished.unlink()
     assert negbench(*given, "--attempts", "2").code == 0
     assert vanished.read_bytes() == before
+
+
+SCENE = {
+    "caption": "A dog sits by a chair.",
+    "objects": ["dog", "chair"],
+    "extra": "a ball",
+    "caption_with_extra": "A dog sits by a chair with a ball.",
+    "other": "cup",
+}
+#: What is wrong with the scene of a pair; the first one is good.
+SCENES = [{}, {"caption_with_extra": "A dog is by a chair, but no ball."}, {"objects": ["dog", "lamp"]}]
+SCENES += [{"other": "Balls"}]
+
+
+class AsPlanned:
+    """Sees what a pair should show, whatever it does."""
+
+    fingerprint, describe = "planned", dict
+
+    def detect(self, images, labels, threshold):
+        shown = {"dog", "chair"}, {"dog", "chair", "ball"}
+        box = 1, (0, 0, 1, 1)
+        return [{name: Detection(float(name in shown[k]), *box) for name in labels[k]} for k in (0, 1)]
+
+
+def test_a_pipeline_draws_pairs_from_text_that_a_language_model_imagines(
+    server, negbench, tmp_path, monkeypatch
+):
+    # the parts of a tiny editor whose UNet reads noise alone
+    index = build_pipeline(tmp_path / "sd", seed=1, in_channels=4) / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "StableDiffusionPipeline"}))
+
+    def imagined(body, _):
+        number = int(body["messages"][0]["content"].partition("number pair-")[2][:6])
+        return 200, say(json.dumps(SCENE | SCENES[number])), {}
+
+    server.rule, out = imagined, tmp_path / "out"
+    verifier = Verifier(AsPlanned(), "{object}", 0.5)
+    monkeypatch.setattr(stages.MakePairs, "verifier", lambda *_: verifier)
+    given = ["--maker", f"text:{tmp_path / 'sd'}", "--llm.model", f"openai:{server.url}#eye-7b", "--out", out]
+    done = negbench(
+        "generate", "--source", "pairs", "--scenes", "4", "--steps", "2", "--device", "cpu", *given
+    )
+    assert done.code == 0, done.stderr
+    assert "3 unusable: the sentences of a scene contradict its objects" in done.stdout
+    items = official.read_retrieval(out / "dataset" / "negated_retrieval.csv")
+    without, with_ = ((item.id, item.source, item.negatives) for item in items)
+    assert without == ("pair-000000-without", "pair-000000", ("ball",))
+    assert with_ == ("pair-000000-with", "pair-000000", ("cup",))
+    pipeline = StableDiffusionPipeline.from_pretrained(tmp_path / "sd", requires_safety_checker=False)
+    for end, text in (("without", SCENE["caption"]), ("with", SCENE["caption_with_extra"])):
+        noise = torch.Generator().manual_seed(sample_seed(0, "pair/pair-000000", 0))
+        drawn = pipeline(text, generator=noise, num_inference_steps=2).images[0]
+        made = decode(out / "dataset" / "pictures" / f"pair-000000-{end}.png")
+        np.testing.assert_allclose(made, np.array(drawn), atol=1)

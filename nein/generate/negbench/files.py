@@ -84,7 +84,7 @@ class NegbenchMaker(Maker):
     folder_type = NegbenchFolder
     decides = (
         "source form protocol concepts absent verify validate detector query threshold wording thing order "
-        "captions_per_image asked mcq paraphrase affneg editor attempts steps seed shard_size dtype"
+        "captions_per_image asked mcq paraphrase affneg maker attempts steps seed shard_size dtype"
     )
 
     def __init__(self, config: NegbenchConfig) -> None:
@@ -94,8 +94,8 @@ class NegbenchMaker(Maker):
             llm.check(str(config.llm.model))
         if is_pairs or verifies:
             metrics.check_reference(references.resolve(config.detector))
-        if is_pairs:
-            editor_choice.choose_editor(config.editor, config.preset, {})
+        if editor := config.made_by("editor"):
+            editor_choice.choose_editor(editor, config.preset, {})
         needed = {
             stages.MakePairs: is_pairs,
             stages.ExtractConcepts: config.concepts == "llm" and not is_pairs,

@@ -1,4 +1,4 @@
-"""What a language model is asked: objects of a caption, negated captions, paraphrases.
+"""What a language model is asked: objects of a caption, negated captions, paraphrases, scenes.
 
 The prompts are ours; what they ask for is the paper's (appendix on construction). By protocol "fixed" all
 answers are checked; by "paper" the right form is enough, as released.
@@ -17,6 +17,7 @@ from nein.datasets.negbench import polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION
 from nein.datasets.negbench.sentences import WORDINGS, Concepts, Negation, Protocol
 from nein.engine.folder import sample_seed
+from nein.generate.negbench.pairs import PairPlan
 from nein.models.llm import SILENT, Client, Request
 
 #: How a problem begins that a later command may mend, since the model gave no answer at all.
@@ -46,6 +47,16 @@ class Soundness(BaseModel):
     """Whether a list can be used."""
 
     valid: bool
+
+
+class Scene(BaseModel):
+    """A scene to be drawn twice."""
+
+    caption: str = Field(description="one sentence about the scene, without the extra object")
+    objects: list[str] = Field(description="two or three objects that the caption mentions")
+    extra: str = Field(description="one object that could be added to the scene")
+    caption_with_extra: str = Field(description="the same sentence with the extra object added")
+    other: str = Field(description="one object that could be there too, but is in neither sentence")
 
 
 #: What is captioned -> its name in a prompt, what is looked for, as what, what is not. Videos show actions.
@@ -143,6 +154,34 @@ def _names(words: Sequence[str]) -> list[str]:
         if name and len(name.split()) <= LONGEST and re.fullmatch(r"[\w' -]+", name):
             names[name] = None
     return list(names)
+
+
+def imagine(client: Client, names: Sequence[str], seed: int) -> dict[str, PairPlan | str]:
+    """Id -> a pair to be drawn, or why there is none."""
+    requests = [
+        Request(
+            "Imagine an everyday photograph. Describe the scene in one sentence that names two or three "
+            "concrete objects. Choose one further concrete object that could plausibly be there but is not "
+            "mentioned, and write the sentence again with that object added. Name another one that is in "
+            f"neither sentence. Do not use any negation. Be original: this is scene number {name}.",
+            sample_seed(seed, f"scene/{name}"),
+        )
+        for name in names
+    ]
+    plans: dict[str, PairPlan | str] = {}
+    for name, outcome in zip(names, client.complete(requests, Scene), strict=True):
+        if (scene := outcome.value) is None:
+            plans[name] = _failure(outcome.failure)
+            continue
+        texts, objects = (scene.caption, scene.caption_with_extra), _names(scene.objects)
+        further = _names([scene.extra]) + _names([scene.other])
+        found = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
+        there = ["affirmed"] * len(objects)
+        if len(objects) > 1 and found == [[*there, "missing", "missing"], [*there, "affirmed", "missing"]]:
+            plans[name] = PairPlan(name, *texts, tuple(objects), further[0], further[1], name, None)
+        else:
+            plans[name] = "the sentences of a scene contradict its objects"
+    return plans
 
 
 @dataclass(frozen=True)

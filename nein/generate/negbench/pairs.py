@@ -1,5 +1,5 @@
-"""HardNeg-Syn: two images that differ in one object, which an editor adds. A detector has to find it in one
-and not in the other. A pair gives two images, without the object and with it."""
+"""HardNeg-Syn: two images that differ in one object, made by an editor or from text. A detector has to find
+the object in one and not in the other. A pair gives two images, without the object and with it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from nein.datasets.negbench.sentences import Concepts
 from nein.engine.errors import UserError
 from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
+from nein.loading.digests import torch_dtype
 from nein.loading.errors import isolated_answers
 from nein.metrics.base import MetricError, fingerprint
+from nein.models.llm import Client
 from nein.wording import families
 
 NOT_MADE = "no try gave a pair that the detector confirms"
@@ -30,7 +32,7 @@ Looked = tuple[Concepts, np.ndarray | str]  # an image, and its pixels or why th
 @dataclass(frozen=True)
 class PairPlan:
     """A pair to be made. objects: in both images; extra: in the second only; other: in neither, if there is
-    one; start: (H, W, 3) uint8, what an editor starts from."""
+    one; start: (H, W, 3) uint8, what an editor starts from, None where both are drawn."""
 
     id: str
     caption: str
@@ -42,19 +44,11 @@ class PairPlan:
     start: Any
 
 
-@dataclass(frozen=True)
-class PairTools:
-    """What makes pairs: one of our editors, which adds the object, and a detector."""
+class EditorMaker:
+    """One of our editors adds the object to a given image."""
 
-    editor: editors.Editor
-    verifier: Verifier
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint({"maker": self.editor.fingerprint, "detector": self.verifier.fingerprint})
-
-    def describe(self) -> Row:
-        return {"maker": self.editor.describe(), "detector": self.verifier.describe()}
+    def __init__(self, editor: editors.Editor) -> None:
+        self.editor, self.fingerprint, self.describe = editor, editor.fingerprint, editor.describe
 
     def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
         """Both images of every plan, or why there are none."""
@@ -71,6 +65,75 @@ class PairTools:
             else (plan.start, result.image)
             for plan, result in zip(plans, results, strict=True)
         ]
+
+
+class TextMaker:
+    """A text-to-image pipeline of diffusers (a folder or hub id, safetensors only) draws both images, in its
+    own size and from the same noise, so that they are alike. Raises EditorError or UserError."""
+
+    def __init__(self, name: str, *, steps: int, device: str, dtype: str) -> None:
+        import torch
+        from diffusers import AutoPipelineForText2Image, DiffusionPipeline
+
+        from nein.editors import checkpoint
+
+        where, revision = checkpoint.locate(name)
+        with checkpoint.explained(name):
+            index = DiffusionPipeline.load_config(where, revision=revision)
+            checkpoint.check_parts(index, name, where, revision)
+            how: Row = {"revision": revision, "use_safetensors": True, "torch_dtype": torch_dtype(dtype)}
+            if "safety_checker" in index:  # a refused image is black, and the detector would judge it
+                how |= {"safety_checker": None}
+            self.pipeline = AutoPipelineForText2Image.from_pretrained(where, **how)
+        checkpoint.check_tokenizers(self.pipeline, name)
+        parts = self.pipeline.components
+        modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
+        tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
+        kind, weights = type(self.pipeline).__name__, checkpoint.content_hash(modules, tokenizers)
+        self._facts = {"class": kind, "weights": weights, "dtype": dtype, "steps": steps}
+        self.fingerprint, self.steps = fingerprint(self._facts), steps
+        self.pipeline.to(device).set_progress_bar_config(disable=True)
+
+    def describe(self) -> Row:
+        return self._facts
+
+    def make(self, plans: Sequence[PairPlan], seeds: Sequence[int]) -> list[Pictures | str]:
+        """Both images of every plan."""
+        import torch
+
+        made: list[Pictures | str] = []
+        for plan, seed in zip(plans, seeds, strict=True):
+            noise = [torch.Generator().manual_seed(seed) for _ in "ab"]  # on the CPU: the same on any device
+            texts = [plan.caption, plan.caption_with]
+            drawn = self.pipeline(prompt=texts, generator=noise, num_inference_steps=self.steps).images
+            without, with_ = (np.array(image.convert("RGB")) for image in drawn)
+            made.append((without, with_))
+        return made
+
+
+@dataclass(frozen=True)
+class PairTools:
+    """What makes pairs. client: imagines scenes; None where an editor starts from images."""
+
+    maker: EditorMaker | TextMaker
+    verifier: Verifier
+    client: Client | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint({"maker": self.maker.fingerprint, "detector": self.verifier.fingerprint})
+
+    def describe(self) -> Row:
+        parts = {"maker": self.maker, "detector": self.verifier, "llm": self.client}
+        return {kind: part.describe() for kind, part in parts.items() if part is not None}
+
+    def usage(self) -> Row:
+        return self.client.usage() if self.client else {}
+
+    def stop(self) -> None:
+        """Ends waiting for answers."""
+        if self.client:
+            self.client.stop()
 
     def refuse(self, plan: PairPlan, pair: Pictures) -> str:
         """Why a pair may not be used, "" if it may."""
@@ -123,7 +186,7 @@ def make_pairs(
     open_ = [plan for plan in plans.values() if not isinstance(plan, str)]
     for turn in range(attempts):
         seeds = [sample_seed(seed, f"pair/{plan.id}", turn) for plan in open_]
-        tries = [*zip(open_, tools.make(open_, seeds), strict=True)]
+        tries = [*zip(open_, tools.maker.make(open_, seeds), strict=True)]
         open_ = []
         for plan, pair in tries:
             why = pair if isinstance(pair, str) else tools.refuse(plan, pair)

@@ -54,6 +54,8 @@ def _read(config: NegbenchConfig) -> Iterator[Concepts]:
         return TABLES[config.source](Path(str(instances)), config.absent)
     if config.source == "voc":
         return _voc(config, Path(str(instances)))
+    if config.made_by("text"):
+        return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
         from nein.datasets.negbench import drawn
 

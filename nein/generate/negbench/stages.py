@@ -58,25 +58,32 @@ class NegbenchStage(ShardStage):
 
 
 class MakePairs(NegbenchStage):
-    """Two images that differ in one object, which an editor adds (HardNeg-Syn)."""
+    """Two images that differ in one object, by an editor or from text (HardNeg-Syn)."""
 
     name, kind = "pairs", "pairs"
 
     def load(self) -> PairTools:
-        config = self.config
-        choice = editor_choice.choose_editor(config.editor, config.preset, {"steps": config.steps})
-        how: Any = {"device": self.device, "dtype": config.dtype, "batch_size": config.batch_size}
-        editor = choice.load(services=self.maker.services, **how)
-        return PairTools(editor, self.verifier("fixed"))  # how the authors verified pairs is not released
+        config, how = self.config, {"device": self.device, "dtype": self.config.dtype}
+        verifier = self.verifier("fixed")  # how the authors verified pairs is not released
+        if pipeline := config.made_by("text"):
+            maker = pairs.TextMaker(pipeline, steps=config.steps, **how)
+            return PairTools(maker, verifier, super().load())
+        choice = editor_choice.choose_editor(config.made_by("editor"), config.preset, {"steps": config.steps})
+        editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **how)
+        return PairTools(pairs.EditorMaker(editor), verifier)
 
     def read(self, number: int) -> list[Looked]:
-        return [self.look(image) for image in super().read(number)]
+        from_text = self.config.made_by("text")
+        return [(image, "") if from_text else self.look(image) for image in super().read(number)]
 
     def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
         from nein.nano.scenes import CATEGORIES
 
         config, vocabulary = self.config, CATEGORIES if self.config.preset == "nano" else COCO
-        plans = {looked[0].id: pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs}
+        if model.client is None:
+            plans = {looked[0].id: pairs.plan_edit(looked, vocabulary, config.seed) for looked in inputs}
+        else:
+            plans = language.imagine(model.client, [image.id for image, _ in inputs], config.seed)
         how: Any = {"folder": self.maker.dataset, "seed": config.seed, "attempts": config.attempts}
         return pairs.make_pairs(plans, model, **how)
 
