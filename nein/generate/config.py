@@ -191,10 +191,10 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
             f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": pairs
             and not (from_text or self.made_by("editor")),
+            "--maker text:ID draws scenes of its own; leave out --captions.": from_text and self.captions,
             f"{source} with --captions also needs --instances.": pairs
             and self.captions
             and not self.instances,
-            "--maker text:ID draws scenes of its own; leave out --captions.": from_text and self.captions,
             "--mcq files is for evaluation questions on photographs.": self.mcq == "files"
             and not photographs,
             "--affneg needs --paraphrase.": self.affneg and not self.paraphrase,
