@@ -86,7 +86,7 @@ OPENAI = "https://api.openai.com/v1"
 
 
 def split_lora(reference: str) -> tuple[str, str]:
-    """(folder or hub id, file) of a file, a folder, or owner/name[@revision][:FILE]."""
+    """(folder or hub id, file) of a file, a folder, or `owner/name[@revision][:FILE]`."""
     path = expanded(reference)
     if path.is_file() or path.is_dir():
         return (str(path), LORA) if path.is_dir() else (str(path.parent), path.name)
