@@ -329,9 +329,9 @@ class Benchmark:
             names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
             own.insert(0, f"not shown because not complete: {names}.")
         notes, sections = [*page.notes, *changed_versions(finished), *own], page.sections or self.sections
-        page = dataclasses.replace(page, notes=notes, sections=sections)
-        files = pages.write(out, figures, page, getattr(options, "formats", FORMATS))
         shown = headline or page.headline or self.headline or next((part.tables for part in sections), ())
+        page = dataclasses.replace(page, notes=notes, sections=sections, headline=shown)
+        files = pages.write(out, figures, page, getattr(options, "formats", FORMATS))
         texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
         return pages.headline(figures, shown, texts, pages.places(out, files, len(notes)))
 

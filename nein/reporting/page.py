@@ -75,7 +75,8 @@ class Page:
     stamp     What every plot says wherever it is shown.
     figures   Further ones: differences between runs, or what is printed.
     frame     All figures, if not those of the runs, below each other, and `figures`.
-    sections, headline   Those of the report, and what the command prints, if others than the benchmark's.
+    sections, headline   Those of the report, and what the command prints, two of which open the page,
+                         if others than the benchmark's.
     """
 
     title: str
@@ -115,7 +116,8 @@ def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] =
             for kind, data in images.items():
                 files[_place(out, f"{plot.key.replace('_', '-')}.{kind}", part=True)] = data
     if "html" in formats:
-        files[_place(out, "report.html")] = render(page, parts)
+        answer = tables.sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
+        files[_place(out, "report.html")] = render(page, parts, answer)
     for path, content in files.items():
         atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
     return list(files)
@@ -160,7 +162,8 @@ def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
 # --- the page ------------------------------------------------------------------------------
 
 
-def render(page: Page, shown: Sequence[Shown] = ()) -> str:
+def render(page: Page, shown: Sequence[Shown] = (), answer: Sequence[Sheet] = ()) -> str:
+    """The page. answer: the tables that stand open at its top."""
     drawings = []
     for plot, files in (drawing for item in shown for drawing in item.drawings):
         image = base64.b64encode(files["svg"]).decode()
@@ -187,6 +190,7 @@ def render(page: Page, shown: Sequence[Shown] = ()) -> str:
         page=page,
         findings=[*dict.fromkeys(page.findings)],
         lead=drawings[:1],
+        answer=answer,
         drawings=drawings[1:],
         sections=[item for item in shown if item.sheets],
         **values,

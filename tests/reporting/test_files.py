@@ -27,6 +27,17 @@ def test_the_page_is_one_file_with_a_policy_and_without_any_address(page):
     assert not (page.parent / "report-data").exists()
 
 
+def test_the_headline_table_stands_open_above_the_samples(page):
+    html = page.read_text()
+    [table] = re.findall(r'<table id="answer-(\w+)">', html)
+    assert html.index(f'id="answer-{table}"') < html.index('id="cards"') < html.index("<details")
+    same = [
+        re.search(rf'<table id="{name}-{table}">(.*?)</table>', html, re.DOTALL)
+        for name in ("answer", "table")
+    ]
+    assert len({match.group(1) for match in same}) == 1
+
+
 def test_writing_twice_gives_the_same_bytes(out, page, tmp_path):
     report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
     for path in tmp_path.iterdir():
