@@ -64,8 +64,9 @@ class Bar(tqdm):
 
     def skip(self, count: int) -> None:
         """So many were there before: they are no part of the rate."""
-        self.initial += count
-        self.update(count)
+        if not self.disable:  # a bar that is not shown keeps no counts
+            self.initial += count
+            self.update(count)
 
     def display(self, *args: Any, **options: Any) -> None:
         if not self._log:
