@@ -130,7 +130,7 @@ def test_a_cluster_started_here_stands_beside_another_and_ends_in_order_when_ter
     driver.terminate()
     said = driver.communicate(timeout=120)[1]
     assert "Traceback" not in said, said
-    assert driver.returncode == 143
+    assert driver.returncode == 143, said
 
 
 def test_workers_get_keys_that_no_runtime_environment_shows_and_end_the_command_when_they_refuse(
