@@ -24,10 +24,10 @@ from nein.benchmarks.nein.report import finding
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
 from nein.engine.machine import Processes, sentence
 from nein.loading.digests import Json, json_digest
+from nein.loading.errors import UserError
 from nein.metrics import dual
 from nein.metrics.choices import as_choices, is_choices
 from nein.models import references

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from nein.benchmarks import registry
 from nein.config.groups import Command
-from nein.engine.errors import UserError, near_match
 from nein.engine.machine import USER_MISTAKE, exit_with, printable
+from nein.loading.errors import UserError, near_match
 
 #: The commands that stand first in `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")

@@ -18,8 +18,7 @@ from typing import Any
 
 from nein.config import options
 from nein.config.groups import Command
-from nein.engine.errors import UserError
-from nein.loading.errors import first_line
+from nein.loading.errors import UserError, first_line
 from nein.loading.references import TEXTS, Need
 
 #: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.

@@ -17,8 +17,8 @@ from nein.benchmarks import registry
 from nein.config import options
 from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, argument, option
-from nein.engine.errors import chosen
 from nein.loading.digests import Json
+from nein.loading.errors import chosen
 from nein.loading.references import Need
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import pandas as pd
 from nein.benchmarks.negbench.report import NANO_LABEL
 from nein.config import options
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables

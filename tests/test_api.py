@@ -13,8 +13,8 @@ import nein
 from nein import editors
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig
 from nein.benchmarks.nein.runs import RunDir
-from nein.engine.errors import UserError, plain
 from nein.engine.folder import sample_seed
+from nein.loading.errors import UserError, plain
 from nein.metrics import METRICS
 from nein.nano import zoo
 from tests.helpers import commands

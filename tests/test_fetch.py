@@ -13,7 +13,7 @@ from nein import cli, editors, fetch, metrics
 from nein.config import options
 from nein.config.groups import OnDevice
 from nein.editors.presets import PRESETS
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import TEXTS, Need
 from nein.models import needs
 from nein.nano import zoo

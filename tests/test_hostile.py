@@ -16,7 +16,7 @@ from nein.benchmarks.nein.runs import EditRow, RunDir
 from nein.datasets import negvqa as questions
 from nein.datasets.negbench.records import Files, ImageError
 from nein.datasets.nein import load_folder
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.models import references
 from tests.helpers.commands import outcome
 from tests.loopback import say

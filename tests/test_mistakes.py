@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nein.editors import EditorError
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.metrics import MetricError
 from nein.train import finetune_clip, finetune_ip2p
 from tests.helpers.commands import exit_code, outcome

@@ -13,7 +13,7 @@ from PIL import Image
 from nein import cli
 from nein.config import groups, options
 from nein.config.options import Names, Paths, argument, option
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from tests.helpers.commands import exit_code, outcome
 from tests.helpers.lines import LINES
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 MODEL = "model"  # the folder in OUT
 

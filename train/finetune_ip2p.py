@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started as a file
     sys.path.insert(0, str(ROOT))
 
-from nein.engine.errors import UserError  # noqa: E402
 from nein.engine.machine import exit_with  # noqa: E402
+from nein.loading.errors import UserError  # noqa: E402
 from nein.train.editor_finetuning.options import TuneConfig  # noqa: E402
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
-from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Folder
 from nein.engine.machine import Processes, read_ahead
 from nein.engine.run import Executor
+from nein.loading.errors import UserError
 from nein.reporting import tracking
 from nein.train.options import RunOptions
 

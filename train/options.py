@@ -12,7 +12,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config import options
 from nein.config.groups import TrackerOptions
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:

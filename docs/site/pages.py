@@ -65,7 +65,7 @@ API = {
         "Making a benchmark",
         (
             "nein.config.groups", "nein.config.options", "nein.benchmarks.runner",
-            "nein.engine.stages", "nein.engine.folder", "nein.engine.errors", "nein.reporting.figures",
+            "nein.engine.stages", "nein.engine.folder", "nein.loading.errors", "nein.reporting.figures",
             "nein.reporting.tables", "nein.reporting.plots", "nein.reporting.page",
         ),
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from nein import statistics
-from nein.engine.errors import unknown
+from nein.loading.errors import unknown
 from nein.metrics import METRICS
 from nein.reporting import figures as frames
 from nein.reporting import tables

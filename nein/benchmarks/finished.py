@@ -20,8 +20,8 @@ from nein.benchmarks import registry
 from nein.benchmarks.config import CompareConfig, ExportConfig, LeaderboardConfig, ReportConfig
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, Finished
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_at
+from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure

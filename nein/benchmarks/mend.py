@@ -13,9 +13,9 @@ from typing import Any
 from nein import editors
 from nein.benchmarks import compare, registry
 from nein.benchmarks.mend_config import KINDS, Kind, MendConfig, command, kind_of
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.run import Executor
+from nein.loading.errors import UserError
 from nein.loading.references import is_served
 from nein.loading.service import price as price_of
 from nein.metrics import METRICS

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from nein.benchmarks import registry
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import Names, argument, option
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import Need, parse_reference
 
 

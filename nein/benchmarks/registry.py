@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nein.engine.errors import UserError, unknown
 from nein.engine.folder import Folder, runs_at
+from nein.loading.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, Finished

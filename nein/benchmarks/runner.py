@@ -25,11 +25,11 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.groups import FORMATS
 from nein.config.options import Options
 from nein.engine import atomic, images, machine
-from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, costs, id_of, runs_below
 from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
+from nein.loading.errors import UserError, shortlist
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
 from nein.reporting import tracking

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import Device, Names, Options, Paths, argument, option
-from nein.engine.errors import UserError
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 if TYPE_CHECKING:
     from nein.engine import run

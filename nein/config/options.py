@@ -20,9 +20,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 import pydantic
 import yaml
 
-from nein.engine.errors import UserError, chosen, near_match, unknown
 from nein.engine.machine import DEVICES, DEVICES_SAID
 from nein.loading.digests import Json
+from nein.loading.errors import UserError, chosen, near_match, unknown
 from nein.loading.references import Need, check_credentials
 
 PRESETS = ("nano", "paper")

@@ -14,7 +14,7 @@ from typing_extensions import NotRequired
 
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 Box = tuple[float, float, float, float]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
-from nein.loading.errors import first_line
+from nein.loading.errors import UserError, first_line
 from nein.loading.references import cached_commit
 
 PREFIX = "hub:"

@@ -17,8 +17,8 @@ from typing import Any
 
 from nein.datasets import hub
 from nein.engine import atomic, images
-from nein.engine.errors import Problems, UserError
 from nein.engine.folder import Row
+from nein.loading.errors import Problems, UserError
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano

@@ -21,9 +21,9 @@ from typing_extensions import NotRequired
 from nein.datasets import hub
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
-from nein.engine.errors import Problems, UserError, near_match, unknown
 from nein.engine.folder import Blocks, sample_seed
 from nein.loading.digests import json_digest
+from nein.loading.errors import Problems, UserError, near_match, unknown
 from nein.nano import data as nano_data
 from nein.nano import scope
 from nein.nano.data import FIELDS as FIELDS

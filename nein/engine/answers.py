@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import spent_in
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 if TYPE_CHECKING:  # the help of a command loads no NumPy
     import numpy as np

@@ -25,8 +25,8 @@ import platformdirs
 import pydantic
 from typing_extensions import TypedDict
 
-from nein.engine.errors import UserError
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
 _DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")

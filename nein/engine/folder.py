@@ -36,8 +36,8 @@ from typing_extensions import NotRequired, TypedDict
 
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
-from nein.engine.errors import UserError
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import is_local
 
 RULE = "rgb8-alpha-on-white-no-exif-v1"

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from nein.engine.errors import UserError
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 #: The devices by their names, as PyTorch has them, or "auto"; and in words.
 DEVICES = r"auto|cpu|mps|cuda(:\d+)?"

@@ -19,10 +19,10 @@ from typing import Any
 from tqdm import tqdm
 
 from nein.engine import machine
-from nein.engine.errors import UserError
 from nein.engine.run import Executor, needs
 from nein.engine.stages import Plan, Step, open_tasks
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 
 #: Variables that workers get, and that are written nowhere.
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
@@ -176,7 +176,7 @@ def _connect(address: str | None) -> Any:
 
 
 def _init(ray: Any, **options: Any) -> None:
-    """Connects, and leaves SIGTERM to `nein.engine.errors`."""
+    """Connects, and leaves SIGTERM to `nein.loading.errors`."""
     before = signal.getsignal(signal.SIGTERM)
     ray.init(**options)
     if threading.current_thread() is threading.main_thread():

@@ -28,12 +28,11 @@ from typing import Any
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.machine import Processes, one_thread
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 from nein.loading.digests import Json
-from nein.loading.errors import tracebacks
+from nein.loading.errors import UserError, tracebacks
 
 AHEAD = 3  # blocks that are read before a GPU asks for them
 EVERY = 30.0  # seconds between lines of progress in a log

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine import machine
-from nein.engine.errors import UserError
 from nein.engine.run import SHARE
+from nein.loading.errors import UserError
 
 SIGNAL = "USR1"
 

@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from nein.config.groups import Budget, Dtype, Limit, OnDevice, Output, Preset, RuntimeOptions, Sampler, Seed
 from nein.config.options import DrawnCount, Names, Options, Paths, UnitInterval, argument, option
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import Need, is_served
 from nein.models.llm import LlmOptions
 from nein.wording.families import FAMILIES

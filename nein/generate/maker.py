@@ -22,10 +22,10 @@ from nein.benchmarks.runner import invocation
 from nein.datasets import coco
 from nein.datasets.negbench.records import PICTURE_SUFFIXES
 from nein.engine import images
-from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE, Blocks, Folder, Row
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
+from nein.loading.errors import UserError
 from nein.loading.references import expanded, is_served
 from nein.models import llm
 from nein.models.cached import Services

@@ -27,12 +27,12 @@ from nein.datasets import negvqa as data
 from nein.datasets.negbench.official import iter_rows
 from nein.datasets.negvqa import VARIANTS
 from nein.engine import atomic, images
-from nein.engine.errors import UserError, unknown
 from nein.engine.folder import COMPLETE, INCOMPLETE, Row, sample_seed
 from nein.generate import maker
 from nein.generate.config import CheckConfig, ConversionConfig
 from nein.generate.maker import Listing, ShardStage, llm_identity, make
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError, unknown
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.models import llm

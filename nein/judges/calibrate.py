@@ -33,11 +33,11 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset
 from nein.engine import atomic, images, machine
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
 from nein.engine.folder import ANSWERS, Row
 from nein.engine.machine import Processes
 from nein.engine.run import Bar
 from nein.judges.config import SETS, CalibrateConfig, read_config
+from nein.loading.errors import UserError
 from nein.metrics.presence import caption_objects
 from nein.models import judges
 from nein.models.cached import Services

@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 from nein.benchmarks.nein.config import Elsewhere, EvalConfig
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending
 from nein.config.options import Device, Names, Paths, argument, option
-from nein.engine.errors import UserError, chosen
+from nein.loading.errors import UserError, chosen
 from nein.loading.references import Need
 
 if TYPE_CHECKING:

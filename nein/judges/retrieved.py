@@ -13,11 +13,11 @@ from nein.benchmarks.negbench.stages import ModelTasks, sets_of
 from nein.benchmarks.nein import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import COMPLETE
 from nein.engine.machine import Processes
 from nein.judges.calibrate import Asking, Case
 from nein.judges.config import RetrievedConfig, read_config
+from nein.loading.errors import UserError
 from nein.models.cached import Services
 from nein.models.judges import JudgeOptions
 from nein.reporting import figures as frames

@@ -22,8 +22,8 @@ from nein.benchmarks.nein import calibrations, runs, sections
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import nein as loading
 from nein.engine import atomic, images
-from nein.engine.errors import UserError
 from nein.judges.config import StudyConfig, read_config
+from nein.loading.errors import UserError
 from nein.loading.resize import r64
 from nein.metrics.preprocess import stretch
 from nein.reporting import cards, labels

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nein.config.options import Options, argument, option
-from nein.engine.errors import UserError
 from nein.loading.digests import file_sha256
+from nein.loading.errors import UserError
 from nein.loading.references import TEXTS, Need
 
 

@@ -14,8 +14,8 @@ from nein.datasets.nein import IMAGE_SUFFIXES, TRACKS, Sample, image_name
 from nein.editors import EditResult
 from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
-from nein.engine.errors import UserError, shortlist
 from nein.loading.digests import Json
+from nein.loading.errors import UserError, shortlist
 from nein.loading.references import expanded, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nein import metrics
-from nein.engine.errors import UserError
 from nein.loading.digests import Json, json_digest
-from nein.loading.errors import isolated
+from nein.loading.errors import UserError, isolated
 from nein.loading.references import is_served
 from nein.metrics.base import Images, Score, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from nein.config.options import option
-from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json
-from nein.loading.errors import reason
+from nein.loading.errors import UserError, reason
 from nein.loading.references import expanded, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
 from nein.metrics.base import without_thoughts

@@ -14,9 +14,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import Json, quick_digest
+from nein.loading.errors import UserError
 from nein.loading.references import cached_commit, expanded, is_local, is_served, located, parse_reference
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from nein.engine.errors import unknown
+from nein.loading.errors import unknown
 
 # --- Style: a sketch is made from the plain drawing by rule, with no random number --------------------------
 

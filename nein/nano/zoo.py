@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from nein.engine import atomic
-from nein.engine.errors import near_match
+from nein.loading.errors import near_match
 
 ZOO = Path(__file__).parent / "weights"
 #: Models that go on from another: its files with their own laid over, its weights with their changes.

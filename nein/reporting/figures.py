@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.statistics import Estimate
 
 LEADING = ("benchmark", "model", "task", "metric", "variant")

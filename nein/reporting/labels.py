@@ -16,7 +16,7 @@ from typing import Any
 
 from nein import statistics
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import page
 from nein.reporting.cards import Thumbnail
 from nein.reporting.figures import Figure, figure, number

@@ -15,7 +15,7 @@ import pandas as pd
 
 from nein import statistics
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.statistics import Estimate

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from nein.engine.errors import UserError, unknown
+from nein.loading.errors import UserError, unknown
 from nein.reporting import figures as frames
 
 #: Folder of trackers that write files, below a command's.

@@ -20,8 +20,8 @@ from nein.cli import launch
 from nein.config.groups import Command
 from nein.config.options import Options, argument, option
 from nein.engine import atomic
-from nein.engine.errors import UserError, unknown
 from nein.engine.machine import exit_with
+from nein.loading.errors import UserError, unknown
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from nein.reporting import tables

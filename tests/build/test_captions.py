@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.generate.config import BuildConfig
 from nein.generate.nein import sources, stats
+from nein.loading.errors import UserError
 from tests.helpers import commands
 from tests.metrics import tiny
 

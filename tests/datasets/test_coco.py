@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nein.datasets import coco
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 IMAGES = [{"id": 7, "file_name": "seven.jpg"}, {"id": 8, "file_name": "deep/eight.jpg"}]
 KINDS = [{"id": 1, "name": "dog"}, {"id": 2, "name": "wine glass"}, {"id": 3, "name": "kite"}]

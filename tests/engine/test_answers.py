@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nein.engine.answers import AnswerCache, BlockStore, FeatureCache, scope_of
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 
 def test_an_answer_serves_its_space_and_key_only_and_a_later_one_replaces_it(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from tests.helpers import killing
 
 

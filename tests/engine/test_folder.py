@@ -9,8 +9,8 @@ from typing_extensions import NotRequired
 
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS, Folder
+from nein.loading.errors import UserError
 from nein.reporting import figures
 from tests.helpers.commands import exit_code
 from tests.helpers.runs import write_block

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nein.engine import machine
-from nein.engine.errors import UserError
 from nein.engine.machine import Processes
+from nein.loading.errors import UserError
 
 
 @pytest.fixture

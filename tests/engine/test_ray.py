@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nein.engine import ray as executors
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
 from nein.engine.ray import Ray
 from nein.engine.stages import Step
+from nein.loading.errors import UserError
 from tests.engine.squares import BLOCKS, COUNT, SIZE, results, squares, totals, two_stages
 from tests.helpers import commands
 

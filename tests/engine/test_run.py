@@ -16,11 +16,11 @@ from nein.benchmarks import progress
 from nein.benchmarks.runner import selected
 from nein.config.groups import Runs
 from nein.engine import machine, run
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, Folder
 from nein.engine.machine import exit_with, read_ahead
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step, open_tasks
+from nein.loading.errors import UserError
 from nein.loading.weights import ALIGNMENT, aligned
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages

@@ -11,8 +11,8 @@ import pytest
 
 from nein.config.groups import SlurmJobs
 from nein.engine import slurm
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder
+from nein.loading.errors import UserError
 from tests.helpers import commands
 from tests.nein.conftest import write_data
 

@@ -1,7 +1,7 @@
 import pytest
 from huggingface_hub import constants
 
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import load_attribute, parse_reference
 from nein.models import editor_choice, references
 

@@ -8,9 +8,9 @@ import pytest
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.nein.stages import Score
 from nein.datasets import nein as loading
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks
 from nein.engine.images import decode
+from nein.loading.errors import UserError
 from nein.nano import scope
 from nein.wording.families import CONSTRUCTIONS
 

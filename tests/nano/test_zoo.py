@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.models.references import resolve
 from nein.nano import zoo
 

@@ -13,9 +13,9 @@ from nein.benchmarks.negbench import report, scores
 from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import loading, official, registry
 from nein.datasets.negbench.records import ChoiceTask
-from nein.engine.errors import UserError
 from nein.engine.images import decode
 from nein.engine.run import Executor
+from nein.loading.errors import UserError
 from nein.metrics.dual import ControlEncoder
 from nein.models import references
 from nein.reporting import figures as frames

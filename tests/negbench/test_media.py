@@ -6,8 +6,8 @@ import pytest
 from nein.datasets.negbench import loading
 from nein.datasets.negbench import records as media
 from nein.datasets.negbench.records import Files, crop, region
-from nein.engine.errors import UserError
 from nein.engine.images import ImageError, write_png
+from nein.loading.errors import UserError
 from tests.metrics import tiny
 
 

@@ -3,8 +3,8 @@ import pytest
 from nein import metrics
 from nein.benchmarks.negbench import report
 from nein.datasets.negbench import loading, official
-from nein.engine.errors import UserError
 from nein.engine.images import decode
+from nein.loading.errors import UserError
 from nein.metrics.dual import ControlEncoder
 from nein.reporting import figures as frames
 from tests.negbench.conftest import evaluate, questions, rows_of

@@ -17,10 +17,10 @@ from nein.benchmarks.negbench.config import EvalConfig
 from nein.datasets.negbench import loading, other_tests, registry
 from nein.datasets.negbench.other_tests import KEPT, REMOVED
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks
 from nein.engine.images import write_png
 from nein.engine.stages import Model
+from nein.loading.errors import UserError
 from nein.models import references
 from nein.reporting import figures as frames
 from tests.negbench.conftest import Speaker, evaluate, measured

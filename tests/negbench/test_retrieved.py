@@ -15,10 +15,10 @@ from nein.benchmarks.nein.config import EvalConfig as NeinConfig
 from nein.datasets.negbench import drawn, loading, other_tests
 from nein.datasets.negbench.records import NEGATED, RetrievalItem, RetrievalTask
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.judges import retrieved as command
 from nein.judges.config import RetrievedConfig
+from nein.loading.errors import UserError
 from nein.metrics import MetricError
 from nein.nano.scenes import render
 from nein.reporting import figures as frames

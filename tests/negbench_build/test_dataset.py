@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from nein.datasets.negbench.sentences import IN_CAPTION, Concepts
-from nein.engine.errors import UserError
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import NO_CAPTION, Listing
 from nein.generate.negbench import files, sources
+from nein.loading.errors import UserError
 from tests.helpers.runs import write_block
 
 

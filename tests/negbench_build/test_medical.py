@@ -7,10 +7,10 @@ from PIL import Image
 from nein.datasets.negbench import loading, official, sentences
 from nein.datasets.negbench.records import TEMPLATES
 from nein.datasets.negbench.sentences import Concepts
-from nein.engine.errors import UserError
 from nein.generate.config import NegbenchConfig
 from nein.generate.negbench import sources
 from nein.generate.negbench.language import claims
+from nein.loading.errors import UserError
 
 HEADER = (
     "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,"

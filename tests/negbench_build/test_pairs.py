@@ -15,11 +15,11 @@ from nein import metrics
 from nein.datasets.negbench import official
 from nein.datasets.negbench.sentences import Concepts
 from nein.editors import EditResult
-from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
 from nein.engine.images import decode
 from nein.generate.negbench import pairs, stages
 from nein.generate.negbench.pairs import Verifier, verify
+from nein.loading.errors import UserError
 from nein.metrics.base import MetricError
 from nein.metrics.judges.base import Detection
 from nein.metrics.judges.detectors import named_scores

@@ -8,7 +8,7 @@ import pytest
 
 from nein.datasets import negvqa as questions
 from nein.engine import images
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.nano.sentences import KINDS, iter_questions, question_scene
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import records, write_questions

@@ -13,8 +13,8 @@ from nein.benchmarks.negvqa.scores import read as score_of
 from nein.benchmarks.negvqa.stages import Asking
 from nein.datasets import negvqa as data
 from nein.engine import images
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, runs_below
+from nein.loading.errors import UserError
 from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
 from tests.metrics.tiny import picture

@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nein.engine.errors import UserError
 from nein.generate import negvqa as sources
 from nein.generate.config import ConversionConfig
 from nein.generate.negvqa import SPLIT
+from nein.loading.errors import UserError
 from nein.nano.sentences import iter_questions
 from tests.negvqa_build.conftest import WORDS, rows, write
 

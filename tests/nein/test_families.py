@@ -12,7 +12,7 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
 from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset, Sample, in_families, records_hash
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
 from nein.wording.families import CELLS, FAMILIES, MINIMAL_PAIRS, STAYS, negative_sentence

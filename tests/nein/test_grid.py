@@ -13,8 +13,8 @@ from nein.benchmarks.nein import grid
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import EDIT
 from nein.datasets.nein import load_folder
-from nein.engine.errors import UserError
 from nein.engine.images import decode
+from nein.loading.errors import UserError
 from nein.reporting import contact_sheet
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row
 from tests.reporting import made

@@ -16,10 +16,10 @@ from nein.datasets import coco
 from nein.datasets import nein as loading
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
-from nein.engine.errors import UserError
 from nein.engine.images import decode, write_png
 from nein.judges import calibrate as known
 from nein.judges.calibrate import Asking, counts
+from nein.loading.errors import UserError
 from nein.models import judges
 from nein.nano import data as nano_data
 from nein.nano.scenes import render

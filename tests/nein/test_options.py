@@ -10,8 +10,8 @@ from nein import cli
 from nein.benchmarks.nein import config, stages
 from nein.editors import EditorError
 from nein.engine import machine
-from nein.engine.errors import UserError
 from nein.engine.folder import CONTENTS
+from nein.loading.errors import UserError
 from nein.models import editor_choice, references
 from tests.helpers import commands
 

@@ -7,7 +7,7 @@ from nein import metrics, statistics
 from nein.benchmarks.nein import estimates, paper_numbers, protocols, report
 from nein.benchmarks.nein.protocols import NoEvidence, verdict
 from nein.benchmarks.nein.runs import EDIT, CorpusRow, RunDir, scores_of
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.metrics import METRICS, Batch, EditPair, Settings
 from nein.reporting import figures as frames
 from tests.helpers import runs

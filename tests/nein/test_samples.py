@@ -13,7 +13,7 @@ from nein.benchmarks.nein.config import EvalConfig
 from nein.datasets import nein as loading
 from nein.datasets.nein import load_folder, validate_images
 from nein.engine import images
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.models.editor_choice import find
 from tests.helpers.hub import Repository
 from tests.reporting import made

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import page as pages
 from nein.reporting import tables
 from nein.reporting.tables import Sheet

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import cards, labels
 from nein.reporting import figures as frames
 

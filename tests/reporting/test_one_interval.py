@@ -9,7 +9,7 @@ import pytest
 
 from nein.benchmarks.finished import compare
 from nein.benchmarks.nein.config import CompareConfig
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import tables
 from tests.reporting import made
 

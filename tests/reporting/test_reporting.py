@@ -6,7 +6,7 @@ import pytest
 
 from nein import statistics
 from nein.engine import images
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import cards, figures, page, tables
 from nein.reporting.scores import ScoreTable
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nein import statistics
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 

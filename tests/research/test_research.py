@@ -13,8 +13,8 @@ from torch import nn
 
 from nein import editors, metrics
 from nein.editors.zone import Segmenter
-from nein.engine.errors import UserError
 from nein.engine.machine import Terminated
+from nein.loading.errors import UserError
 from nein.metrics.judges.base import template
 from nein.nano import zoo
 from nein.nano.data import source_scene

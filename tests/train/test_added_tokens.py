@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from nein import metrics
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.models import references
 from nein.train.clip_finetuning import towers
 

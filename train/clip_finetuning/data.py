@@ -20,11 +20,11 @@ from PIL import Image
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 from nein.nano.data import world_version
 from nein.nano.scenes import is_nano, world
 from nein.train.clip_finetuning.options import ContrastConfig

@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config.options import DrawnCount, Names
 from nein.datasets.negbench.sentences import VARIED
-from nein.engine.errors import UserError, unknown
+from nein.loading.errors import UserError, unknown
 from nein.loading.references import Need
 from nein.train.options import Learning, option, setting
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from nein import metrics
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.metrics.dual.hub import HubDual
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
 from nein.metrics.encoders import ClipEncoder, pooled

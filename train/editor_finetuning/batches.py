@@ -20,11 +20,11 @@ from accelerate.utils import send_to_device
 
 from nein.editors.checkpoint import content_hash, quiet
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import sample_seed
 from nein.engine.images import ImageError
 from nein.engine.machine import Processes
 from nein.loading.digests import json_digest, torch_dtype
+from nein.loading.errors import UserError
 from nein.train.editor_finetuning.data import Example, Pairs, prepare
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes

@@ -16,8 +16,8 @@ from PIL import Image
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample, load_folder, records_hash, validate_images
 from nein.engine import images
-from nein.engine.errors import UserError, unknown
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError, unknown
 from nein.loading.resize import r64
 from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world

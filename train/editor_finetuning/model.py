@@ -18,8 +18,8 @@ from diffusers.training_utils import compute_snr
 from nein.benchmarks.runner import FIGURES
 from nein.editors.checkpoint import SUFFIXES, LoadedPipeline, load_pipeline, quiet
 from nein.editors.sampling import euler_ancestral
-from nein.engine.errors import UserError
 from nein.engine.run import Executor
+from nein.loading.errors import UserError
 from nein.loading.references import expanded
 from nein.models import references
 from nein.reporting import figures as frames

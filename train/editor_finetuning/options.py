@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import DrawnCount, Names
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import TEXTS, Need, expanded
 from nein.train.options import Learning, option, setting
 

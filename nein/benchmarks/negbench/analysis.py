@@ -23,8 +23,8 @@ from nein import metrics, statistics
 from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench.config import AnalyseConfig
 from nein.engine import atomic, machine
-from nein.engine.errors import UserError
 from nein.engine.folder import Row as Json
+from nein.loading.errors import UserError
 from nein.metrics.dual import normalise
 from nein.reporting import figures as frames
 from nein.reporting import page as pages

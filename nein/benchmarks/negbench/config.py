@@ -23,7 +23,7 @@ from nein.config.groups import (
 )
 from nein.config.options import DrawnCount, Names, Options, argument, option
 from nein.datasets.negbench.registry import NANO, ROWS, TASKS, VARIANTS
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import Need
 
 

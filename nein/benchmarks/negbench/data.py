@@ -21,8 +21,8 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import Task
 from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
-from nein.engine.errors import UserError, near_match
 from nein.engine.folder import EVERY, Folder, runs_below
+from nein.loading.errors import UserError, near_match
 from nein.loading.references import TEXTS, Need, is_local, is_served, load_attribute, parse_reference
 from nein.metrics import choices
 from nein.models import references

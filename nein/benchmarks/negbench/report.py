@@ -21,8 +21,8 @@ from nein.benchmarks.negbench.stages import ModelTasks, sets_of
 from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
-from nein.engine.errors import UserError
 from nein.engine.folder import Folder, Row
+from nein.loading.errors import UserError
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
 from nein.reporting import figures as frames

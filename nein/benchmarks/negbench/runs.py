@@ -24,9 +24,9 @@ from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, shared
+from nein.loading.errors import UserError
 from nein.loading.references import parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services

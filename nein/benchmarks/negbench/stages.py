@@ -33,11 +33,10 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Media, Option, Question, RetrievalTask, Task
 from nein.engine import answers, images
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, Folder, Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.digests import pixel_digest
-from nein.loading.errors import isolated
+from nein.loading.errors import UserError, isolated
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
 from nein.metrics.dual import pool

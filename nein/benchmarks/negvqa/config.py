@@ -21,7 +21,7 @@ from nein.config.groups import (
     TrackerOptions,
 )
 from nein.config.options import DrawnCount, Names, option
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.loading.references import Need
 from nein.metrics.letters import SCORINGS
 

@@ -15,8 +15,8 @@ from nein.benchmarks.negvqa.estimates import OUTCOMES
 from nein.benchmarks.runner import Finished, Printed, selected
 from nein.datasets import negvqa as questions
 from nein.datasets.negvqa import AVERAGE, HUB, VARIANTS, Item
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
+from nein.loading.errors import UserError
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
 from nein.reporting import figures as frames

@@ -20,10 +20,10 @@ from nein.benchmarks.negvqa.stages import Answerer, Asking, FileAnswers, Matchin
 from nein.benchmarks.runner import Benchmark, Run
 from nein.datasets import negvqa as questions
 from nein.datasets.negvqa import VARIANTS, Questions
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks
 from nein.engine.stages import Model, Stage, shared, usage_of
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 from nein.loading.references import expanded, is_served, parse_reference
 from nein.metrics import choices, models
 from nein.metrics.base import fingerprint

@@ -15,7 +15,7 @@ from typing_extensions import NotRequired
 from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import labels
 from nein.reporting.figures import Figure, figure, number

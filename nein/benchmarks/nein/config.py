@@ -24,7 +24,7 @@ from nein.config.groups import (
     TrackerOptions,
 )
 from nein.config.options import Names, Options, Paths, option
-from nein.engine.errors import UserError, chosen
+from nein.loading.errors import UserError, chosen
 from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 

@@ -40,8 +40,8 @@ from nein.benchmarks.nein.runs import (
     without_stays,
 )
 from nein.benchmarks.runner import Finished, selected
-from nein.engine.errors import UserError
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 from nein.metrics import METRICS, MetricError
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure

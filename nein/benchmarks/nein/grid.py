@@ -16,8 +16,8 @@ from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.datasets import nein as loading
 from nein.datasets.nein import TRACKS, Dataset, Sample
 from nein.engine import atomic, images
-from nein.engine.errors import UserError, unknown
 from nein.engine.folder import runs_at
+from nein.loading.errors import UserError, unknown
 from nein.metrics import METRICS
 from nein.reporting.contact_sheet import GREEN, GREY, RED, Badge, Cell, Row, draw
 

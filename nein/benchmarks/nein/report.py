@@ -24,7 +24,7 @@ from nein.benchmarks.runner import Finished
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample
 from nein.engine import images
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames

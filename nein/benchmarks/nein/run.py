@@ -20,9 +20,9 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
-from nein.engine.errors import UserError, shortlist
 from nein.engine.folder import Blocks, runs_at
 from nein.engine.stages import Model, Stage, shared
+from nein.loading.errors import UserError, shortlist
 from nein.loading.references import is_served
 from nein.metrics import METRICS
 from nein.models import editor_choice

@@ -24,9 +24,9 @@ from nein.benchmarks.runner import SCORES as TABLE
 from nein.benchmarks.runner import selected
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
-from nein.engine.errors import UserError
 from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 from nein.metrics import METRICS
 from nein.models.references import slug
 from nein.reporting.scores import ScoreTable

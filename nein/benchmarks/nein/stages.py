@@ -24,10 +24,10 @@ from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, ScoreRow, r
 from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, scope_of
-from nein.engine.errors import UserError
 from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
 from nein.loading.digests import pixel_digest
+from nein.loading.errors import UserError
 from nein.loading.references import is_served, load_attribute, parse_reference
 from nein.metrics import METRICS
 from nein.metrics import models as loaders

@@ -15,8 +15,8 @@ import numpy as np
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question, RetrievalItem, RetrievalTask
 from nein.datasets.negbench.sentences import Concepts, stream, with_negatives
-from nein.engine.errors import unknown
 from nein.engine.images import ImageError
+from nein.loading.errors import unknown
 from nein.nano import scenes as nano
 from nein.nano.data import world_version
 from nein.nano.scenes import CATEGORIES, NANO, SPLITS, Scene, World, rng_for

@@ -22,7 +22,7 @@ from nein.datasets.negbench.records import (
     file_name,
 )
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
-from nein.engine.errors import UserError, unknown
+from nein.loading.errors import UserError, unknown
 from nein.loading.references import expanded
 from nein.nano.scenes import is_nano
 from nein.nano.scenes import world as world_of

@@ -37,7 +37,7 @@ from nein.datasets.negbench.records import (
     path_parts,
 )
 from nein.engine import atomic
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 
 LIMIT = 1 << 28  # characters a cell may hold: it may be an image in base64
 _SIDE_BY_SIDE = re.compile(r"""['"]\s*\w{0,2}['"]""")  # maybe two strings without a comma

@@ -25,9 +25,8 @@ from nein.datasets.negbench.records import (
 from nein.datasets.nein import load_folder
 from nein.engine import atomic
 from nein.engine.atomic import record
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
-from nein.loading.errors import first_line
+from nein.loading.errors import UserError, first_line
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS
 

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from PIL import Image
 
-from nein.engine.errors import UserError, shortlist
 from nein.engine.images import ImageError, decode, find_file
+from nein.loading.errors import UserError, shortlist
 from nein.loading.references import is_local
 
 ORIGINAL, NEGATED = "original", "negated"

@@ -22,7 +22,6 @@ from nein.datasets.negbench import drawn, official
 from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.engine.run import Executor
@@ -30,6 +29,7 @@ from nein.generate.config import NegbenchConfig
 from nein.generate.maker import BuildFolder, Maker, llm_identity, losses, make, section
 from nein.generate.negbench import sources, stages
 from nein.generate.negbench.stages import Reworded
+from nein.loading.errors import UserError
 from nein.models import editor_choice, llm, references
 
 NOTHING = "nothing absent or too few objects"

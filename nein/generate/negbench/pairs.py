@@ -13,11 +13,10 @@ import numpy as np
 from nein import editors
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.sentences import Concepts
-from nein.engine.errors import UserError
 from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
 from nein.loading.digests import torch_dtype
-from nein.loading.errors import isolated_answers
+from nein.loading.errors import UserError, isolated_answers
 from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm import Client
 from nein.wording import families

@@ -13,10 +13,10 @@ from nein.datasets.negbench import official
 from nein.datasets.negbench.records import PICTURE_SUFFIXES, VIDEO_SUFFIXES
 from nein.datasets.negbench.sentences import Concepts, with_negatives
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import NO_CAPTION, Listing
+from nein.loading.errors import UserError
 
 NO_OBJECT = "no annotated object"
 BAD_FILE = "the annotation cannot be read"

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from nein.engine import atomic, images
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.run import Executor
 from nein.generate.config import BuildConfig
@@ -21,6 +20,7 @@ from nein.generate.maker import Maker, counted, losses, make, section
 from nein.generate.nein import sources
 from nein.generate.nein.stages import ACCEPTED, NOISE, Ask, Clauses, Generate, Match
 from nein.loading.digests import json_digest
+from nein.loading.errors import UserError
 from nein.loading.references import parse_reference
 from nein.models import editor_choice, judges, references
 from nein.reporting import contact_sheet

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from nein.datasets import coco
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, Listing
+from nein.loading.errors import UserError
 from nein.loading.references import expanded
 from nein.wording import families
 

@@ -16,8 +16,8 @@ from typing import Any
 from nein import statistics
 from nein.datasets import coco
 from nein.engine import atomic
-from nein.engine.errors import UserError
 from nein.generate.config import StatsConfig
+from nein.loading.errors import UserError
 from nein.reporting import tables
 from nein.reporting.tables import pipes
 

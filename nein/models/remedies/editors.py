@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from nein import editors
-from nein.engine.errors import UserError, chosen
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json, json_digest
+from nein.loading.errors import UserError, chosen
 from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import judges, llm

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nein.engine.errors import UserError
 from nein.loading.digests import Json
+from nein.loading.errors import UserError
 from nein.metrics.base import fingerprint
 from nein.metrics.dual import normalise
 from nein.wording import denials

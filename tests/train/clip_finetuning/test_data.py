@@ -11,9 +11,9 @@ import torch
 from nein.datasets.negbench import drawn, official, sentences
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.datasets.negbench.sentences import Concepts
-from nein.engine.errors import UserError
 from nein.engine.images import write_png
 from nein.engine.machine import Processes
+from nein.loading.errors import UserError
 from nein.train.clip_finetuning.data import Features, Reader, load, read_captions
 from nein.train.clip_finetuning.options import ContrastConfig
 from tests.train.runs import logged

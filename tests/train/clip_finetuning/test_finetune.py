@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 
 from nein import metrics
 from nein.datasets.negbench import drawn, official
-from nein.engine.errors import UserError
 from nein.engine.images import write_png
+from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Reader
 from nein.train.clip_finetuning.data import load as load_corpus

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nein.datasets.negbench.records import Drawn, Option, Question, RetrievalItem
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
 from nein.train.clip_finetuning.data import Corpus, Reader
 from nein.train.clip_finetuning.options import ContrastConfig

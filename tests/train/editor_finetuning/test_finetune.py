@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from nein import editors
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.nano.sentences import names, plural
 from nein.train import loop
 from nein.train.editor_finetuning import data as loading

@@ -6,7 +6,7 @@ from diffusers import DDPMScheduler
 from safetensors.torch import save_file
 
 from nein.editors.checkpoint import load_pipeline
-from nein.engine.errors import UserError
+from nein.loading.errors import UserError
 from nein.train.editor_finetuning import model
 from nein.train.editor_finetuning.batches import Batch, changed
 from nein.train.editor_finetuning.model import losses
