@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from tabulate import tabulate
 
 from nein import statistics
 from nein.metrics import fid
+from nein.statistics import calibration
 
 Ends = tuple[float, float]
 Z = 1.959964
@@ -34,6 +35,9 @@ ALIKE = (0.0, 0.4, 0.8, 1.0)  # intraclass correlations
 SHARES = (0.03, 0.2, 0.5, 0.8, 0.95, 1.0)
 #: Shares of pairs in which only the first says yes, in which only the second does.
 PAIRS = ((0.9, 0.0), (0.5, 0.3), (0.4, 0.1), (0.2, 0.2), (0.1, 0.0), (0.03, 0.01), (0.0, 0.0))
+
+#: Share of yes, sensitivity and specificity of the judge: good ones, a weak one, and one that guesses.
+JUDGES = ((0.3, 0.99, 0.99), (0.05, 0.95, 0.97), (0.3, 0.95, 0.97), (0.3, 0.65, 0.65), (0.3, 0.5, 0.5))
 
 
 # --- data sets
@@ -116,6 +120,16 @@ def ratios(rng: np.random.Generator, case: Scenario) -> Data:
     return Data(first, case.clusters, (case.truth[0] + rest) / (case.truth[1] + rest), second)
 
 
+def labelled(rng: np.random.Generator, case: Scenario) -> Data:
+    """A judge's verdicts on four times n samples, of which n, drawn at random, have people's labels too."""
+    share, sensitivity, specificity = case.truth
+    case = replace(case, n=4 * case.n)
+    yes = rng.random(case.n) < chances(rng, case, share)
+    judged = rng.random(case.n) < np.where(yes, sensitivity, 1 - specificity)
+    known = np.where(rng.permutation(case.n) < case.n // 4, yes, np.nan)
+    return Data(judged.astype(float), case.clusters, share, known)
+
+
 def unbounded(rng: np.random.Generator, case: Scenario) -> Data:
     """Sums of a picture's part and a sample's own, both of the named distribution, with mean 1."""
     clusters = case.clusters
@@ -145,6 +159,21 @@ def ours_bounded(data: Data) -> Ends:
 
 def ours_mean(data: Data) -> Ends:
     return ends(statistics.mean(data.first, data.clusters.tolist()))
+
+
+def ours_labelled(data: Data) -> Ends:
+    """Prediction-powered: labels on a part, verdicts on all."""
+    assert data.second is not None
+    judged, people, where = (dict(enumerate(x.tolist())) for x in (data.first, data.second, data.clusters))
+    labels = {key: label for key, label in people.items() if not math.isnan(label)}
+    found = calibration.prediction_powered(judged, labels, where)
+    return (-math.inf, math.inf) if found.low is None or found.high is None else (found.low, found.high)
+
+
+def labels_alone(data: Data) -> Ends:
+    assert data.second is not None
+    known = ~np.isnan(data.second)
+    return ends(statistics.bounded_mean(data.second[known], data.clusters[known].tolist()))
 
 
 def ours_ratio(data: Data) -> Ends:
@@ -198,6 +227,10 @@ KINDS = {
     ),
     "ratios": Kind(
         "Ratios of paired shares", ratios, PAIRS[1:], {"ours": ours_ratio, "bootstrap": bootstrap_ratio}
+    ),
+    "labelled": Kind(
+        "Labels on a quarter, a judge on all", labelled, JUDGES,
+        {"ours": ours_labelled, "labels alone": labels_alone},
     ),
     "unbounded": Kind(
         "Means of other values", unbounded, ("normal", "gamma-4", "gamma-1"),

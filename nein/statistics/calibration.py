@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from nein import statistics
-from nein.statistics.estimates import Clusters, Estimate, bounded, numbered, pairs
+from nein.statistics.estimates import ENOUGH, Clusters, Estimate, bounded, numbered, pairs
 
 #: Below this sensitivity + specificity - 1 nothing is corrected: errors of the rates are multiplied by its
 #: inverse, here five.
@@ -131,39 +131,68 @@ def prediction_powered(
 ) -> Corrected:
     """The mean of the truth, from a judge's verdicts on all samples and people's labels on some, from 0 to 1.
 
-    mean of the verdicts + mean of (label - verdict) over a random part that is labelled, in two independent
-    parts: with w its share, (1 - w) times the mean verdict of the others plus the mean of label - (1 - w)
-    verdict. Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023).
+    mean(label - w verdict) over a random part that is labelled + w mean(verdict) over the others, with the
+    weight w that gives the least variance; the mean of the labels alone where that has the narrower interval.
+    Source: Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), and "PPI++",
+    arXiv:2311.01453.
     """
     scored = {key: value for key, value in judged.items() if value is not None}
     both = [key for key in labels if key in scored]
     if not both:
         return Corrected(None, None, None, "no sample has both a label and a verdict", 0)
     others = [key for key in scored if key not in labels]
-    rest = len(others) / len(scored)
-    apart = [labels[key] - rest * scored[key] for key in both]
-    shift = statistics.bounded_mean(apart, [cluster_of[key] for key in both], -1.0, 1.0)
-    assert shift is not None
-    alone = statistics.bounded_mean([scored[key] for key in others], [cluster_of[key] for key in others])
-    parts = [shift, alone] if alone else [shift]
-    found = _in_range(
-        propagated(lambda moved, mean=0.0: rest * mean + moved, *parts),
-        "the labels contradict the judge by more than there can be: are they a random part of the samples?",
-        len(both),
+    known = np.array([labels[key] for key in both])  # (n,) labels
+    seen, unseen = (np.array([scored[key] for key in part]) for part in (both, others))  # (n,), (m,) verdicts
+    here, there = ([cluster_of[key] for key in part] for part in (both, others))
+    weight = _tuned_weight(known, seen, unseen, numbered([*here, *there]))
+    impossible = (
+        "the labels contradict the judge by more than there can be: are they a random part of the samples?"
     )
-    return replace(found, needed=_labels_needed(shift, alone, rest, len(scored)))
+
+    people = statistics.bounded_mean(known, here)
+    assert people is not None
+    alone = replace(_in_range(people, impossible, len(both)), needed=_labels_needed(people, 0.0, len(scored)))
+    rest = statistics.bounded_mean(unseen, there)
+    shift = statistics.bounded_mean(known - weight * seen, here, -1.0, 1.0, yes_no=True)
+    if not weight or rest is None or shift is None:
+        return alone
+    found = propagated(lambda moved, mean: moved + weight * mean, shift, rest)
+    tuned = _in_range(found, impossible, len(both))
+    if not tuned.refused and _width(tuned) >= _width(alone):
+        return alone
+    return replace(tuned, needed=_labels_needed(shift, weight * _width(rest) / 2, len(scored)))
 
 
-def _labels_needed(shift: Estimate, alone: Estimate | None, rest: float, samples: int) -> int | None:
+def _tuned_weight(known: np.ndarray, seen: np.ndarray, unseen: np.ndarray, numbers: np.ndarray) -> float:
+    """The weight from 0 to 1 with the least cluster-robust variance of mean(known) + w (mean(unseen) -
+    mean(seen)); 0 where fewer than `ENOUGH` clusters are labelled, whose spread says too little.
+
+    known, seen, unseen  Labels (n,), verdicts on the same samples (n,) and on the others (m,).
+    numbers              (n + m,) int64, the cluster of every sample.
+    """
+    count = len(known)
+    if not len(unseen) or len(np.unique(numbers[:count])) < ENOUGH:
+        return 0.0
+    apart = np.concatenate([(seen - seen.mean()) / count, (unseen.mean() - unseen) / len(unseen)])
+    verdicts = np.bincount(numbers, apart)  # (G,): what each cluster adds to mean(seen) - mean(unseen)
+    people = np.bincount(numbers[:count], (known - known.mean()) / count, len(verdicts))  # (G,)
+    spread = float(verdicts @ verdicts)
+    return min(1.0, max(0.0, float(people @ verdicts) / spread)) if spread else 0.0
+
+
+def _width(found: Corrected | Estimate) -> float:
+    assert found.low is not None
+    assert found.high is not None
+    return found.high - found.low
+
+
+def _labels_needed(labelled: Estimate, fixed: float, samples: int) -> int | None:
     """Labels with which half of the interval is `WORTH`: that of the labels' part shrinks with the root of
-    their number, that of the others' verdicts stays."""
-    if shift.low is None or shift.high is None:
-        return None
-    fixed = rest * (alone.high - alone.low) / 2 if alone and alone.high and alone.low is not None else 0.0
+    their number, `fixed`, half of that of the others' verdicts, stays."""
     left = WORTH**2 - fixed**2
     if left <= 0:
         return None
-    needed = math.ceil(shift.n * ((shift.high - shift.low) / 2) ** 2 / left)
+    needed = math.ceil(labelled.n * (_width(labelled) / 2) ** 2 / left)
     return needed if needed <= samples else None
 
 

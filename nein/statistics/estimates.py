@@ -75,11 +75,13 @@ def bounded_mean(
     low: float = 0.0,
     high: float = 1.0,
     weights: Sequence[float] | np.ndarray | None = None,
+    *,
+    yes_no: bool = False,
 ) -> Estimate | None:
     """sum w x / sum w of values in [low, high], or None for no values. The interval is Clopper-Pearson's at
     the effective size, or Wilson's (`ENOUGH`); with a negative `low` the values are paired differences, and
-    it is Bonett-Price's."""
-    return _bounded(values, clusters, low, high, weights)[0]
+    it is Bonett-Price's. yes_no: also values within the range count as verdicts, few of which dissent."""
+    return _bounded(values, clusters, low, high, weights, yes_no=yes_no)[0]
 
 
 def _bounded(
@@ -88,6 +90,8 @@ def _bounded(
     low: float,
     high: float,
     weights: Sequence[float] | np.ndarray | None = None,
+    *,
+    yes_no: bool = False,
 ) -> tuple[Estimate | None, float | None]:
     """`bounded_mean`, and the two-sided p of a difference of zero, by its interval."""
     x = np.asarray(values, dtype=np.float64)
@@ -102,7 +106,7 @@ def _bounded(
     value = min(1.0, max(-1.0, float((w * total) @ x) / total))  # the last bit of a weighted mean
     up, down = float(w @ np.maximum(x, 0)), float(w @ np.maximum(-x, 0))
     binary = up + down - value**2
-    graded = bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
+    graded = not yes_no and bool(np.any((x != 0) & (np.abs(x) != 1) & (w > 0)))
     sample = _independent(w * (x - value), w, clusters, binary, graded=graded)
     n = int((w > 0).sum())
     if low < 0:

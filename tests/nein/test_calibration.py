@@ -142,18 +142,53 @@ def test_distances_at_the_ends_add_up_as_squares_each_on_its_side():
     assert found.high == pytest.approx(-0.2 + math.hypot(one.high - 0.3, 0.5 - other.low))
 
 
+def test_the_weight_of_the_verdicts_by_hand():
+    """16 labels, half yes; the judge agrees on 12 and says yes to 8; of 32 other samples it says yes to 8.
+
+    w = (cov / 16) / (var / 16 + var of the others / 32) = (1/8 / 16) / (1/4 / 16 + 3/16 / 32) = 4/11.
+    """
+    people = [1] * 8 + [0] * 8
+    judge = [1] * 6 + [0] * 2 + [1] * 2 + [0] * 6 + [1] * 8 + [0] * 24
+    for copies in (1, 3):  # copies of a sample in its own image tell nothing new
+        verdicts, labels, where = {}, {}, {}
+        for image, verdict in enumerate(judge):
+            for key in range(copies * image, copies * (image + 1)):
+                verdicts[key], where[key] = float(verdict), image
+                if image < 16:
+                    labels[key] = float(people[image])
+        found = calibration.prediction_powered(verdicts, labels, where)
+        assert found.value == pytest.approx(1 / 2 + 4 / 11 * (1 / 4 - 1 / 2))
+        # Variance of the labels' mean less what the verdicts explain of it.
+        error = math.sqrt(1 / 64 - 4 / 11 * 1 / 128)
+        assert (found.high - found.low) / 2 == pytest.approx(1.96 * error, rel=0.12)
+
+
+@pytest.mark.parametrize(("sensitivity", "specificity", "least", "most"), [
+    (0.5, 0.5, 0.98, 1.0),  # useless: people's labels alone
+    (0.65, 0.65, 0.92, 0.97),  # with a weight of 1 a fifth wider than the labels alone
+    (0.95, 0.97, 0.5, 0.6),
+])  # fmt: skip
+def test_a_judge_never_makes_the_interval_of_the_labels_wider(sensitivity, specificity, least, most):
+    rng, ratios = np.random.default_rng(4), []
+    for _ in range(40):
+        gone = rng.uniform(size=600) < 0.3
+        verdicts, where = keyed(~judged(rng, ~gone, sensitivity, specificity), np.arange(600))
+        labels = {k: float(gone[k]) for k in range(100)}
+        alone = statistics.bounded_mean([*labels.values()], [*labels])
+        found = calibration.prediction_powered(verdicts, labels, where)
+        ratios.append((found.high - found.low) / (alone.high - alone.low))
+    assert max(ratios) <= 1 + 1e-9
+    assert least <= np.mean(ratios) <= most
+
+
 @pytest.mark.parametrize(("samples", "enough"), [(2000, True), (300, False)])
 def test_so_many_labels_are_needed_that_half_of_the_interval_is_five_points(samples, enough):
-    verdicts = {i: float(i % 2) for i in range(samples)}
-    labels = {i: float(i % 2 and i % 10 > 1) for i in range(200)}
+    verdicts = dict.fromkeys(range(samples), 1.0)  # of a judge that always says the same
+    labels = {i: float(i % 10 < 3) for i in range(100)}
     found = calibration.prediction_powered(verdicts, labels, {i: i for i in verdicts})
-    rest = 1 - 200 / samples
-    shift = statistics.bounded_mean([labels[i] - rest * verdicts[i] for i in labels], labels, -1.0)
-    alone = statistics.bounded_mean([verdicts[i] for i in verdicts if i not in labels], range(200, samples))
-    left = 0.05**2 - (rest * (alone.high - alone.low) / 2) ** 2
-    needed = math.ceil(200 * ((shift.high - shift.low) / 2) ** 2 / left)
-    assert found.needed == (needed if enough else None)
-    assert (0 < needed < samples) == enough
+    alone = share(30, 100)
+    assert (found.value, found.low, found.high) == pytest.approx((alone.value, alone.low, alone.high))
+    assert found.needed == (math.ceil(100 * ((alone.high - alone.low) / 2 / 0.05) ** 2) if enough else None)
 
 
 def test_without_a_label_of_a_scored_sample_there_is_a_reason_in_place_of_a_number():

@@ -234,8 +234,8 @@ LABELLED = Table(
         ),
         Column("not given because", _LABELLED, entry("refused")),
     ),
-    note="Mean verdict plus mean of (label - verdict): right however bad the judge, if the labelled samples "
-    "are random. With ± 5 points for each of two runs a gap of 10 points between them is found with "
+    note="Labels, helped by verdicts with the best weight: right however bad the judge, if the labelled "
+    "samples are random. With ± 5 points for each of two runs a gap of 10 points between them is found with "
     'probability 0.8; "more samples": the verdicts alone leave more doubt. Partly gone is not gone.',
 )
 _SEES = {"sees what people see %": "sensitivity", "sees none where people see none %": "specificity"}
