@@ -34,7 +34,7 @@ def markdown():
     lying = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     made = {page.path: page.text for part in pages.written().values() for page in part}
-    return {name: pages.filled(text) for name, text in {**lying, "index.md": readme, **made}.items()}
+    return {**lying, "index.md": readme, **made}
 
 
 @functools.cache
@@ -120,6 +120,14 @@ def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):
     lacking = [name for name in names if not re.search(rf"(`|## |### ){re.escape(name)}(?!\w)", text)]
     assert names
     assert lacking == []
+
+
+def test_the_tables_of_the_pages_are_those_of_the_code(markdown):
+    """`python docs/site/pages.py` writes them."""
+    stale = [name for name, text in markdown.items() if pages.filled(text) != text]
+    assert stale == []
+    asked = set(re.findall(r"<!-- table: (\S+) -->", "".join(markdown.values())))
+    assert asked == set(pages.TABLES)
 
 
 def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():

@@ -39,10 +39,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    return pages.filled(markdown)
-
-
 def _listed(nav: Any) -> Any:
     """The navigation with lists in the place of their names."""
     if isinstance(nav, dict):

@@ -1,7 +1,10 @@
 """What of the reference follows from the code: pages of commands and of docstrings, and tables within pages.
 
 written()     the pages that do not lie in the repository, so that none can be out of date
-filled(text)  a page's Markdown with the tables that it asks for: lines "<!-- table: metrics -->"
+filled(text)  a page's Markdown with its tables as they are now: what stands between the lines
+              "<!-- table: metrics -->" and "<!-- end -->"
+
+    python docs/site/pages.py    writes the tables into the pages of docs/
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -100,8 +104,13 @@ def written() -> dict[str, list[Page]]:
 
 
 def filled(text: str) -> str:
-    """Markdown with its tables."""
-    return re.sub(r"<!-- table: (\S+) -->\n", lambda match: "".join(TABLES[match[1]]()), text)
+    """Markdown with its tables as they are now."""
+
+    def table(match: re.Match[str]) -> str:
+        lines = "".join(TABLES[match[2]]()).strip("\n")
+        return f"{match[1]}\n{lines}\n\n<!-- end -->"
+
+    return re.sub(r"(<!-- table: (\S+) -->\n).*?<!-- end -->", table, text, flags=re.DOTALL)
 
 
 def _api(title: str, modules: Sequence[str]) -> str:
@@ -193,55 +202,42 @@ def _flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:
 
 
 def _metrics() -> Iterator[str]:
-    rows = (
-        (f"[`{one.name}`](#{one.name})", one.title, one.unit, one.better, ", ".join(one.models) or "pixels")
-        for one in METRICS.values()
-    )
-    yield _table(("name", "column", "unit", "better", "from"), rows)
-    for one in METRICS.values():
-        yield f"\n## {one.title} {{ #{one.name} }}\n\n" + _facts(_of_metric(one))
+    head = ("name", "column", "unit", "range", "better", "a value is", "needs", "source")
+    yield _table(head, map(_metric, METRICS.values()))
 
 
-def _of_metric(one: Metric) -> dict[str, str]:
-    low, high = one.range
+def _metric(one: Metric) -> tuple[str, ...]:
     kinds = {
-        "proportion": "0 or 1 per sample; the figure is their share",
-        "bounded": "per sample, with many at an end of the range; the figure is their mean",
-        "mean": "per sample; the figure is their mean",
+        "proportion": "0 or 1 per sample",
+        "bounded": "per sample, many at an end of the range",
+        "mean": "per sample",
         "corpus": "one for all samples together",
     }
-    return {
-        "name": f"`{one.name}`",
-        "a value is": kinds[one.kind],
-        "range": f"{low:g} to {high:g}" + (", shown times 100" if one.unit == "per cent" else ""),
-        "better": one.better,
-        "needs": ", ".join((*one.pictures, *one.models)),
-        "settings that decide it": ", ".join(f"`{name}`" for name in one.settings) or "none",
-        "source": _text(one.source),
-    }
+    low, high = one.range
+    needs = ", ".join((*one.pictures, *one.models))
+    return (
+        f"`{one.name}`", one.title, one.unit, f"{low:g} to {high:g}", one.better, kinds[one.kind], needs,
+        _text(one.source),
+    )  # fmt: skip
 
 
 def _editors() -> Iterator[str]:
-    by_editor: dict[str, list[EditorPreset]] = {}
-    for row in editors.PRESETS.values():
-        by_editor.setdefault(row.editor, []).append(row)
-    for name, rows in by_editor.items():
-        yield f"\n## {name}\n"
-        for row in rows:
-            anchor = f"row-{_slug(row.name)}"
-            yield f"\n### {row.name} ({row.preset}) {{ #{anchor} }}\n\n" + _facts(_of_editor(row))
+    rows = list(editors.PRESETS.values())
+    yield _table(("name", "preset", "checkpoint", "dtype", "options"), map(_editor, rows))
+    yield from (
+        f"\n- `{row.name}` ({row.preset}): {_text(row.note)}"
+        for row in rows
+        if row.note and row.preset != "nano"
+    )
 
 
-def _of_editor(row: EditorPreset) -> dict[str, str]:
+def _editor(row: EditorPreset) -> tuple[str, ...]:
     settings = {key: value for key, value in row.options().items() if value not in (None, "")}
-    sources = "; ".join(f"{'all' if key == '*' else key}: {text}" for key, text in row.sources.items())
-    return {
-        "checkpoint": f"`{row.checkpoint}`" if row.checkpoint else _text(row.obtain),
-        "options": ", ".join(f"`{key}={_value(value)}`" for key, value in settings.items()),
-        "published in": f"`{row.dtype}`",
-        "note": _text(row.note),
-        "sources": _text(sources),
-    }
+    return (
+        f"`{row.name}`", row.preset,
+        f"`{row.checkpoint}`" if row.checkpoint else _text(row.obtain),
+        row.dtype, ", ".join(f"`{key}={_value(value)}`" for key, value in settings.items()),
+    )  # fmt: skip
 
 
 def _judges() -> Iterator[str]:
@@ -256,7 +252,7 @@ def _judges() -> Iterator[str]:
 def _questions() -> Iterator[str]:
     for name, one in TEMPLATES.items():
         parts = (f"`{part}`".replace("\n", "↵") for part in (one.wrapper, one.presence, CAPTION))
-        yield _entry(f"`{name}`", "<br>\n    ".join(parts))
+        yield f"- `{name}`: {', '.join(parts)}\n"
 
 
 def _worlds() -> Iterator[str]:
@@ -281,18 +277,18 @@ def _card(name: str) -> str:
 
 def _negbench_models() -> Iterator[str]:
     for model in MODELS.values():
-        yield _entry(f"`{model.name}`", f"`{model.reference}`" if model.reference else _text(model.obtain))
+        yield f"- `{model.name}`: {f'`{model.reference}`' if model.reference else _text(model.obtain)}\n"
 
 
 def _negbench_data() -> Iterator[str]:
     for row in registry.ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
-        yield _entry(f"`{row.name}`", f"{row.suite}, {row.title}: {tasks}. Pictures: {_text(row.pictures)}")
+        yield f"- `{row.name}`: {row.suite}, {row.title}: {tasks}. Images: {_text(row.pictures)}\n"
 
 
 def _families() -> Iterator[str]:
     for name, one in FAMILIES.items():
-        yield f"\n## {name}\n\n" + "".join(f"- `{text}`\n" for text in one.templates)
+        yield f"\n### {name}\n\n" + "".join(f"- `{text}`\n" for text in one.templates)
         if one.stays:
             yield "\nThe object stays: the right edit is none.\n"
 
@@ -347,14 +343,6 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\*_\[\]|#])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
-def _facts(facts: Mapping[str, str]) -> str:
-    return "".join(f"- **{name}**: {text}\n" for name, text in facts.items() if text)
-
-
-def _entry(term: str, text: str) -> str:
-    return f"\n{term}\n:   {text}\n"
-
-
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
@@ -362,3 +350,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def main() -> None:
+    for path in (Path(__file__).parents[1] / "reference").glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(filled(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
