@@ -340,8 +340,8 @@ class EditingResult(Result):
         import pandas as pd
 
         named = [_as_frame(sheet).set_index(["editor", "instruction"]) for sheet in self._sheets()]
-        together = [frame.drop(columns=["n", "unscored"]) for frame in reversed(named)]
-        return pd.concat([*together, named[-1][["n", "unscored"]]], axis=1).reset_index()
+        together = [frame.drop(columns="scored") for frame in reversed(named)]
+        return pd.concat([*together, named[-1]["scored"]], axis=1).reset_index()
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""

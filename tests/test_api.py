@@ -53,8 +53,8 @@ def test_a_function_becomes_a_row_of_figures_that_its_samples_give(result):
     table = result.table()
     assert list(table["editor"]) == ["blur", "blur"]
     assert list(table["instruction"]) == ["negative", '"Remove the X."']
-    assert {"L1 ↓", "Removal (VQA) ↑", "n"} <= {*table.columns}
-    assert list(table["n"]) == ["16", "16"]
+    assert {"L1 ↓", "Removal (VQA) ↑", "scored"} <= {*table.columns}
+    assert list(table["scored"]) == ["16 of 16", "16 of 16"]
     figures = result.figures.query("metric == 'l1' and variant == 'negative' and task == 'results'")
     values = result.samples().query("metric == 'l1' and track == 'negative'")["value"]
     assert len(values) == 16

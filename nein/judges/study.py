@@ -154,10 +154,10 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     resolved = [row | {"id": one.id, "editor": one.editor, "track": one.track} for row, one in counted]
     figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]
     frame = frames.frame(figures, benchmark="nein")
-    tables = [*sections.PEOPLE, labels.RATERS]
-    page = Page("What people say", sections=[Section("people", "People", tables)])
+    people = sections.people()
+    page = Page("What people say", sections=[Section("people", "People", [*people, labels.RATERS])])
     write(out, frame, page, ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return headline(frame, [labels.RATERS, *sections.PEOPLE], last=[last])
+    return headline(frame, [labels.RATERS, *people], last=[last])

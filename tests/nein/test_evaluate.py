@@ -72,7 +72,7 @@ def test_a_failed_edit_and_a_truncated_picture_are_unscored_and_the_rest_is_scor
     assert (counts["l1"], counts["removal_vqa"]) == ((4, 4), (6, 2))
     notes = (out / "table.md").read_text()
     assert "2 of 8 edits failed" in notes
-    assert "2 more are unscored in L1: " in notes
+    assert "2 more of 8 are unscored in L1: " in notes
     write_data(tmp_path / "whole", 4, 2)
     for path in (bad_source, bad_sample):  # the pictures are back: their samples are edited and scored
         path.write_bytes((tmp_path / "whole" / path.relative_to(data)).read_bytes())

@@ -222,6 +222,7 @@ def test_a_weakened_judge_is_found_out_and_its_removal_corrected_to_the_truth(
         calibrations.read([twice])
     report(ReportConfig.parse([str(out), "-o", str(page), "--labels", str(labels)]))
     assert "Corrected for the judge" in page.read_text()
+    assert "may lie outside of the raw interval" in page.read_text()  # beside the table
     assert "Removal with people" in page.read_text()
     made = calibrations.labelled([run], calibrations.read([labels]))
     labelled = next(one for one in made if one.get("statistic") == "labelled")

@@ -4,9 +4,9 @@ Columns besides the usual (`model` is the editor, `variant` the instruction trac
 statistic (of a gap), source ("printed": by the paper's authors).
 
 task              metric
-limit             FID as of infinitely many pictures, or in `refused` why not
-families, difficulty, minimal_pairs   by family of negation, level of difficulty, and part of a minimal pair
-gap               Removal with both instructions ("remove", "negative"), their difference "gap", their "ratio"
+limit             FID as of infinitely many images, or in `refused` why not
+families, difficulty, minimal_pairs   by family of negation, level of difficulty, part of a minimal pair
+gap               Removal told "Remove the X." ("affirmed"), and that X is absent ("negated"); "gap", "ratio"
 refusals          share of requests that a service declined: of all, and by negative instruction (`group`)
 by_template, by_object, gap_by_template   Removal, Retention and the gap in parts of the samples
 
@@ -51,10 +51,8 @@ from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
-ALL_FAMILIES = "all families"
+ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"
 PRINTED = ", as printed in the paper"
-ALL_FOUR = "all four"
-ALL = "all"
 
 
 def unit(metric: str) -> str:
@@ -63,53 +61,35 @@ def unit(metric: str) -> str:
 
 def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative") -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
-    table = without_stays(every)
+    table, frame = without_stays(every), every.frame
     rows: list[Figure] = []
     for metric in METRICS:
-        if (entry := corpus.get(metric)) is not None:
-            ends = ("value", "low", "high", "standard_error", "n", "clusters")
-            what: Figure = {"task": "results", "metric": metric, "unit": unit(metric)}
-            what |= {"unscored": entry.n_unscored, "reasons": entry.reasons}
-            rows += [what | {name: getattr(entry, name) for name in ends}, *_limit(metric, entry)]
-        elif len(of_metric := table.where(metric=metric)):
-            rows.append(_figure(of_metric, metric, task="results"))
+        of_metric = table.where(metric=metric)
+        rows += (
+            _of_corpus(metric, corpus[metric]) if metric in corpus else _figures(of_metric, task="results")
+        )
     for metric in REMOVALS:
         rows += minimal_pairs(every.where(metric=metric), metric)
-    named = every.names("family")
-    for family in filter(named.__contains__, LABELS):  # sentences below a denial apart from the others
-        members = every.where(family=family).frame
-        deep = members[DEPTH].astype(float) > 0
-        for below, stays in ((False, False), (False, True), (True, False), (True, True)):
-            part = ScoreTable(members[(deep == below) & (members["stays"].notna() == stays)])
-            group = family + (BELOW if below else "") + (FAMILY_NOTE if stays else "")
-            for (metric,), of_metric in part.groups("metric"):
-                rows.append(_figure(of_metric, metric, task="families", group=group))
-    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where those behind it are at 0
-        frame = table.frame[table.frame[axis].notna()]
-        known = ScoreTable(frame if behind is None else frame[~(frame[behind].astype(float) > 0)])
-        for group in (ALL_FAMILIES, *LABELS) if len(known) else ():
-            of_group = known if group == ALL_FAMILIES else known.where(family=group)
-            for (metric,), of_metric in of_group.groups("metric"):
-                for level in sorted(of_metric.names(axis)):
-                    names = {"task": "difficulty", "group": group, "axis": axis, "level": str(level)}
-                    rows.append(_figure(of_metric.where(**{axis: level}), metric, **names))
-    return frames.frame({"variant": track, **row} for row in [*rows, *refusals(every)])
+    # Of every family sentences below a denial apart, and objects that must stay.
+    keys = [pd.Categorical(frame["family"], LABELS), frame[DEPTH].astype(float) > 0, frame["stays"].notna()]
+    for (family, below, stays), part in frame.groupby(keys, observed=True):
+        group = f"{family}{BELOW if below else ''}{FAMILY_NOTE if stays else ''}"
+        rows += _figures(ScoreTable(part), task="families", group=group)
+    for axis, behind in ((OTHERS, DEPTH), (DEPTH, None)):  # an axis is read where the one behind it is at 0
+        known = table.frame.dropna(subset=axis)
+        known = known if behind is None else known[~(known[behind].astype(float) > 0)]
+        for group in (ALL_FAMILIES, *LABELS):
+            part = known if group == ALL_FAMILIES else known[known["family"] == group]
+            for level, of_level in part.groupby(part[axis].astype(int)):
+                where = {"group": group, "axis": axis, "level": str(level)}
+                rows += _figures(ScoreTable(of_level), task="difficulty", **where)
+    return frames.frame({"variant": track, **row} for row in [*rows, *_refusals(frame)])
 
 
-def refusals(every: ScoreTable) -> Iterator[Figure]:
-    """The share of requests that a service declined (task "refusals"), where it declined any."""
-    edits = every.frame.drop_duplicates("id")
-    if edits["refused"].isna().all():
-        return
-    groups = {ALL: edits, **{name: edits[edits["template"] == name] for name in TEMPLATES}}
-    for group, part in groups.items():
-        share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
-        if share is not None:
-            yield frames.figure(share, unit="%", task="refusals", metric="refused", group=group)
-
-
-def _figure(rows: ScoreTable, metric: str, **what: Any) -> Figure:
-    return rows.described(estimate(rows, metric), unit=unit(metric), metric=metric, **what)
+def _figures(table: ScoreTable, **what: Any) -> Iterator[Figure]:
+    """The figure of every metric."""
+    for (metric,), rows in table.groups("metric"):
+        yield rows.described(estimate(rows, metric), unit=unit(metric), metric=metric, **what)
 
 
 def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
@@ -117,21 +97,80 @@ def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
 
 
-def _limit(metric: str, entry: CorpusRow) -> Iterator[Figure]:
-    """What FID would be of infinitely many images (task "limit"), or in `refused` why not."""
+def _refusals(scores: pd.DataFrame) -> Iterator[Figure]:
+    """The share of requests that a service declined (task "refusals"), where it declined any."""
+    edits = scores.drop_duplicates("id")
+    for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
+        part = edits if group == ALL else edits[edits["template"] == group]
+        share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
+        if share is not None:
+            yield frames.figure(share, unit="%", task="refusals", metric="refused", group=group)
+
+
+def _of_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
+    """A metric of the whole; and what FID would be of infinitely many images (task "limit"), or in `refused`
+    why not."""
+    what: Figure = {"metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
+    ends = ("value", "low", "high", "standard_error")
+    of_run = {"task": "results", "unscored": entry.n_unscored, "reasons": entry.reasons}
+    yield what | of_run | {name: getattr(entry, name) for name in ends}
     if not entry.left_out or entry.value is None:
         return
     from nein.metrics import fid
 
-    what = {"task": "limit", "metric": metric, "unit": unit(metric), "n": entry.n, "clusters": entry.clusters}
     needed = fid.LIMIT_IMAGES * entry.columns
     if entry.clusters < needed:
         why = f"needs {needed} source images, {fid.LIMIT_IMAGES} for each of {entry.columns} columns"
-        yield {**what, "value": None, "refused": f"{why}; {entry.clusters} here"}
+        yield {**what, "task": "limit", "value": None, "refused": f"{why}; {entry.clusters} here"}
         return
-    interval = fid.limit(fid.FidInterval.of(entry.value, entry.left_out))
-    ends = ("value", "low", "high", "standard_error")
-    yield what | {name: getattr(interval, name) for name in ends}
+    limit = fid.limit(fid.FidInterval.of(entry.value, entry.left_out))
+    yield what | {"task": "limit"} | {name: getattr(limit, name) for name in ends}
+
+
+def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
+    """What decides an edit by one judge: the instruction, the image, or both (task "minimal_pairs").
+
+    Of the family "minimal_pairs": every object affirmed and denied, of an image with it and of one without.
+    The change in presence is what a judge sees after the edit less what it sees before, so that an editor
+    which does nothing changes nothing however the judge errs. One that obeys has +1 of text, -1 of picture
+    and 0 of interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named 0, -1, 0.
+
+    statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
+    all four together, "agrees" (the judge with the data, about the unedited images).
+    """
+    rows = scores.where(family=tuple(CELLS)).frame
+    labels = rows["family"].astype(str)
+    names = [
+        sample.removesuffix(f"_{label.replace(', ', '_')}")
+        for sample, label in zip(rows["id"], labels, strict=True)
+    ]
+    rows = rows.assign(pair=names, label=labels, before=rows["before"].astype(float), after=1 - rows["value"])
+    whole = rows[rows.groupby("pair")["label"].transform("size") == len(CELLS)]
+    pairs = whole.groupby("pair", sort=False)[["before", "after"]].agg(lambda seen: seen.notna().all())
+    scored = pairs.index[pairs.all(axis=1)]
+    if not len(pairs):
+        return
+    sides = whole.pivot(index="pair", columns="label", values=["before", "after"]).loc[scored]
+    # (pairs, caption, image): 1 where the judge sees the object. Captions ask for it, or for its absence; the
+    # first image has it.
+    before, after = (sides[side][[*CELLS]].to_numpy().reshape(-1, 2, 2) for side in ("before", "after"))
+    change, obeyed = after - before, after == np.array([[1.0, 1.0], [0.0, 0.0]])
+    clusters = whole.drop_duplicates("pair").set_index("pair")["source"].loc[scored].tolist()
+    what: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(pairs) - len(scored)}
+
+    def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
+        estimate = statistics.bounded_mean(values.astype(float), clusters)
+        return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
+
+    for label, (caption, image) in CELLS.items():
+        moved = statistics.bounded_mean(change[:, caption, image], clusters, -1.0, 1.0)
+        yield frames.figure(moved, unit="points", statistic="change", group=label, **what)
+        yield share(obeyed[:, caption, image], "obeyed", group=label)
+    picture = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
+    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: picture}.items():
+        yield frames.figure(effect, unit="points", statistic="part", group=part, **what)
+    yield share(obeyed.all((1, 2)), "obeyed", group=ALL_FOUR)
+    yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
 def printed(editor: str, name: str) -> pd.DataFrame:
@@ -159,22 +198,38 @@ def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd
 def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
-    rows: list[Figure] = []
-    for run in (run for run in runs if run.track == "negative" and run.name in controls):
-        for metric in REMOVALS:
-            found = gap(controls[run.name].of(metric), run.of(metric), metric)
-            rows += [{**row, "model": run.name} for row in found]
-    return frames.frame(rows)
+    return frames.frame(
+        {**row, "model": run.name}
+        for run in runs
+        if run.track == "negative" and run.name in controls
+        for metric in REMOVALS
+        for row in gap(controls[run.name].of(metric), run.of(metric), metric)
+    )
+
+
+def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
+    """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
+    first, second, clusters = affirmed.pair(negated)
+    test = statistics.pairs_test(first, second, clusters)
+    if test is None:
+        return
+    what: Figure = {"task": "gap", "metric": metric, "measure": METRICS[metric].title}
+    lost = frames.figure(test.difference, unit="points", p=test.p, p_least=test.least)
+    for row in frames.gap(float(first.mean()), float(second.mean()), lost, **what):
+        yield {**lost, **row} if row["statistic"] == "gap" else row
+    ratio = statistics.pairs_ratio(first, second, clusters)
+    yield frames.figure(ratio, unit="", statistic="ratio", **what)
+    for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
+        first, second, clusters = affirmed.pair(negated.where(template=template))
+        difference = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
+        if difference is not None:
+            what = {"task": "gap_by_template", "metric": metric, "group": template or "another sentence"}
+            yield frames.figure(difference, unit="points", **what)
 
 
 def headline(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `gaps` as those of `figures.gap`, of what `measure` says."""
-    names = {"remove": "affirmed", "negative": "negated", "gap": "gap"}
-    rows = frames.select(found, task="gap", statistic=(*names,))
-    if not len(rows):
-        return rows
-    titles = [METRICS[metric].title for metric in rows["metric"]]
-    return rows.assign(statistic=[names[name] for name in rows["statistic"]], measure=titles)
+    """The rows of `gaps` that are those of `figures.gap`."""
+    return frames.select(found, task="gap", statistic=("affirmed", "negated", "gap"))
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -184,90 +239,21 @@ def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
     return found.assign(run=found["model"].map(names)) if len(found) else found
 
 
-def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
-    """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
-    first, second, clusters = affirmed.pair(negated)
-    test = statistics.pairs_test(first, second, clusters)
-    if test is None:
-        return
-    what: Figure = {"task": "gap", "metric": metric}
-    for name, values in (("remove", first), ("negative", second)):  # of the pairs
-        yield frames.number(float(values.mean()), unit="%", n=len(values), statistic=name, **what)
-    yield frames.figure(test.difference, unit="points", statistic="gap", p=test.p, p_least=test.least, **what)
-    ratio = statistics.pairs_ratio(first, second, clusters)
-    yield frames.figure(ratio, unit="", statistic="ratio", **what)
-    for template in [*sorted(negated.names("template"), key=TEMPLATES.index), None]:
-        first, second, clusters = affirmed.pair(negated.where(template=template))
-        lost = statistics.bounded_mean(first - second, clusters, -1.0, 1.0)
-        if lost is not None:
-            ends = {"value": lost.value, "low": lost.low, "high": lost.high, "n": lost.n, "unit": "points"}
-            group = template or "another sentence"
-            yield {"task": "gap_by_template", "metric": metric, "group": group, **ends}
-
-
 def breakdowns(loaded: Sequence[RunDir]) -> pd.DataFrame:
     """Removal and Retention by template and object."""
     chosen = tuple(name for name, metric in METRICS.items() if metric.by_judge and name != "auc_removal")
     parts = []
-    for column, known in (("template", TEMPLATES), ("object", ())):
-        rows = []
+    for column, order in (("template", TEMPLATES), ("object", [])):
+        rows: list[Figure] = []
         for run in loaded:
             table = run.table.where(metric=chosen)
-            names = [*(name for name in sorted(table.names(column)) if name not in known), *known]
-            for group in (name for name in names if name in table.names(column)):
-                for (metric,), members in table.where(**{column: group}).groups("metric"):
-                    what = {"model": run.name, "variant": run.track, "group": group}
-                    rows.append(_figure(members, metric, task=f"by_{column}", **what))
+            what = {"task": f"by_{column}", "model": run.name, "variant": run.track}
+            names = table.names(column)
+            for group in [*sorted({*names} - {*order}), *(name for name in order if name in names)]:
+                rows += _figures(table.where(**{column: group}), group=group, **what)
         if len({row["group"] for row in rows}) > 1:
             parts.append(frames.frame(rows))
     return frames.concat(parts)
-
-
-def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
-    """What decides an edit by one judge: the instruction, the picture, or both (task "minimal_pairs").
-
-    Of the family "minimal_pairs": every object affirmed and denied, of a picture with it and of one without.
-    The change in presence is what a judge sees after the edit less what it sees before, so that an editor
-    which does nothing changes nothing however the judge errs. One that obeys has +1 of text, -1 of picture
-    and 0 of interaction (`nein.statistics.two_way`); one that removes, or adds, whatever is named 0, -1, 0.
-
-    statistic: "change" by cell (group), "part" (group: text, picture, interaction), "obeyed" by cell and for
-    all four together, "agrees" (the judge with the data, about the unedited pictures).
-    """
-    cells: dict[str, dict[tuple[int, int], tuple[float, float] | None]] = {}
-    source: dict[str, str] = {}
-    rows = scores.where(family=tuple(CELLS)).frame
-    columns = [rows[name].tolist() for name in ("id", "source", "family", "value", "before")]
-    for sample, picture, label, gone, seen in zip(*columns, strict=True):
-        name = sample.removesuffix(f"_{label.replace(', ', '_')}")
-        known = gone == gone and seen == seen  # neither is NaN
-        cells.setdefault(name, {})[CELLS[label]] = (float(seen), 1.0 - gone) if known else None
-        source[name] = picture
-    whole = {name: four for name, four in cells.items() if len(four) == len(CELLS)}
-    if not whole:
-        return
-    scored = {name: four for name, four in whole.items() if None not in four.values()}
-    seen_in = np.array([[[four[c, i] for i in (0, 1)] for c in (0, 1)] for four in scored.values()], float)
-    first, after = np.moveaxis(seen_in.reshape(-1, 2, 2, 2), -1, 0)  # each (samples, caption, picture)
-    # Captions ask for the object, or for its absence; the first picture has it.
-    change, right = after - first, after == np.array([[1.0, 1.0], [0.0, 0.0]])
-    clusters = [source[name] for name in scored]
-    what: Figure = {"task": "minimal_pairs", "metric": metric, "unscored": len(whole) - len(scored)}
-
-    def share(values: np.ndarray, statistic: str, **group: Any) -> Figure:
-        estimate = statistics.bounded_mean(values.astype(float), clusters)
-        return frames.figure(estimate, unit="%", statistic=statistic, **group, **what)
-
-    for label, cell in CELLS.items():
-        column = (slice(None), *cell)
-        moved = statistics.bounded_mean(change[column], clusters, -1.0, 1.0)
-        yield frames.figure(moved, unit="points", statistic="change", group=label, **what)
-        yield share(right[column], "obeyed", group=label)
-    picture = two_way.effects(change, clusters, 2.0)[two_way.PICTURE]
-    for part, effect in {**two_way.effects(after, clusters, 1.0), two_way.PICTURE: picture}.items():
-        yield frames.figure(effect, unit="points", statistic="part", group=part, **what)
-    yield share(right.all((1, 2)), "obeyed", group=ALL_FOUR)
-    yield share((first == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
 class Features(NamedTuple):
@@ -282,14 +268,36 @@ class Features(NamedTuple):
 
 def read_features(run: RunDir, metric: str = "fid") -> Features | None:
     """The features of the samples of a run; None without any."""
-    done, parts = run.done(scores_of(metric)), []
-    for number in (number for number in run.blocks.units.numbers if number in done):
-        tensors, about = _features(run, metric, number)
-        rows = zip(about["ids"], about["targets"], tensors["edited"], tensors["target"], strict=True)
-        parts += [row for row in rows if row[0] in run.sources]
-    if not parts:
+    done = run.done(scores_of(metric))
+    return _features(run, [_block(run, metric, n) for n in run.blocks.units.numbers if n in done])
+
+
+def _block(run: RunDir, metric: str, number: int) -> tuple[Mapping[str, Any], dict[str, np.ndarray]]:
+    """Of which samples and targets the features of a block are, and these. Raises UserError."""
+    path = run.feature_path(metric, number)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
+            about = json.loads((file.metadata() or {})["about"])
+    except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
+        raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
+    if about.get("images") != run.pixels(number, about.get("ids", ())):
+        raise UserError(f"'{path}' is of other images; remove it and give the same command again.")
+    return about, tensors
+
+
+def _features(
+    run: RunDir, blocks: Sequence[tuple[Mapping[str, Any], dict[str, np.ndarray]]]
+) -> Features | None:
+    rows = [
+        row
+        for about, tensors in blocks
+        for row in zip(about["ids"], about["targets"], tensors["edited"], tensors["target"], strict=True)
+        if row[0] in run.sources
+    ]
+    if not rows:
         return None
-    ids, keys, edited, target = (list(column) for column in zip(*parts, strict=True))
+    ids, keys, edited, target = zip(*rows, strict=True)
     once = sorted(np.unique(keys, return_index=True)[1].tolist())
     return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 
@@ -298,25 +306,25 @@ def of_whole(metric: str, run: RunDir) -> CorpusRow:
     """The metric of the selection; the one there for the same features, since an interval takes minutes.
     Protocol "paper": against every target once; "fixed": against that of every sample, so that both sets
     weigh the scenes alike."""
-    paper, numbers = run.about["config"]["protocol"] == "paper", run.blocks.units.numbers
-    rows = selected(run, scores_of(metric), run.blocks.units)
-    reasons = [row.reason for row in rows if row.reason]
+    is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
+    reasons = [row.reason for row in selected(run, scores_of(metric), units) if row.reason]
+    blocks = [_block(run, metric, number) for number in units.numbers]
     made_of = {
         "samples": [*run.edits],
         "identity": run.outputs(SCORES)[metric],
-        "features": [_features(run, metric, number)[1] for number in numbers],
+        "features": [about for about, _ in blocks],
         "reasons": reasons,
     }
     seal = json_digest(made_of)[:16]
     earlier = run.corpus().get(metric)
     if earlier is not None and earlier.seal == seal:
         return earlier
-    features = read_features(run, metric)
-    n = len(features.edited) if features is not None else 0
-    chosen = features.once if features is not None and paper else list(range(n))
+    features = _features(run, blocks)
+    n = len(features.edited) if features else 0
+    chosen = features.once if features and is_paper else list(range(n))
     entry = CorpusRow(n=n, n_unscored=len(run.edits) - n, n_target=len(chosen), seal=seal)
     entry.reasons = dict(Counter(reasons).most_common(5))
-    entry.reference = "unique targets" if paper else "per sample"
+    entry.reference = "unique targets" if is_paper else "per sample"
     if features is None or min(n, len(chosen)) < 2:
         entry.reasons = entry.reasons or {"fewer than two images": 1}
         return entry
@@ -331,17 +339,3 @@ def of_whole(metric: str, run: RunDir) -> CorpusRow:
     entry.clusters, entry.columns = len(set(sources)), features.edited.shape[1]
     entry.left_out, entry.sources = list(found.left_out), json_digest({"sources": sorted(set(sources))})[:16]
     return entry
-
-
-def _features(run: RunDir, metric: str, number: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The features of a block, and of which samples and targets they are. Raises UserError."""
-    path = run.feature_path(metric, number)
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            tensors = {side: file.get_tensor(side) for side in ("edited", "target")}
-            about = json.loads((file.metadata() or {})["about"])
-    except (OSError, KeyError, ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise UserError(f"'{path}' is damaged ({error}); remove it, give the same command again.") from None
-    if about.get("images") != run.pixels(number, about.get("ids", ())):
-        raise UserError(f"'{path}' is of other images; remove it and give the same command again.")
-    return tensors, about

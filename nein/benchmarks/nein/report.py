@@ -1,12 +1,10 @@
-"""The page of finished runs: what is said of them besides tables and plots, what they cost, and every sample.
+"""The page of finished runs: what is said of them besides tables and plots, and every sample.
 
 Needs no torch, and no images but for the samples of a page.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,13 +21,12 @@ from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, TEMPLATES,
 from nein.benchmarks.runner import Finished
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample
-from nein.engine import images
 from nein.loading.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
 from nein.reporting.cards import Thumbnail
-from nein.reporting.figures import Figure, number
+from nein.reporting.figures import Figure
 from nein.reporting.page import Page, Part
 from nein.reporting.scores import ScoreTable
 from nein.statistics import two_way
@@ -52,40 +49,33 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
         return None
     if not finished:
         raise UserError("No run is complete, so there is nothing to report; run the stages edit and score.")
-    evaluating = isinstance(options, EvalConfig)
-    loaded = runs.in_order([entry.folder for entry in finished], same_data=not evaluating)
+    is_report = isinstance(options, ReportConfig)
+    loaded = runs.in_order([entry.folder for entry in finished], same_data=is_report)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     results = estimates.together({entry.folder.path: entry.figures for entry in finished}, loaded)
     frame = frames.concat([results, estimates.gaps(loaded)], benchmark="nein")
-    shown = (table for table in reversed(sections.results()) if table.sheet(results).rows)
-    common: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
-    common |= {"headline": [*shown][:1], "notes": notes(results, loaded)}
-    if isinstance(options, EvalConfig):
-        return Page("NeIn", frame=frame, sections=sections.of_runs(), **common)
+    shown = [table for table in reversed(sections.results()) if table.sheet(results).rows]
+    how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
+    how |= {"headline": shown[:1], "notes": notes(results, loaded)}
+    if not isinstance(options, ReportConfig):
+        return Page("NeIn", frame=frame, sections=sections.of_runs(), **how)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     of_runs = sides([run for run in loaded if run.track == "negative"] or loaded)
     pairs = compare.chosen([*of_runs], options.baseline)
     compared = compare.comparisons(of_runs, pairs, family=options.family)
     rows = [*compared, *calibrations.agreements(loaded), *calibrations.judged(loaded, judges)]
-    rows += costs(loaded)
     if options.labels:
         rows += calibrations.labelled(loaded, calibrations.read(options.labels))
     if options.protocols:
         rows += [row for run in loaded for row in protocols.rows(run)]
-    more = [estimates.breakdowns(loaded), frames.frame(rows)]
-    frame = frames.concat([frame, *more], benchmark="nein")
-    common["notes"] += calibrations.flags(
-        frame, dict.fromkeys(calibrations.KINDS[one.kind] for one in judges)
-    )
-    return Page(
-        options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}",
-        frame=frame,
-        parts=[samples(loaded, options)],
-        sections=sections.page(compare.table(compared)),
-        **common,
-    )
+    frame = frames.concat([frame, estimates.breakdowns(loaded), frames.frame(rows)], benchmark="nein")
+    kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
+    how["notes"] += calibrations.flags(frame, kinds)
+    title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
+    parts, of_page = [samples(loaded, options)], sections.page(compare.table(compared))
+    return Page(title, frame=frame, parts=parts, sections=of_page, **how)
 
 
 def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})) -> dict[str, Side]:
@@ -95,61 +85,68 @@ def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProx
     for run in loaded:
         # Of one track: a column of tracks would keep runs of two apart.
         scores = ScoreTable(run.table.frame.assign(variant=pd.Categorical([None] * len(run.table))))
-        told, removals, lost = controls.get(run.name), tuple(REMOVALS), None
-        if told and run.track == "negative":
-            lost = told.table.where(metric=removals).less(run.table.where(metric=removals))
+        control, removals, lost = controls.get(run.name), tuple(REMOVALS), None
+        if control and run.track == "negative":
+            lost = control.table.where(metric=removals).less(run.table.where(metric=removals))
         found[run.label] = Side(scores, lost, {name: vars(entry) for name, entry in run.corpus().items()})
     return found
+
+
+#: Where there is no gap: figures -> a sentence of the lowest, and of the highest.
+_FINDINGS = (
+    (
+        {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT},
+        "Of 100 points by which a sentence and its denial should make edited pictures differ, {} makes {}",
+        "{} {}",
+    ),
+    (
+        {"task": "results", "variant": "negative", "source": ""},
+        "Told that X is absent, {} removes it in {} % of the samples",
+        "{} in {} %",
+    ),
+)
 
 
 def finding(frame: pd.DataFrame) -> list[str]:
     """What was found in a sentence, by the first judge that saw it: the widest negation gap; of minimal pairs
     how different two opposite sentences make an edit; else Removal; none without a judge."""
-    gaps = estimates.headline(frame)
     change = '"Remove the X." becomes a sentence that says X is absent'
     for metric, judge in REMOVALS.items():
-        of_judge, what = frames.select(gaps, measure=METRICS[metric].title), f"Removal (judged by {judge})"
-        if sentence := tables.widest(of_judge, what=what, change=change, models="editors"):
+        gaps, what = frames.select(estimates.headline(frame), metric=metric), f"Removal (judged by {judge})"
+        if sentence := tables.widest(gaps, what=what, change=change, models="editors"):
             return [sentence]
-    parts = {"task": "minimal_pairs", "statistic": "part", "group": two_way.TEXT}
-    opposite = (
-        "Of 100 points by which a sentence and its denial should make edited pictures differ, {} makes {}"
-    )
-    results = {"task": "results", "variant": "negative", "source": ""}
-    removed = "Told that X is absent, {} removes it in {} % of the samples"
-    for where, sentence, highest in ((parts, opposite, "{} {}"), (results, removed, "{} in {} %")):
+    for where, lowest, highest in _FINDINGS:
         for metric, judge in REMOVALS.items():
-            found = frames.records(frames.select(frame, **where), metric=metric)
-            rows = sorted((row for row in found if row["value"] is not None), key=lambda row: row["value"])
-            if rows:
-                ends = sentence.format(rows[0]["model"], tables.text(rows[0]))
+            found = frames.select(frame, metric=metric, **where).dropna(subset="value")
+            if rows := sorted(frames.records(found), key=lambda row: row["value"]):
+                sentence = lowest.format(rows[0]["model"], tables.text(rows[0]))
                 if len(rows) > 1:
-                    most = tables.text(rows[-1], interval="none")
-                    ends += ", " + highest.format(rows[-1]["model"], most)
-                return [f"{ends} (judged by {judge})."]
+                    last = tables.text(rows[-1], interval="none")
+                    sentence += f", {highest.format(rows[-1]['model'], last)}"
+                return [f"{sentence} (judged by {judge})."]
     return []
 
 
 def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     """What a reader has to know: small sets, rows that differ, samples lost."""
+    results = frames.records(frame, task="results", source="")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
-    results = frames.select(frame, task="results", source="")
-    sizes = [f["n"] for f in frames.records(results, metric="fid") if f["value"] is not None]
+    sizes = [row["n"] for row in results if row["metric"] == "fid" and row["value"] is not None]
     if sizes and min(sizes) < FID_SMALL:
         sentences.append(
             f"FID from {min(sizes)} images is biased upwards and not comparable with other sample sizes "
             f"(a few thousand are needed)."
         )
+    sentences += few_clusters(results)
     by_run: dict[str, list[Figure]] = {}
-    for figure in frames.records(results):
-        by_run.setdefault(f"{figure['model']}/{figure['variant']}", []).append(figure)
-    sentences += few_clusters([figure for rows in by_run.values() for figure in rows])
+    for row in results:
+        by_run.setdefault(f"{row['model']}/{row['variant']}", []).append(row)
     for what, values in {
         "data": {run.about.get("data", {}).get("records_sha256") for run in loaded},
         "protocol": {config.get("protocol") for config in configs},
         "alignment": {config.get("align") for config in configs},
-        "size": {max(f["n"] + f["unscored"] for f in rows) for rows in by_run.values()},
+        "size": {max(row["n"] + row["unscored"] for row in rows) for rows in by_run.values()},
     }.items():
         if len(values) > 1:
             sentences.append(f"the rows differ in {what}; they are not comparable with each other.")
@@ -157,7 +154,7 @@ def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
         sentences += _losses(name, rows)
     sentences += [*_idle(loaded), *_reshaped(loaded)]
     for run in loaded:
-        if lost := run.every.frame.loc[run.every.frame["failed"].notna(), "id"].nunique():
+        if lost := run.every.frame.dropna(subset="failed")["id"].nunique():
             calls = [call["command"] for call in run.about.get("invocations", []) if call.get("command")]
             again = f"Retry with: {shlex.join(['nein', *calls[-1]])}" if calls else "Give the command again."
             sentences.append(f"{run.label}: {lost} samples lack the answer of an endpoint. {again}")
@@ -168,12 +165,14 @@ def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
     """Runs with a remedy whose images of changed requests are all those of the editor without it."""
     from nein.models.remedies.editors import AFFIRMED, AS_IT_IS
 
-    for run in (run for run in loaded if run.about["identity"].get("mend")):
-        mend, name = run.about["identity"]["mend"], f"{run.name.rpartition('+')[0]}/{run.track}"
-        plain = next((other.edits for other in loaded if other.label == name), {})
+    edits = {run.label: run.edits for run in loaded}
+    for run in loaded:
+        mend, name = run.about["identity"].get("mend"), f"{run.name.rpartition('+')[0]}/{run.track}"
+        if not mend or name not in edits:
+            continue
         changed = [row for row in run.edits.values() if not row.note.startswith((AFFIRMED, AS_IT_IS))]
-        pairs = [(row.sha256, plain[row.id].sha256) for row in changed if row.sha256 and row.id in plain]
-        same = [one == other for one, other in pairs if other]
+        pairs = [(row.sha256, edits[name][row.id].sha256) for row in changed if row.id in edits[name]]
+        same = [one == other for one, other in pairs if one and other]
         if same and all(same):
             yield (
                 f"{run.label}: --mend {mend} did not act: all {len(same)} images are "
@@ -182,7 +181,7 @@ def _idle(loaded: Sequence[RunDir]) -> Iterator[str]:
 
 
 def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
-    """Runs whose pictures came back with another aspect ratio, which metrics of targets do not see."""
+    """Runs whose images came back with another aspect ratio, which metrics of targets do not see."""
     for run in loaded:
         stretched = [METRICS[name].title for name in run.metrics if "align" in METRICS[name].settings]
         if stretched and (count := sum(edit.reshaped for edit in run.edits.values())):
@@ -192,63 +191,38 @@ def _reshaped(loaded: Sequence[RunDir]) -> Iterator[str]:
             )
 
 
-def few_clusters(results: list[Figure]) -> list[str]:
+def few_clusters(results: Sequence[Figure]) -> Iterator[str]:
     """A sentence about means of values without a range, where they are of few source images."""
-    means = [f for f in results if METRICS[f["metric"]].span is None and f["metric"] != "fid"]
-    few = [f for f in means if f["low"] is not None and f["clusters"] < FEW]
-    if not few:
-        return []
-    names = ", ".join(dict.fromkeys(METRICS[f["metric"]].title for f in few))
-    least = int(min(f["clusters"] for f in few))
-    return [
-        f"{names}: intervals from {least} source images. Where values are skewed, these intervals "
-        "(Student's t) cover about 90 %, not 95 %."
-    ]
+    means = [row for row in results if METRICS[row["metric"]].span is None and row["metric"] != "fid"]
+    if few := [row for row in means if row["low"] is not None and row["clusters"] < FEW]:
+        names = ", ".join(dict.fromkeys(METRICS[row["metric"]].title for row in few))
+        yield (
+            f"{names}: intervals from {int(min(row['clusters'] for row in few))} source images. Where values "
+            "are skewed, these intervals (Student's t) cover about 90 %, not 95 %."
+        )
 
 
-def _losses(name: str, rows: Sequence[Figure]) -> list[str]:
+def _losses(name: str, rows: Sequence[Figure]) -> Iterator[str]:
     """Why samples of a run are unscored: edits that failed or were refused in a sentence each, then what each
     metric lost besides, with the commonest reasons."""
-    reasons = {figure["metric"]: frames.reasons(figure) for figure in rows}
-    attempted = max(figure["n"] + figure["unscored"] for figure in rows)
-    sentences, failed = [], 0
+    reasons = {row["metric"]: frames.reasons(row) for row in rows}
+    asked, failed = max(row["n"] + row["unscored"] for row in rows), 0
     for start, happened in {NOT_EDITED: "failed", DECLINED: "were refused by the editor"}.items():
         lost = [{why: n for why, n in counts.items() if why.startswith(start)} for counts in reasons.values()]
         if most := max((sum(counts.values()) for counts in lost), default=0):
             example = next(reason for counts in lost for reason in counts).removeprefix(start)
-            sentences.append(f"{name}: {most} of {attempted} edits {happened}, for instance: {example}")
+            yield f"{name}: {most} of {asked} edits {happened}, for instance: {example}"
             failed += most
-    for figure in (figure for figure in rows if figure["unscored"] > failed):
-        counts = reasons[figure["metric"]].items()
+    for row in (row for row in rows if row["unscored"] > failed):
+        counts = reasons[row["metric"]].items()
         others = [f"{n} × {why}" for why, n in counts if not why.startswith((NOT_EDITED, DECLINED))]
-        more = f"{figure['unscored'] - failed}{' more' if failed else ''}"
+        more = f"{row['unscored'] - failed}{' more' if failed else ''} of {asked}"
         why = f": {'; '.join(others[:3])}" if others else ""
-        sentences.append(f"{name}: {more} are unscored in {METRICS[figure['metric']].title}{why}")
-    return sentences
-
-
-def costs(loaded: Sequence[RunDir]) -> Iterator[Figure]:
-    """Rows of the frame (task "costs"): samples, seconds, rate and peak memory of every run's stages."""
-    for run in loaded:
-        machines = [call.get("environment", {}) for call in reversed(run.about.get("invocations", []))]
-        machine: dict[str, Any] = next((system for system in machines if system.get("device")), {})
-        costs = run.costs()
-        for stage in (name for name in ("edit", "score") if name in costs):
-            count, seconds, peak = (costs[stage][name] for name in ("rows", "seconds", "peak_memory"))
-            what: Figure = {"task": "costs", "model": run.name, "variant": run.track}
-            what["stage"] = stage
-            what["device"] = machine.get("device_name") or machine.get("device") or "–"
-            yield number(count, unit="count", metric="samples", **what)
-            yield number(seconds, unit="", metric="seconds", **what)
-            yield number(count / seconds if seconds else None, unit="", metric="rate", **what)
-            yield number(peak.get("host", 0), unit="count", metric="host_bytes", **what)
-            yield number(peak.get("device", 0), unit="count", metric="device_bytes", **what)
+        yield f"{name}: {more} are unscored in {METRICS[row['metric']].title}{why}"
 
 
 # --- the samples of a page -----------------------------------------------------------------
 
-#: Longest side of a source image in pixels -> the class that samples are filtered by.
-SIZES = {256: "up to 256 px", 512: "257 to 512 px", math.inf: "above 512 px"}
 COLUMNS = ("metric", "value", "reason", "evidence")
 #: What a page shows of what a judge said; evidence.js makes words of it.
 EVIDENCE = ("answer", "p_yes", "p_no", "score", "threshold", "before", "after", "question")
@@ -305,7 +279,6 @@ def shown(
             "Object": told.object,
             "Family": told.family,
             "Instruction": None if told.template is None else TEMPLATES[told.template],
-            "Source size": _size_class(sample) if sample else None,
         }
         why = ["no removal asked" if name in run.edits else "not in this run" for run in loaded]
         yield cards.Card(
@@ -349,13 +322,6 @@ def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) ->
         more = [row.reason, said] if row.detail else [row.reason] if row.reason else []
         rows.append([metrics.index(row.metric), row.value, *more])
     return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
-
-
-def _size_class(sample: Sample) -> str | None:
-    with contextlib.suppress(images.ImageError):
-        side = max(images.probe(sample.source_path))
-        return next(name for limit, name in SIZES.items() if side <= limit)
-    return None
 
 
 def _measure(name: str) -> cards.Measure:
