@@ -1,8 +1,8 @@
 """Scenes: what stands where, drawn from a seed, rendered to 64x64 pixels; and the worlds they come from.
 
-Categories and backgrounds have two styles, "plain", as the models know them, and "sketch". Everything is
-drawn `SUPERSAMPLE` times too large with Pillow and reduced by averaging. `drawings.json` has every category
-as a list of shapes, drawn in turn:
+Objects and backgrounds have two styles, "plain", as the models know them, and "sketch". Everything is drawn
+`SUPERSAMPLE` times too large with Pillow and reduced by averaging. `drawings.json` has every category as a
+list of shapes, drawn in turn:
 
     [kind, fill, points x, y, ... from 0 to 1 over the object's own box, {edge, r, width, ends}]
 
@@ -25,77 +25,17 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from nein.loading.errors import unknown
 
-# --- Style: a sketch is made from the plain drawing by rule, with no random number --------------------------
-
-PLAIN, SKETCH = "plain", "sketch"
-
-INK = np.array([38, 34, 60], np.float32)
-PAPER = np.array([250, 246, 232], np.float32)
-WIDTH, HEIGHT = 0.86, 0.96  #: of a sketched thing, as shares of the plain drawing's
-WAVE, PERIOD = 1.4, 26.0  #: of a contour: amplitude and length in enlarged pixels
-HATCH, STROKE = 12, 7  #: distance and thickness of the lines that fill a thing, in enlarged pixels
-LINE = 3  #: thickness of contours in enlarged pixels, odd
-#: Colour difference (sum over channels) from which two neighbouring areas are kept apart by a line.
-EDGE = 200
-
-
-def sketched_thing(drawing: Image.Image) -> Image.Image:
-    """RGBA of the same size, standing on the same ground."""
-    width, height = drawing.size
-    small = drawing.resize(
-        (max(1, round(width * WIDTH)), max(1, round(height * HEIGHT))), Image.Resampling.BOX
-    )
-    canvas = Image.new("RGBA", drawing.size, (0, 0, 0, 0))
-    canvas.paste(small, ((width - small.width) // 2, height - small.height))
-    # Every row is moved sideways along a sine; what leaves on one side is cut off.
-    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
-    for row in range(height):
-        shift = round(WAVE * float(np.sin(2 * np.pi * row / PERIOD)))
-        pixels[row, max(0, shift) : width + min(0, shift)] = plain[
-            row, max(0, -shift) : width - max(0, shift)
-        ]
-    covered = pixels[..., 3] >= 128
-    # Inside the thing, next to its rim or to another colour, is a line.
-    inner = np.asarray(Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(LINE + 2))) > 0
-    flat, line = pixels[..., :3].astype(np.int32), ~inner
-    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > EDGE
-    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > EDGE
-    colours = flat.astype(np.float32)
-    stroke, cold = _strokes(colours, falling=False), _colder(colours)
-    colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (PAPER - cold))  # lighter stripes between
-    colours[covered & line] = INK
-    return Image.fromarray(np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)]))
-
-
-def sketched_background(picture: Image.Image) -> Image.Image:
-    colours = np.asarray(picture).astype(np.float32)
-    return Image.fromarray(
-        _rounded(0.65 * _colder(colours) + 0.35 * PAPER - 20 * _strokes(colours, falling=True))
-    )
-
-
-def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
-    """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
-    rows, columns = np.indices(colours.shape[:2])
-    position = columns + (rows if falling else -rows)
-    return ((position % HATCH) < STROKE).astype(np.float32)[..., None]
-
-
-def _colder(colours: np.ndarray) -> np.ndarray:
-    return colours * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
-
-
-def _rounded(colours: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(colours), 0, 255).astype(np.uint8)
-
-
-# --- Drawings -----------------------------------------------------------------------------------------------
-
-
 SIZE = 64  #: width and height of a scene in pixels
 SUPERSAMPLE = 4
-DRAWINGS = Path(__file__).with_name("drawings.json")
+#: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
+SPLITS = ("train", "dev", "val")
+MIN_SIZE, USUAL_SIZE, MAX_SIZE = 15, 20, 23  # scale of an object in pixels
+MAX_OBJECTS = 4
+_MARGIN = 1.0  # free pixels kept around every object
 
+# --- Objects and backgrounds, plain -------------------------------------------------------------------------
+
+PLAIN, SKETCH = "plain", "sketch"
 Colour = tuple[int, int, int]
 
 PALETTE: dict[str, Colour] = {
@@ -125,62 +65,60 @@ class Look:
     airborne: bool = False
     mirror: bool = True
 
-    @property
-    def width(self) -> float:
-        return self.size[0]
-
-    @property
-    def height(self) -> float:
-        return self.size[1]
+    def extent(self, size: int) -> tuple[int, int]:
+        """(width, height) in scene pixels at a scale in pixels."""
+        width, height = self.size
+        return round(size * width), round(size * height)
 
 
+_DRAWINGS = json.loads(Path(__file__).with_name("drawings.json").read_text(encoding="utf-8"))
 #: The 30 of the 80 COCO categories that exist in the nano world, under their COCO names.
-LOOKS = {name: Look(**row) for name, row in json.loads(DRAWINGS.read_text(encoding="utf-8")).items()}
+LOOKS = {name: Look(**row) for name, row in _DRAWINGS.items()}
 CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 
 
-# The caches hold what the pictures of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
+# The caches hold what the images of one scene share; enlarged, a drawing takes 60 KiB and a background 256.
 @lru_cache(maxsize=256)
 def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
-    """The object alone, RGBA, `SUPERSAMPLE` times enlarged, cropped to what is visible; size: in scene
-    pixels."""
+    """The object alone, RGBA, `SUPERSAMPLE` times enlarged; size: its scale in scene pixels."""
     if style == SKETCH:
-        return sketched_thing(layer(category, colour, size, flip))
+        return _sketched_object(layer(category, colour, size, flip))
     look, own = LOOKS[category], PALETTE[colour]
-    width, height = (round(size * part) * SUPERSAMPLE for part in look.size)
-    image = Image.new("RGBA", (width, height), (0, 0, 0, 0))
+    width, height = (side * SUPERSAMPLE for side in look.extent(size))
+    image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
-    for kind, fill, points, *given in look.shapes:
+    for kind, shade, points, *given in look.shapes:
         more = given[0] if given else {}
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
-        paint, outline = _colour(own, fill), _colour(own, more["edge"]) if "edge" in more else None
+        fill, outline = _shaded(own, shade), _shaded(own, more["edge"]) if "edge" in more else None
         stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
-        start, end = more.get("ends", (0, 360))
+        start, end = more.get("ends", (0, 360))  # degrees
         if kind == "oval":
-            draw.ellipse(xy, fill=paint, outline=outline, width=stroke)
+            draw.ellipse(xy, fill=fill, outline=outline, width=stroke)
         elif kind == "rect":
             radius = more.get("r", 0.0) * (width - 1)
-            draw.rounded_rectangle(xy, radius=radius, fill=paint, outline=outline, width=stroke)
+            draw.rounded_rectangle(xy, radius=radius, fill=fill, outline=outline, width=stroke)
         elif kind == "arc":
-            draw.arc(xy, start, end, fill=paint, width=stroke)
+            draw.arc(xy, start, end, fill=fill, width=stroke)
         elif kind == "pie":
-            draw.pieslice(xy, start, end, fill=paint)
+            draw.pieslice(xy, start, end, fill=fill)
         elif kind == "line":
-            draw.line(xy, fill=paint, width=stroke, joint="curve")
+            draw.line(xy, fill=fill, width=stroke, joint="curve")
         else:
-            draw.polygon(xy, fill=paint)
+            draw.polygon(xy, fill=fill)
             if outline is not None:
                 draw.line([*xy, xy[0]], fill=outline, width=stroke, joint="curve")
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
-def _colour(own: Colour, given: Any) -> Colour:
-    if isinstance(given, list):
-        r, g, b = given
-    elif given <= 1:
-        r, g, b = (int(c * given) for c in own)
+def _shaded(own: Colour, shade: Any) -> Colour:
+    """A colour of `drawings.json`; own: the object's."""
+    if isinstance(shade, list):
+        r, g, b = shade
+    elif shade <= 1:
+        r, g, b = (int(c * shade) for c in own)
     else:
-        r, g, b = (int(c + (255 - c) * (given - 1)) for c in own)
+        r, g, b = (int(c + (255 - c) * (shade - 1)) for c in own)
     return r, g, b
 
 
@@ -201,7 +139,7 @@ BACKGROUNDS: dict[str, tuple[float, float, Colour, Colour]] = {
 def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     """RGB, enlarged `SUPERSAMPLE` times."""
     if style == SKETCH:
-        return sketched_background(background(kind, seed))
+        return _sketched_background(background(kind, seed))
     rng, side = random.Random(seed), SIZE * SUPERSAMPLE
     image = Image.new("RGB", (side, side))
     draw = ImageDraw.Draw(image)
@@ -252,15 +190,65 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     return image
 
 
+# --- A sketch is made from the plain drawing by rule, with no random number -------------------------------
+
+_INK = np.array([38, 34, 60], np.float32)
+_PAPER = np.array([250, 246, 232], np.float32)
+_NARROWER, _LOWER = 0.86, 0.96  # a sketched object's width and height beside the plain one's
+_WAVE, _PERIOD = 1.4, 26.0  # of a contour: amplitude and length in enlarged pixels
+_HATCH, _STROKE = 12, 7  # distance and thickness of the lines that fill an object, in enlarged pixels
+_LINE = 3  # thickness of contours in enlarged pixels, odd
+_EDGE = 200  # color difference (sum over channels) from which two areas are kept apart by a line
+
+
+def _sketched_object(drawing: Image.Image) -> Image.Image:
+    """RGBA of the same size, standing on the same ground."""
+    width, height = drawing.size
+    smaller = (max(1, round(width * _NARROWER)), max(1, round(height * _LOWER)))
+    small = drawing.resize(smaller, Image.Resampling.BOX)
+    canvas = Image.new("RGBA", drawing.size)
+    canvas.paste(small, ((width - small.width) // 2, height - small.height))
+    # Every row is moved sideways along a sine; what leaves on one side is cut off.
+    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
+    for row in range(height):
+        shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
+        taken = plain[row, max(0, -shift) : width - max(0, shift)]
+        pixels[row, max(0, shift) : width + min(0, shift)] = taken
+    covered = pixels[..., 3] >= 128  # H, W
+    # Inside the object, next to its rim or to another color, is a line.
+    inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
+    flat, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0
+    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > _EDGE
+    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > _EDGE
+    colours = flat.astype(np.float32)
+    stroke, cold = _strokes(colours, falling=False), _colder(colours)
+    colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
+    colours[covered & line] = _INK
+    return Image.fromarray(np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)]))
+
+
+def _sketched_background(image: Image.Image) -> Image.Image:
+    colours = np.asarray(image).astype(np.float32)
+    hatched = 0.65 * _colder(colours) + 0.35 * _PAPER - 20 * _strokes(colours, falling=True)
+    return Image.fromarray(_rounded(hatched))
+
+
+def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
+    """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
+    rows, columns = np.indices(colours.shape[:2])
+    position = columns + (rows if falling else -rows)
+    return ((position % _HATCH) < _STROKE).astype(np.float32)[..., None]
+
+
+def _colder(colours: np.ndarray) -> np.ndarray:
+    return colours * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
+
+
+def _rounded(colours: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(colours), 0, 255).astype(np.uint8)
+
+
 # --- Scenes -------------------------------------------------------------------------------------------------
-
-
-#: Disjoint families of scenes. "val" is the evaluation split, called so because NeIn's file is `val.json`.
-SPLITS = ("train", "dev", "val")
-MIN_SIZE, MAX_SIZE = 15, 23
-USUAL_SIZE = 20
-MAX_OBJECTS = 4
-_MARGIN = 1.0  # free pixels kept around every object
 
 
 def rng_for(split: str, index: int, purpose: str = "scene") -> random.Random:
@@ -283,13 +271,26 @@ class Item:
     @property
     def extent(self) -> tuple[float, float, float, float]:
         """x0, y0, x1, y1 of the whole layer."""
-        look = LOOKS[self.category]
-        return self.x, self.y, self.x + round(self.size * look.width), self.y + round(self.size * look.height)
+        width, height = LOOKS[self.category].extent(self.size)
+        return self.x, self.y, self.x + width, self.y + height
 
     @property
     def centre(self) -> tuple[float, float]:
         x0, y0, x1, y1 = self.extent
         return (x0 + x1) / 2, (y0 + y1) / 2
+
+    @property
+    def corner(self) -> tuple[int, int]:
+        """x, y of the layer in enlarged pixels."""
+        return round(self.x * SUPERSAMPLE), round(self.y * SUPERSAMPLE)
+
+    def layer(self, style: str = PLAIN) -> Image.Image:
+        return layer(self.category, self.colour, self.size, self.flip, style)
+
+    def overlaps(self, other: Item, margin: float = 0.0) -> bool:
+        """Whether fewer than `margin` pixels are between both layers."""
+        (x0, y0, x1, y1), (a0, b0, a1, b1) = self.extent, other.extent
+        return x0 < a1 + margin and a0 < x1 + margin and y0 < b1 + margin and b0 < y1 + margin
 
 
 @dataclass(frozen=True)
@@ -311,11 +312,6 @@ class Scene:
         return replace(self, items=(*self.items, item))
 
 
-def _near(one: Item, other: Item) -> bool:
-    (x0, y0, x1, y1), (a0, b0, a1, b1) = one.extent, other.extent
-    return x0 < a1 + _MARGIN and a0 < x1 + _MARGIN and y0 < b1 + _MARGIN and b0 < y1 + _MARGIN
-
-
 def place(
     rng: random.Random, category: str, others: Collection[Item], attempts: int = 60, usual: bool = False
 ) -> Item | None:
@@ -327,26 +323,23 @@ def place(
     sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
     for attempt in range(attempts):
         size = rng.randint(*(sizes if attempt < attempts // 2 else (MIN_SIZE, MIN_SIZE + 2)))
-        x = rng.randint(0, (SIZE - round(size * look.width)) * SUPERSAMPLE) / SUPERSAMPLE
-        room = (SIZE - round(size * look.height)) * SUPERSAMPLE
+        across, down = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # room, enlarged
+        x = rng.randint(0, across)
         # Things that fly are mostly up, things that stand mostly down, but nothing is impossible.
         low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
-        item = Item(
-            category, colour, size, x, rng.randint(round(low * room), round(high * room)) / SUPERSAMPLE, flip
-        )
-        if not any(_near(item, other) for other in others):
+        y = rng.randint(round(low * down), round(high * down))
+        item = Item(category, colour, size, x / SUPERSAMPLE, y / SUPERSAMPLE, flip)
+        if not any(item.overlaps(other, _MARGIN) for other in others):
             return item
     return None
 
 
 def sample_scene(rng: random.Random, objects: int, categories: Collection[str] = CATEGORIES) -> Scene:
     """`objects` objects, fewer when there is no room; a category may occur twice."""
-    kind = rng.choice(tuple(BACKGROUNDS))
-    seed = rng.randrange(200)
-    pool = tuple(categories)
-    items: list[Item] = []
+    kind, seed = rng.choice(tuple(BACKGROUNDS)), rng.randrange(200)
+    pool, items = tuple(categories), list[Item]()
     for _ in range(objects):
         category = items[-1].category if items and rng.random() < 0.12 else rng.choice(pool)
         item = place(rng, category, items)
@@ -359,29 +352,20 @@ def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
     """The scene as (64, 64, 3) uint8 RGB, in `PLAIN` or `SKETCH`."""
     canvas = background(scene.background, scene.background_seed, style).copy()
     for item in scene.items:
-        drawing = layer(item.category, item.colour, item.size, item.flip, style)
-        canvas.paste(drawing, (round(item.x * SUPERSAMPLE), round(item.y * SUPERSAMPLE)), drawing)
+        drawing = item.layer(style)
+        canvas.paste(drawing, item.corner, drawing)
     return np.asarray(canvas.reduce(SUPERSAMPLE))
-
-
-def mask(item: Item) -> np.ndarray:
-    """(64, 64) bool: pixels of which the object covers at least half."""
-    canvas = Image.new("L", (SIZE * SUPERSAMPLE, SIZE * SUPERSAMPLE))
-    drawing = layer(item.category, item.colour, item.size, item.flip)
-    canvas.paste(drawing.getchannel("A"), (round(item.x * SUPERSAMPLE), round(item.y * SUPERSAMPLE)))
-    return np.asarray(canvas.reduce(SUPERSAMPLE)) >= 128
 
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     """Tight x0, y0, x1, y1 around the visible object, exact to a quarter of a pixel."""
-    bounds = layer(item.category, item.colour, item.size, item.flip, style).getchannel("A").getbbox()
+    bounds = item.layer(style).getchannel("A").getbbox()
     assert bounds is not None, f"{item.category} draws nothing"
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
     return item.x + x0, item.y + y0, item.x + x1, item.y + y1
 
 
 # --- Worlds -------------------------------------------------------------------------------------------------
-
 
 #: Objects that no sentence of a fine-tuning names. All models know them from affirmative sentences.
 HELD_OUT = ("bus", "cup", "laptop", "sheep", "umbrella")
@@ -403,29 +387,22 @@ class World:
     style: str = PLAIN
 
 
-_OLD = tuple(category for category in CATEGORIES if category not in HELD_OUT)
-# About every other thing in a scene is held out: a scene then mostly has one that can be asked about.
-_NEW = _OLD + HELD_OUT * 5
-
-
-def _world(name: str, shown: tuple[str, ...], wording: str, style: str = PLAIN) -> World:
-    return World(f"nano:{name}", shown, frozenset(_OLD if shown is _OLD else HELD_OUT), wording, style)
-
-
+_TAUGHT = tuple(category for category in CATEGORIES if category not in HELD_OUT)
+_OLD = _TAUGHT, frozenset(_TAUGHT)
+# About every other object in a scene is held out: a scene then mostly has one that can be asked about.
+_NEW = _TAUGHT + HELD_OUT * 5, frozenset(HELD_OUT)
 NANO = World("nano")
-WORLDS: dict[str, World] = {
-    world.name: world
-    for world in (
-        NANO,
-        World("nano:varied", wording=VARIED),
-        _world("taught", _OLD, TAUGHT),
-        _world("wording", _OLD, UNSEEN),
-        _world("negator", _OLD, NEGATOR),
-        _world("objects", _NEW, TAUGHT),
-        _world("style", _OLD, TAUGHT, SKETCH),
-        _world("unlike", _NEW, UNSEEN, SKETCH),
-    )
-}
+_WORLDS = (
+    NANO,
+    World("nano:varied", wording=VARIED),
+    World("nano:taught", *_OLD, TAUGHT),
+    World("nano:wording", *_OLD, UNSEEN),
+    World("nano:negator", *_OLD, NEGATOR),
+    World("nano:objects", *_NEW, TAUGHT),
+    World("nano:style", *_OLD, TAUGHT, SKETCH),
+    World("nano:unlike", *_NEW, UNSEEN, SKETCH),
+)
+WORLDS: dict[str, World] = {world.name: world for world in _WORLDS}
 #: What a study reports: the taught world first, then each thing held out, then three of them together.
 AXES = tuple(name for name, world in WORLDS.items() if world.wording not in (ALL, VARIED))
 

@@ -20,17 +20,14 @@ from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene
 from nein.wording.families import indefinite
 
 TABLES: dict[str, Any] = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
-#: Other words captions use for a category, also the last word of its name ("hydrant") where people say so.
-SYNONYMS: dict[str, tuple[str, ...]] = {name: tuple(words) for name, words in TABLES["synonyms"].items()}
 #: Background -> nouns that are true of it, phrases that say where things are, and what it is a view of.
-PLACES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    kind: (tuple(nouns), tuple(where), tuple(views))
-    for kind, (nouns, where, views) in TABLES["places"].items()
-}
+PLACES: dict[str, tuple[list[str], list[str], list[str]]] = TABLES["places"]
 
 
 def names(category: str) -> tuple[str, ...]:
-    return (category, *SYNONYMS.get(category, ()))
+    """The category and other words that captions use for it, also its last word ("hydrant") where people say
+    so."""
+    return (category, *TABLES["synonyms"].get(category, ()))
 
 
 @lru_cache(maxsize=4096)
@@ -47,49 +44,42 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
     return indefinite(noun)
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _relation(a: Item, b: Item) -> str:
-    (ax, ay), (bx, by) = a.centre, b.centre
-    if abs(ax - bx) > abs(ay - by):
-        return "to the left of" if ax < bx else "to the right of"
-    return "above" if ay < by else "below"
-
-
 def caption(scene: Scene, rng: random.Random) -> str:
     """Like a person's caption it may leave an object out."""
     _, where, what = PLACES[scene.background]
     place, view = rng.choice(where), rng.choice(what)
-    counts = Counter(i.category for i in scene.items)
     categories = list(scene.categories)
     rng.shuffle(categories)
     if len(categories) > 2 and rng.random() < 0.25:
         categories = categories[:-1]
     if not categories:
-        empty = (f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}")
-        return _sentence(rng.choice(empty))
-    groups = {c: [i for i in scene.items if i.category == c] for c in categories}
-    phrases = [_noun_phrase(rng, c, groups[c]) for c in categories]
+        text = rng.choice((f"a quiet view of {view}", f"{view} and wide open space", f"a picture of {view}"))
+        return f"{text[0].upper()}{text[1:]}."
+    groups = [[item for item in scene.items if item.category == category] for category in categories]
+    phrases = [_noun_phrase(rng, *named) for named in zip(categories, groups, strict=True)]
     listing = " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
-    single = len(categories) == 1 and counts[categories[0]] == 1
+    one_first = len(groups[0]) == 1
     options = [
         f"{listing} {place}",
         f"{listing} {place}",
-        f"{'there is' if single or counts[categories[0]] == 1 else 'there are'} {listing} {place}",
+        f"{'there is' if one_first else 'there are'} {listing} {place}",
         f"{view} with {listing}",
         f"{view} where {listing} can be seen",
-        f"{listing} {'stands' if single else 'stand'} {place}",
+        f"{listing} {'stands' if one_first and len(groups) == 1 else 'stand'} {place}",
     ]
-    if len(categories) >= 2 and all(counts[c] == 1 for c in categories[:2]):
-        relation = _relation(groups[categories[0]][0], groups[categories[1]][0])
+    if [len(group) for group in groups[:2]] == [1, 1]:
+        (ax, ay), (bx, by) = groups[0][0].centre, groups[1][0].centre
+        if abs(ax - bx) > abs(ay - by):
+            side = "to the left of" if ax < bx else "to the right of"
+        else:
+            side = "above" if ay < by else "below"
         options += [
-            f"{phrases[0]} {relation} {phrases[1]} {place}",
-            f"{phrases[0]} is {relation} {phrases[1]} {place}",
+            f"{phrases[0]} {side} {phrases[1]} {place}",
+            f"{phrases[0]} is {side} {phrases[1]} {place}",
             f"{phrases[0]} next to {phrases[1]} {place}",
         ]
-    return _sentence(rng.choice(options))
+    text = rng.choice(options)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
@@ -103,31 +93,22 @@ def captions(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
     return (result * count)[:count]
 
 
-def is_true_of(scene: Scene) -> frozenset[str]:
-    """Every noun (category names, synonyms, background nouns) that is true of the scene."""
-    words = {n for c in scene.categories for n in names(c)}
-    return frozenset(words | set(PLACES[scene.background][0]))
-
-
 # --- Questions ----------------------------------------------------------------------------------------------
 
 
 KINDS = ("presence", "colour", "count", "position")
-Pairs = dict[str, tuple[tuple[str, str], ...]]
+Pairs = dict[str, list[tuple[str, str]]]
 #: Kind -> (question, negated question), with {thing} for an object's name and {side} for a direction. The
 #: last negated wording of every kind is held out: no model is taught it. NEGATORS: the same affirmed
 #: questions, denied by a word that occurs in none of these. MORE: for training, neither held out nor there.
-WORDINGS, NEGATORS, MORE = (
-    Pairs({kind: tuple((a, b) for a, b in pairs) for kind, pairs in TABLES[name].items()})
-    for name in ("questions", "negators", "more")
-)
+WORDINGS, NEGATORS, MORE = (Pairs(TABLES[name]) for name in ("questions", "negators", "more"))
 #: Wording of a world -> the questions asked in it.
 ASKED: dict[str, Pairs] = {
     scenes.ALL: WORDINGS,
     scenes.TAUGHT: {kind: pairs[:-1] for kind, pairs in WORDINGS.items()},
     scenes.UNSEEN: {kind: pairs[-1:] for kind, pairs in WORDINGS.items()},
     scenes.NEGATOR: NEGATORS,
-    scenes.VARIED: {kind: (*pairs[:-1], *MORE[kind]) for kind, pairs in WORDINGS.items()},
+    scenes.VARIED: {kind: [*pairs[:-1], *MORE[kind]] for kind, pairs in WORDINGS.items()},
 }
 SIDES = {"to the left of": (0, -1), "to the right of": (0, 1), "above": (1, -1), "below": (1, 1)}
 _CLEAR = 7.0  # pixels between centres (or from the middle of the picture) for a direction to be clear
@@ -182,37 +163,31 @@ def ask(
         if rng.random() < 0.5 and halves:
             wording = "side"
             item, axis = rng.choice(halves)
-            thing, names = item.category, (("left", "right"), ("top", "bottom"))[axis]
-            right, wrong = names if item.centre[axis] < SIZE / 2 else names[::-1]
-        elif (parts := _directions(rng, single, absent)) is not None:
-            thing, side, right, wrong = parts
+            ends = (("left", "right"), ("top", "bottom"))[axis]
+            thing, (right, wrong) = item.category, ends if item.centre[axis] < SIZE / 2 else ends[::-1]
         else:
-            return None
+            relations = list(_relations(single))
+            hard = [relation for relation in relations if relation[3]]
+            if not relations:
+                return None
+            thing, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
+            if not behind and not absent:
+                return None
+            wrong = rng.choice(behind or absent)
+            right = rng.choice(ahead)
     pair = rng.choice((wordings or ASKED[world.wording])[wording])
     question, negated = (text.format(thing=thing, side=side) for text in pair)
     return Question(kind, question, negated, right, wrong, held_out=pair == WORDINGS[wording][-1])
 
 
-def _directions(
-    rng: random.Random, single: list[Item], absent: list[str]
-) -> tuple[str, str, str, str] | None:
-    """(reference, direction, what is there, what is on the other side or not in the picture at all)."""
-    relations = []
+def _relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    """Every (reference, direction, what is there, what is on the other side) with something there."""
     for reference in single:
         for side, (axis, sign) in SIDES.items():
             away = [((i.centre[axis] - reference.centre[axis]) * sign, i.category) for i in single]
             ahead = [name for distance, name in away if distance >= _CLEAR]
             if ahead:
-                behind = [name for distance, name in away if distance <= -_CLEAR]
-                relations.append((reference.category, side, ahead, behind))
-    if not relations:
-        return None
-    hard = [entry for entry in relations if entry[3]]
-    thing, side, ahead, behind = rng.choice(hard if hard and rng.random() < 0.7 else relations)
-    if not behind and not absent:
-        return None
-    wrong = rng.choice(behind or absent)
-    return thing, side, rng.choice(ahead), wrong
+                yield reference.category, side, ahead, [name for d, name in away if d <= -_CLEAR]
 
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:

@@ -7,11 +7,12 @@ import multiprocessing
 import os
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE, WordPiece
 
@@ -20,18 +21,30 @@ from nein.nano.scenes import (
     CATEGORIES,
     LOOKS,
     PALETTE,
+    SIZE,
+    SUPERSAMPLE,
+    Item,
     Scene,
-    mask,
     render,
     rng_for,
     sample_scene,
 )
 from nein.nano.sentences import PLACES, captions, names, plural
 from nein.train.editor_finetuning import drawn
-from nein.train.editor_finetuning.drawn import filled, pair_images, sample_pair
+from nein.train.editor_finetuning.drawn import MIXTURES, Pair, drawn_kind, filled, moved
 from nein.wording.families import indefinite
 
 _CHUNK = 500
+MARK = ("mark the {n} in red", "segment the {n}", "colour the pixels of the {n} red", "highlight the {n}")
+RESTORE = ("clean up the image", "sharpen the image", "restore the image", "take the noise away")
+#: Editor -> the kinds of pairs that it learned from, and their style (see `pair_pool`).
+_DRAW, _CLEAN = MIXTURES["ip2p"][0], MIXTURES["magicbrush"][0]
+ALL_MIXTURES: dict[str, tuple[dict[str, float], str]] = {
+    **MIXTURES,
+    "base": ({**_DRAW, "remove": 30.0, "add": 26.0, "keep": 11.0, "scenery": 5.0}, "generated"),
+    "hqedit": ({**_DRAW, "scenery": 12.0}, "rerendered"),
+    "instructdiffusion": ({**_CLEAN, "mark": 20.0, "restore": 8.0}, "clean"),
+}
 
 
 @dataclass
@@ -74,6 +87,13 @@ def _to_chw(images: list[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2))
 
 
+def mask(item: Item) -> np.ndarray:
+    """(64, 64) bool: pixels of which the object covers at least half."""
+    canvas = Image.new("L", (SIZE * SUPERSAMPLE, SIZE * SUPERSAMPLE))
+    canvas.paste(item.layer().getchannel("A"), item.corner)
+    return np.asarray(canvas.reduce(SUPERSAMPLE)) >= 128
+
+
 def patch_labels(scene: Scene) -> np.ndarray:
     """(64,) uint8: index of the category that covers at least 30 % of a patch, else 30 + the background's."""
     ground = len(CATEGORIES) + list(BACKGROUNDS).index(scene.background)
@@ -114,6 +134,54 @@ def scene_pool(split: str, count: int) -> ScenePool:
     images = torch.from_numpy(np.concatenate([p[0] for p in parts]))
     patches = torch.from_numpy(np.concatenate([p[1] for p in parts])).long()
     return ScenePool(images, patches, [s for p in parts for s in p[2]], [c for p in parts for c in p[3]])
+
+
+def sample_pair(rng: random.Random, weights: dict[str, float], usual: bool = False) -> Pair:
+    """`drawn.sample_pair` of a kind drawn by `weights`, or one that marks an object or takes noise away."""
+    kind = drawn_kind(rng, weights)
+    if kind not in ("mark", "restore"):
+        return drawn.sample_pair(rng, kind, usual)
+    source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
+    category = rng.choice(source.categories)
+    if kind == "mark":
+        return Pair(source, source, filled(rng, rng.choice(MARK), category), kind, category)
+    return Pair(source, source, rng.choice(RESTORE), kind)
+
+
+def pair_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray, np.ndarray]:
+    """Two (64, 64, 3) uint8 images: source and target."""
+    if style == "rerendered":
+        pair = replace(pair, target=_rerendered(rng, pair.target))
+    source, target = drawn.pair_images(pair, rng, style)
+    if pair.kind == "mark":
+        covered = np.zeros(source.shape[:2], bool)
+        for item in pair.source.items:
+            if item.category == pair.named:
+                covered |= mask(item)
+        red = (0.4 * target + 0.6 * np.array([255, 0, 0])).astype(np.uint8)
+        target = np.where(covered[..., None], red, target)
+    if pair.kind == "restore":
+        noise = np.random.Generator(np.random.PCG64(rng.getrandbits(63))).normal(0, 18, source.shape)
+        source = np.clip(source + noise, 0, 255).astype(np.uint8)
+    if style == "rerendered":  # another light
+        gain = 1 + 0.12 * (rng.random() * 2 - 1)
+        shift = 255 * 0.12 * 0.5 * np.array([rng.random() * 2 - 1 for _ in range(3)])
+        target = np.clip(target.astype(np.float32) * gain + shift, 0, 255).astype(np.uint8)
+    return source, target
+
+
+def _rerendered(rng: random.Random, scene: Scene) -> Scene:
+    """The same things in a newly drawn picture: other colours and places nearby."""
+    items: list[Item] = []
+    for item in scene.items:
+        item = replace(item, colour=rng.choice(LOOKS[item.category].colours))
+        for _ in range(20):
+            candidate = moved(rng, item, 28)
+            if not any(candidate.overlaps(other) for other in items):
+                item = candidate
+                break
+        items.append(item)
+    return replace(scene, background_seed=rng.randrange(200), items=tuple(items))
 
 
 def _pair_chunk(job: tuple[str, str, dict[str, float], str, bool, int, int]) -> tuple[Any, ...]:
@@ -185,13 +253,13 @@ OTHER_NOUNS = (
 
 def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     """Every sentence form of an edit once, about `category`."""
-    forms = [*drawn.ADD, *drawn.DESCRIBE, *drawn.REMOVE, *drawn.MARK]
+    forms = [*drawn.ADD, *drawn.DESCRIBE, *drawn.REMOVE, *MARK]
     lines = [filled(rng, f, category) for f in forms for _ in range(2)]
     other = rng.choice(CATEGORIES)
     lines += [filled(rng, f, category, other=other) for f in drawn.REPLACE]
     lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in drawn.RECOLOUR]
     lines += [form for forms in drawn.SCENERY.values() for form in forms]
-    return [*lines, *drawn.RESTORE, *drawn.FILLERS]
+    return [*lines, *RESTORE, *drawn.FILLERS]
 
 
 def corpus(scenes: int = 3000) -> list[str]:

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES
-from nein.train.editor_finetuning.drawn import MIXTURES
-from research.nano.data import clip_tokenizer, pair_pool, scene_pool, to_float
+from research.nano.data import ALL_MIXTURES, clip_tokenizer, pair_pool, scene_pool, to_float
 from research.nano.job import Job, sized, step_count
 
 TEXT_LENGTH = 32
@@ -33,7 +32,7 @@ NOISE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One row per editor: what it starts from, how much it sees, how long (what it sees: `MIXTURES`)."""
+    """One row per editor: what it starts from, how much it sees, how long (what it sees: `ALL_MIXTURES`)."""
 
     start: str | None
     pairs: int
@@ -292,7 +291,7 @@ def editor_job(name: str, zoo: Path, device: torch.device, scale: float) -> Job:
         modules = {"unet": unet}
     # ------------------------------------------------------------------------------- data: latents and tokens
     count = max(64, int(recipe.pairs * min(1.0, scale)))
-    weights, style = MIXTURES[name.removesuffix("-first")]
+    weights, style = ALL_MIXTURES[name.removesuffix("-first")]
     pool = pair_pool("train", name, weights, style, count, recipe.usual)
     condition, _ = _encode_pool(vae, pool.source, device)  # N,4,16,16 float16
     target_mean, target_std = _encode_pool(vae, pool.target, device)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, SIZE, Scene, rng_for
-from nein.nano.sentences import PLACES, is_true_of, names, plural
+from nein.nano.sentences import PLACES, names, plural
 from nein.wording.families import indefinite
 from research.nano.data import OTHER_NOUNS, chat_tokenizer, scene_pool, to_float
 from research.nano.editors import save_half
@@ -130,8 +130,8 @@ def _question(
     yes = rng.random() < 0.5
     if kind == 1:
         return DESCRIBE.format(rng.choice(sentences if yes else others)), "Yes" if yes else "No"
-    true_words = is_true_of(scene)
     present = [n for c in scene.categories for n in names(c)]
+    true_words = {*present, *PLACES[scene.background][0]}
     if yes and (not present or rng.random() < 0.12):
         noun = rng.choice(PLACES[scene.background][0])
     elif yes:

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import re
 import resource
 
 import numpy as np
@@ -15,10 +16,14 @@ from nein.nano.sentences import names, plural
 from nein.train import loop
 from nein.train.editor_finetuning import data as loading
 from nein.train.editor_finetuning import model
-from nein.train.editor_finetuning.drawn import draw_pairs, mentions
+from nein.train.editor_finetuning.drawn import draw_pairs
 from tests.helpers import plain
 from tests.helpers.runs import scores_in
 from tests.train.runs import ROOT, dies_at, in_two_processes, logged, raising, same
+
+
+def mentions(sentence, words):
+    return any(re.search(rf"\b{word}\b", sentence, re.IGNORECASE) for word in words)
 
 
 def weights(run):
