@@ -71,7 +71,8 @@ def compare(options: CompareConfig) -> str:
         return frames.to_csv(figures)
     if form == "text":
         return headline(figures, [shown], [shown.note], ["Every row: --format md, csv or tex"])
-    return (tables.latex if form == "tex" else tables.markdown)(tables.sheets([shown], figures), "Comparison")
+    [sheet] = tables.sheets([shown], figures)
+    return tables.latex(sheet) if form == "tex" else tables.markdown([sheet], "Comparison")
 
 
 def _finished(benchmark: Benchmark, paths: list[Path]) -> tuple[list[Finished], list[Path]]:

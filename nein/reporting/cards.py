@@ -66,9 +66,14 @@ class Measure:
 @dataclass(frozen=True)
 class CardReply:
     """What there is of one member about one sample: `cells` on the card, below `Samples.heads`; in the dialog
-    a `line` and `rows`, below `Samples.columns`, of texts or of what a script makes texts of."""
+    a `line` and `rows`, below `Samples.columns`, of texts or of what a script makes texts of.
+
+    size, boxes  Of its picture, width and height; what a detector found there: (label, x0, y0, x1, y1).
+    """
 
     picture: Thumbnail | None = None
+    size: Sequence[int] = ()
+    boxes: Sequence[Sequence[Any]] = ()
     cells: Sequence[Cell] = ()
     line: str = ""
     rows: Sequence[Sequence[Any]] = ()
@@ -102,6 +107,7 @@ class Samples:
     spread   The words for samples where members disagree.
     words    Names of a sample, a member and a measure.
     heads, columns   Above the cells of cards and of the dialog's tables.
+    boxes    Whether replies have some, which are drawn when asked for.
     """
 
     members: Sequence[Member]
@@ -113,6 +119,7 @@ class Samples:
     heads: Sequence[str] = ()
     columns: Sequence[str] = ()
     page: int = 12
+    boxes: bool = False
 
 
 def browser(
@@ -134,7 +141,14 @@ def browser(
         inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
         facts = {**_facts(samples, index), "folder": page.beside(out).name if out else ""}
         outside = bool(index) and not inside
-        return {"note": note, "index": page.script_json(facts), "chunks": inside, "outside": outside}
+        index_json = page.script_json(facts)
+        return {
+            "note": note,
+            "index": index_json,
+            "chunks": inside,
+            "outside": outside,
+            "boxes": samples.boxes,
+        }
 
     return Part("cards", title, values, scripts)
 
@@ -186,7 +200,7 @@ def drawn(ids: Sequence[str], limit: int) -> list[str]:
     return [identity for identity in ids if identity in chosen]
 
 
-#: A picture as base64 JPEG, or why there is none.
+#: A picture as a data URI, or why there is none.
 Thumbnail = str | dict[str, str]
 #: Samples whose files are read ahead.
 _AHEAD = 64
@@ -194,15 +208,20 @@ _AHEAD = 64
 
 def of_picture(picture: np.ndarray, side: int, quality: int = 75) -> Thumbnail:
     """A picture, (H, W, 3) uint8, shrunk until its longer side is at most `side` pixels."""
-    return base64.b64encode(images.thumbnail(picture, side, quality)).decode()
+    return _uri(images.thumbnail(picture, side, quality))
 
 
 def of_file(path: Path, side: int) -> Thumbnail:
     """The picture of a file, shrunk in the same way."""
     try:
-        return base64.b64encode(images.thumbnail_of(path, side)).decode()
+        return _uri(images.thumbnail_of(path, side))
     except images.ImageError as error:
         return {"none": str(error).rpartition(": ")[2]}
+
+
+def _uri(data: bytes) -> str:
+    kind = "webp" if data.startswith(b"RIFF") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def of_samples(samples: Iterable[Sequence[str | dict[str, str]]], side: int) -> Iterator[list[Thumbnail]]:

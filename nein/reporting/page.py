@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Page:
     notes     How to read it, in sentences.
     findings  In sentences: the first is about everything and stands above the first plot.
     parts     Stand between the first plot and the others.
+    links     Other pages beside it: (file name, title).
     stamp     What every plot says wherever it is shown.
     figures   Further ones: differences between runs, or what is printed.
     frame     All figures, if not those of the runs, below each other, and `figures`.
@@ -84,6 +86,7 @@ class Page:
     notes: Sequence[str] = ()
     findings: Sequence[str] = ()
     parts: Sequence[Part] = ()
+    links: Sequence[tuple[str, str]] = ()
     stamp: str = ""
     figures: Sequence[pd.DataFrame] = ()
     frame: pd.DataFrame | None = None
@@ -94,41 +97,39 @@ class Page:
 def write(out: Path, figures: pd.DataFrame, page: Page, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Writes the parts of the report named by `formats`; returns the files. Equal figures give equal bytes.
 
-    out  A folder: OUT/table.md, figures.csv, table.tex, <plot>.png and .svg, report.html. Or a page X.html,
-         with X.md, X.csv, X.tex, X-<plot>.png and .svg beside it.
+    out  A folder: OUT/table.md, figures.csv, tables/<table>.tex, <plot>.png, .svg and .pdf, report.html. Or a
+         page X.html, with X.md, X.csv, X-tables/<table>.tex, X-<plot>.png, .svg and .pdf beside it.
     """
-    kinds = ("png", "svg") if "plots" in formats else ("svg",) if "html" in formats else ()
-    parts = []
+    is_page = out.suffix in (".html", ".htm")
+    folder, before = (out.parent, f"{out.stem}-") if is_page else (out, "")
+    kinds = tuple(plots.KINDS) if "plots" in formats else ("svg",) if "html" in formats else ()
+    shown = []
     for section in page.sections or ():
         drawn = plots.drawings(section.plots, figures, page.stamp, kinds)
-        parts.append(Shown(section, tables.sheets(section.tables, figures), drawn))
-    sheets = [sheet for part in parts for sheet in part.sheets]
+        shown.append(Shown(section, tables.sheets(section.tables, figures), drawn))
+    sheets = [sheet for part in shown for sheet in part.sheets]
     files: dict[Path, str | bytes] = {}
     if "md" in formats:
         notes, findings = filter(None, [page.subtitle, *page.notes]), dict.fromkeys(page.findings)
-        files[_place(out, "table.md")] = tables.markdown(sheets, page.title, [*notes], [*findings])
+        text = tables.markdown(sheets, page.title, [*notes], [*findings])
+        files[out.with_suffix(".md") if is_page else out / "table.md"] = text
     if "csv" in formats:
-        files[_place(out, "figures.csv")] = frames.to_csv(figures)
-    if "tex" in formats:
-        files[_place(out, "table.tex")] = tables.latex(sheets, page.title)
+        files[out.with_suffix(".csv") if is_page else out / "figures.csv"] = frames.to_csv(figures)
+    for sheet in sheets if "tex" in formats else ():
+        file = folder / f"{before}tables" / f"{sheet.key}.tex"
+        files[file] = tables.latex(sheet)
+        files[file.with_stem(f"{sheet.key}-compact")] = tables.latex(sheet, compact=True)
     if "plots" in formats:
-        for plot, images in (drawing for part in parts for drawing in part.drawings):
+        for plot, images in (drawing for part in shown for drawing in part.drawings):
             for kind, data in images.items():
-                files[_place(out, f"{plot.key.replace('_', '-')}.{kind}", part=True)] = data
+                files[folder / f"{before}{plot.key.replace('_', '-')}.{kind}"] = data
     if "html" in formats:
         answer = tables.sheets(page.headline, figures)[:2] if page.headline else sheets[:1]
-        files[_place(out, "report.html")] = render(page, parts, answer)
+        files[out if is_page else out / "report.html"] = render(page, shown, answer)
     for path, content in files.items():
+        atomic.make_folder(path.parent)
         atomic.write_bytes(path, content.encode() if isinstance(content, str) else content)
     return list(files)
-
-
-def _place(out: Path, name: str, part: bool = False) -> Path:
-    if out.suffix not in (".html", ".htm"):
-        return out / name
-    if name == "report.html":
-        return out
-    return out.with_name(f"{out.stem}-{name}") if part else out.with_suffix(Path(name).suffix)
 
 
 def headline(
@@ -147,16 +148,18 @@ def headline(
 
 
 def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
-    """Where the rest of a report to OUT is, in lines."""
-    names = ", ".join(file.name for file in files if file.suffix in (".md", ".csv", ".tex"))
+    """The names of all files of a report to OUT, in lines."""
+    names = [file.name for file in files if file.suffix in (".md", ".csv")]
+    names += dict.fromkeys(f"{file.parent.name}/*.tex" for file in files if file.suffix == ".tex")
     also = f" and {notes} note{'s' * (notes > 1)}" if notes else ""
-    lines = [f"All tables{also}: {names}"] if names else []
-    page = _place(out, "report.html")
-    if page in files:
+    lines = [f"All tables{also}: {', '.join(names)}"] if names else []
+    if drawn := [file.stem for file in files if file.suffix == ".pdf"]:
+        lines += textwrap.wrap(f"Plots (.pdf, .svg, .png): {', '.join(drawn)}", COLUMNS)
+    if page := next((file for file in files if file.suffix in (".html", ".htm")), None):
         sizes = [file.stat().st_size for file in beside(page).glob("*.js")]
         more = f" with {len(sizes)} files beside it ({sum(sizes) / 2**20:.1f} MiB)" if sizes else ""
         return [*lines, f"Report: {page} ({page.stat().st_size / 2**20:.1f} MiB){more}"]
-    return [*lines, f"Report: {out.parent}" if page == out else f"One page: nein report {out} -o report.html"]
+    return [*lines, f"Report: {out.parent}" if out.suffix else f"One page: nein report {out} -o report.html"]
 
 
 # --- the page ------------------------------------------------------------------------------
@@ -164,10 +167,18 @@ def places(out: Path, files: Sequence[Path], notes: int) -> list[str]:
 
 def render(page: Page, shown: Sequence[Shown] = (), answer: Sequence[Sheet] = ()) -> str:
     """The page. answer: the tables that stand open at its top."""
-    drawings = []
+    figures = []
     for plot, files in (drawing for item in shown for drawing in item.drawings):
-        image = base64.b64encode(files["svg"]).decode()
-        drawings.append({"title": plot.title, "image": f"data:image/svg+xml;base64,{image}"})
+        width = re.search(rb'width="([\d.]+)pt"', files["svg"])
+        wide = width is not None and float(width[1]) > 72 * plots.COLUMN
+        image = f"data:image/svg+xml;base64,{base64.b64encode(files['svg']).decode()}"
+        figures.append({"title": plot.title, "image": image, "wide": wide})
+    sections = []
+    for item in shown:
+        sheets = [sheet for sheet in item.sheets if not sheet.is_constant()]
+        # Without samples below it, the page is its tables: those that its top does not show are open.
+        is_open = not page.parts and not {sheet.key for sheet in sheets} <= {sheet.key for sheet in answer}
+        sections += [(item.section, sheets, is_open)] if sheets else []
     names = ["page", *(part.name for part in page.parts)]
     css = "".join(_read(TEMPLATES / f"{name}.css") for name in names)
     script = "".join(_read(TEMPLATES / f"{name}.js") for name in names)
@@ -189,10 +200,9 @@ def render(page: Page, shown: Sequence[Shown] = (), answer: Sequence[Sheet] = ()
         policy=policy,
         page=page,
         findings=[*dict.fromkeys(page.findings)],
-        lead=drawings[:1],
         answer=answer,
-        drawings=drawings[1:],
-        sections=[item for item in shown if item.sheets],
+        figures=figures,
+        sections=sections,
         **values,
     )
 

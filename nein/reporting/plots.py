@@ -1,7 +1,7 @@
-"""Plots: `bars` and `curves` are functions of the frame of figures, drawn by matplotlib.
+"""Plots for a page and a paper: `bars` and `curves` draw the frame of figures with matplotlib.
 
-A `Plot` names one of them and the figures that it draws. Panels stand below each other, as wide as a column
-of a paper or a telephone; bars lie, so that names of any length have room.
+A `Plot` names one of them and the figures that it draws. One panel is as wide as a column of a paper, several
+stand side by side across its page; all share their axes. Bars lie, so that names of any length have room.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ INK, GREY, FAINT = "#111827", "#6b7280", "#e5e7eb"
 BLUE, RED, GREEN, VIOLET, OCHRE = "#1d4ed8", "#c2410c", "#166534", "#7c3aed", "#a16207"
 PALETTE = (BLUE, RED, "#0f766e", VIOLET, OCHRE, "#be123c", "#4b5563", "#0891b2", "#db2777", "#65a30d")
 MARKERS = "osD^vP*Xhp"
-WIDTH = 3.4  # inches
+COLUMN, PAGE = 3.3, 6.9  # inches: one panel, several
+LETTERS = 17  # of 8 points in an inch
+#: Kind of file -> what in it would say when, or by which version, it was made.
+KINDS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _ASIDE = 0.035  # between lines that would hide each other, where one step of x is 1
 _STYLE: Any = (
     dict.fromkeys(("font.size", "axes.titlesize", "legend.fontsize"), 8)
     | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     | dict.fromkeys(("axes.spines.top", "axes.spines.right", "text.parse_math", "legend.frameon"), False)
-    | {"svg.hashsalt": "nein", "lines.markersize": 4, "axes.titlelocation": "left", "errorbar.capsize": 1.5}
-    | {"legend.handlelength": 1.2, "legend.columnspacing": 1.5, "axes.axisbelow": True, "grid.color": FAINT}
+    | {"svg.hashsalt": "nein", "pdf.fonttype": 42, "axes.axisbelow": True, "grid.color": FAINT}
+    | {"lines.markersize": 4, "axes.titlelocation": "left", "errorbar.capsize": 1.5}
+    | {"legend.handlelength": 1.2, "legend.columnspacing": 1.5}
 )
 
 
@@ -47,26 +51,23 @@ class Plot(NamedTuple):
     draw: Callable[..., Canvas]
     options: Mapping[str, Any]
 
-    def shown(self, figures: pd.DataFrame) -> pd.DataFrame:
-        chosen = frames.select(figures, **self.where)
-        return chosen[chosen["value"].notna()] if "value" in chosen else chosen
-
     def files(self, figures: pd.DataFrame, stamp: str, kinds: Sequence[str]) -> dict[str, bytes]:
-        """ "png", "svg" -> the plot of `shown` figures; `stamp` stands below it."""
+        """Kind of file -> the plot of figures that `where` has selected; `stamp` stands below it."""
         import matplotlib
 
-        found = {}
+        files = {}
         with matplotlib.rc_context(_STYLE):
             canvas = self.draw(figures, **self.options)
             if stamp:
-                canvas.supxlabel(textwrap.fill(stamp, 58), x=0.01, ha="left", fontsize=8, color=GREY)
+                text = textwrap.fill(stamp, int(LETTERS * canvas.get_figwidth()))
+                canvas.supxlabel(text, x=0.01, ha="left", fontsize=8, color=GREY)
             canvas.draw_without_rendering()
             canvas.set_layout_engine("none")  # laid out once for all kinds
             for kind in kinds:
-                buffer, undated = io.BytesIO(), {"png": "Software", "svg": "Date"}[kind]
-                canvas.savefig(buffer, format=kind, dpi=220, metadata={undated: None})
-                found[kind] = buffer.getvalue()
-        return found
+                buffer = io.BytesIO()
+                canvas.savefig(buffer, format=kind, dpi=220, metadata={KINDS[kind]: None})
+                files[kind] = buffer.getvalue()
+        return files
 
 
 def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Canvas], **options: Any) -> Plot:
@@ -74,11 +75,16 @@ def plot(key: str, title: str, where: Mapping[str, Any], draw: Callable[..., Can
 
 
 def drawings(
-    plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = ("png", "svg")
+    plots: Iterable[Plot], figures: pd.DataFrame, stamp: str = "", kinds: Sequence[str] = tuple(KINDS)
 ) -> list[tuple[Plot, dict[str, bytes]]]:
     """The plots that the frame has figures for, each with its files."""
-    chosen = [(plot, plot.shown(figures)) for plot in plots if kinds]
-    return [(plot, plot.files(rows, stamp, kinds)) for plot, rows in chosen if len(rows)]
+    found = []
+    for plot in plots if kinds else ():
+        rows = frames.select(figures, **plot.where)
+        rows = rows[rows["value"].notna()] if "value" in rows else rows
+        if len(rows):
+            found.append((plot, plot.files(rows, stamp, kinds)))
+    return found
 
 
 def bars(
@@ -114,14 +120,15 @@ def bars(
     ticks = [textwrap.fill(name if len(name) <= 72 else f"…{name[-71:]}", 24) for name in full]
     lines = 1 + max(tick.count("\n") for tick in ticks)
     height = 0.4 + max(0.16 * len(kinds), 0.24, 0.13 * lines + 0.04) * len(places)
-    canvas, axes = panels([names.get(entry, entry) for entry in entries], height)
+    canvas, axes = panels([names.get(entry, entry) for entry in entries], height, labels=1.2)
+    # The bars of a group lie around its place, y = 0, 1, 2, ... from above.
     aside = {kind: 0.8 * ((number + 0.5) / len(kinds) - 0.5) for number, kind in enumerate(kinds)}
     for at, entry in zip(axes, entries or [""], strict=True):
         for kind, usual in zip(kinds, itertools.cycle(PALETTE), strict=False):
             rows = frames.select(drawn, **{"_panel": entry, series: kind})
             ys = rows["_place"].map(places.index).to_numpy(float) + aside[kind]
-            color = colors.get(kind, usual)
-            look: Any = {"color": color, "label": names.get(kind, kind), "xerr": _reach(rows)}
+            look: Any = {"color": colors.get(kind, usual), "label": names.get(kind, kind)}
+            look["xerr"] = _reach(rows)
             if dots:
                 at.errorbar(rows["value"], ys, fmt="o", elinewidth=1.2, **look)
             else:
@@ -135,16 +142,16 @@ def bars(
             elif len(rows):
                 look = {"color": "white", "markeredgecolor": INK, "label": metric, "zorder": 4}
                 at.plot(rows["value"], ys + rows[series].map(aside), marker, clip_on=False, **look)
-        at.set_yticks(range(len(ticks)), ticks)
-        at.set(xlabel=axis, ylim=(len(ticks) - 0.5, -0.5))
-        if limits:
-            at.set_xlim(limits)
         at.grid(axis="x")
         at.axvline(0, color=INK, linewidth=0.8)
         dashed = rule.get(entry) if isinstance(rule, Mapping) else rule
         if dashed is not None:
             at.axvline(dashed, color=GREY, linewidth=0.8, linestyle="--")
-    return with_legend(canvas)
+    axes[0].set_yticks(range(len(ticks)), ticks)
+    axes[0].set(ylim=(len(ticks) - 0.5, -0.5))
+    if limits:
+        axes[0].set_xlim(limits)
+    return labelled(canvas, axis)
 
 
 def curves(
@@ -177,45 +184,38 @@ def curves(
             rows = frames.select(figures, **{"_panel": entry, line: kind})
             # Equal lines are seen beside each other where one step of x is 1.
             aside = _ASIDE * (number - (len(lines) - 1) / 2) if counted else 0.0
+            color = PALETTE[number % len(PALETTE)]
+            look: Any = {"color": color, "marker": MARKERS[number % len(MARKERS)]}
+            look |= {"label": names.get(kind, kind), "clip_on": limits != (0, 100)}
             marked: Any = frames.select(rows, **hollow).index if hollow else []
-            for part, style in ((rows.drop(marked), "-"), (rows.loc[marked], ":")):
-                color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
-                look: Any = {
-                    "color": color,
-                    "marker": marker,
-                    "label": names.get(kind, kind),
-                    "linestyle": style,
-                }
-                look |= {"elinewidth": 0.8, "linewidth": 1.1, "clip_on": limits != (0, 100)}
-                face = "white" if style == ":" else color
+            for part, style, face in ((rows.drop(marked), "-", color), (rows.loc[marked], ":", "white")):
                 if len(part):
-                    reach = _reach(part)
-                    at.errorbar(part[x] + aside, part["value"], yerr=reach, markerfacecolor=face, **look)
-        at.set(xlabel=axes[0], ylabel=axes[1], ylim=limits)
+                    look |= {"linestyle": style, "markerfacecolor": face, "yerr": _reach(part)}
+                    at.errorbar(part[x] + aside, part["value"], elinewidth=0.8, linewidth=1.1, **look)
         at.grid()
-        if counted:
-            at.set_xticks(figures[x].unique())
-        if log:
-            at.set_xscale("log", base=2)
-            at.xaxis.set_major_formatter("{x:g}")
         if rule is not None:
             at.axhline(rule, color=GREY, linewidth=0.8, linestyle="--")
         if diagonal:
             at.plot([0, 1], [0, 100], color="#9ca3af", linewidth=1, linestyle="--")
             at.set_xlim(-0.02, 1.02)
-    return with_legend(canvas)
+    every[0].set_ylim(limits)
+    if counted:
+        every[0].set_xticks(figures[x].unique())
+    if log:
+        every[0].set_xscale("log", base=2)
+        every[0].xaxis.set_major_formatter("{x:g}")
+    return labelled(canvas, *axes)
 
 
 def _joined(figures: pd.DataFrame, place: Sequence[str], panel: Sequence[str]) -> pd.DataFrame:
     """The figures with the entries of several columns side by side, as `_place` and `_panel`; numbers are as
     they are shown."""
     scale = figures["unit"].map({unit: shown.scale for unit, shown in UNITS.items()})
-    numbers = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
-    texts = {}
-    for name, columns in (("_place", place), ("_panel", panel)):
-        parts = figures.reindex(columns=[*columns], fill_value="").to_numpy()
-        texts[name] = [", ".join(filter(None, row)) for row in parts]
-    return figures.assign(**numbers, **texts)
+    columns: dict[str, Any] = {end: figures[end].astype(float) * scale for end in ("value", "low", "high")}
+    for name, joined in (("_place", place), ("_panel", panel)):
+        parts = figures.reindex(columns=[*joined], fill_value="").to_numpy()
+        columns[name] = [", ".join(filter(None, row)) for row in parts]
+    return figures.assign(**columns)
 
 
 def _reach(figures: pd.DataFrame) -> Any:
@@ -224,28 +224,51 @@ def _reach(figures: pd.DataFrame) -> Any:
     return ends.T.to_numpy() if ends.notna().any(axis=None) else None
 
 
-def panels(titles: Sequence[str], height: float) -> tuple[Canvas, list[Axes]]:
-    """Panels of `height` inches below each other; without a title one."""
+def panels(
+    titles: Sequence[str], height: float, *, labels: float = 0.4, shared: bool = True
+) -> tuple[Canvas, list[Axes]]:
+    """Panels of `height` inches with common axes, three in a row at most; without a title one.
+
+    labels  Inches that the names at the left of a row take.     shared  Whether the axes are common.
+    """
     from matplotlib.figure import Figure
 
     count = max(1, len(titles))
-    canvas = Figure(figsize=(WIDTH, 0.5 + count * (height + 0.5)), layout="constrained")
-    axes = [*canvas.subplots(count, squeeze=False).flat]
-    for at, title in zip(axes, titles, strict=False):
-        at.set_title(textwrap.fill(title, 42))
-    return canvas, axes
+    across = 2 if count in (2, 4) else min(count, 3)
+    down = -(-count // across)
+    width = COLUMN if count == 1 else PAGE
+    letters = int(LETTERS * (width - labels) / across)
+    wrapped = [textwrap.fill(title, letters) for title in titles]
+    lines = 1 + max((title.count("\n") for title in wrapped), default=0)
+    size = (width, 0.5 + down * (height + 0.1 + 0.15 * lines))
+    canvas = Figure(figsize=size, layout="constrained")
+    axes = [*canvas.subplots(down, across, squeeze=False, sharex=shared, sharey=shared).flat]
+    for empty in axes[count:]:
+        empty.remove()
+    for at, title in zip(axes, wrapped, strict=False):
+        at.set_title(title)
+    for last in axes[max(0, count - across) : count]:
+        last.tick_params(labelbottom=True)  # also above a place that is empty
+    return canvas, axes[:count]
 
 
-def with_legend(canvas: Canvas) -> Canvas:
-    """One of all panels, marks behind bars, where it says anything."""
+def labelled(canvas: Canvas, x: str, y: str = "") -> Canvas:
+    """Names of the axes, once each; one legend of all panels where it says anything, marks behind bars."""
     from matplotlib.lines import Line2D
 
+    for at in canvas.axes:
+        spec: Any = at.get_subplotspec()
+        if at.xaxis.get_tick_params()["labelbottom"]:
+            at.set_xlabel(x)
+        if spec.is_first_col():
+            at.set_ylabel(y)
     found: dict[str, Any] = {}
     for at in canvas.axes:
         handles, labels = at.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
     found = dict(sorted(found.items(), key=lambda entry: isinstance(entry[1], Line2D)))
     if len(found) > 1:
-        columns = max(1, min(4, len(found), 54 // (7 + max(map(len, found)))))
+        room = int(LETTERS * canvas.get_figwidth())
+        columns = max(1, min(len(found), room // (7 + max(map(len, found)))))
         canvas.legend([*found.values()], [*found], ncols=columns, loc="outside upper left")
     return canvas

@@ -156,14 +156,13 @@ def _name(names: Names, name: str) -> str:
     return names(name) if callable(names) else names.get(name, name)
 
 
-_NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
 COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored")))
 
 
 @dataclass(frozen=True)
 class Table:
-    """key: anchor name; rows: the columns of the frame that name a row, from left to right; where: the
-    figures that the table is about, as `figures.select` takes them, by default those of the task `key`."""
+    """key: anchor and file name; rows: the columns of the frame that name a row, from left to right; where:
+    the figures that it is about, as `figures.select` takes them, by default those of the task `key`."""
 
     key: str
     title: str
@@ -174,21 +173,21 @@ class Table:
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         figures = frames.select(figures, **({"task": self.key} if self.where is None else self.where))
-        lines: dict[tuple[str, ...], list[Figure]] = {}
+        lines: dict[tuple[str, ...], list[Figure]] = {}  # the entries that name a row -> its figures
         for figure in frames.records(figures):
             lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        heads = [row.column if row.title is None else row.title for row in self.rows]
-        cells = [
-            [_name(row.names, entry) for row, entry in zip(self.rows, key, strict=True)] for key in lines
-        ]
+        columns: list[tuple[str, list[str]]] = []  # heading, a cell per line
+        for place, row in enumerate(self.rows):
+            title = row.column if row.title is None else row.title
+            columns.append((title, [_name(row.names, key[place]) for key in lines]))
+        names = sum(any(cells) for _, cells in columns)
         for column in itertools.chain.from_iterable(part.each(figures) for part in self.columns):
             chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
-            if not any(chosen):
-                continue
-            heads.append(column.title)
-            for line, members in zip(cells, chosen, strict=True):
-                line.append(column.show(members) if members else DASH)
-        return Sheet(self.key, self.title, heads, cells, self.note)
+            if any(chosen):
+                columns.append((column.title, [column.show(row) if row else DASH for row in chosen]))
+        columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
+        rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
+        return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, names)
 
 
 def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
@@ -198,15 +197,20 @@ def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
     )
 
 
+_NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
+_INTERVAL = re.compile(r" (?:± [\d.]+|\[[^]]*\])")
+
+
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text."""
+    """A table as text. names: how many columns, from the left, name a row."""
 
     key: str
     title: str
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
+    names: int = 1
 
     def numbers(self) -> list[bool]:
         """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
@@ -214,6 +218,34 @@ class Sheet:
             all(_NUMBER.match(cell) for cell in cells) and any(cell != DASH for cell in cells)
             for cells in zip(*self.rows, strict=True)
         ]
+
+    def is_constant(self) -> bool:
+        """Whether several rows say the same, in numbers without an interval."""
+        told = {tuple(row[self.names :]) for row in self.rows}
+        return (
+            len(self.rows) > 1 and len(told) == 1 and all(map(str.isdigit, "".join(*told).replace(".", "")))
+        )
+
+    def best(self) -> set[tuple[int, int]]:
+        """(row, column) of the best numbers below ↑ and ↓, among rows that differ in the first name alone."""
+        found: set[tuple[int, int]] = set()
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for place, row in enumerate(self.rows):
+            groups.setdefault(tuple(row[1 : self.names]), []).append(place)
+        for column, (title, is_number) in enumerate(zip(self.columns, self.numbers(), strict=True)):
+            sign = {"↑": 1.0, "↓": -1.0}.get(title[-1:], 0.0) if is_number else 0.0
+            for places in groups.values() if sign else ():
+                cells = {place: self.rows[place][column] for place in places}
+                values = {
+                    place: sign * float(cell.split()[0])
+                    for place, cell in cells.items()
+                    if cell[:1] not in ("", DASH)
+                }
+                if len({*values.values()}) > 1:
+                    found |= {
+                        (place, column) for place, value in values.items() if value == max(values.values())
+                    }
+        return found
 
 
 def sheets(tables: Iterable[Table], figures: pd.DataFrame) -> list[Sheet]:
@@ -256,15 +288,28 @@ def pipes(rows: Sequence[Sequence[Any]], heads: Sequence[str], form: str = "pipe
     return frame.to_markdown(tablefmt=form, index=False, disable_numparse=True)
 
 
-def latex(sheets: Iterable[Sheet], title: str) -> str:
-    """One `table` environment each, for \\usepackage{booktabs}; long tables go over pages with longtable."""
-    parts = [f"% {_one_line(title)}", r"% Needs \usepackage{booktabs,longtable} and UTF-8."]
-    for sheet in sheets:
-        frame = pd.DataFrame(sheet.rows, columns=[*map(latex_text, sheet.columns)]).map(latex_text)
-        how: Any = {"caption": latex_text(f"{sheet.title}. {sheet.note}".strip()), "escape": False}
-        how |= {"label": f"tab:nein-{sheet.key.replace('_', '-')}", "longtable": len(sheet.rows) > 40}
-        parts.append(frame.to_latex(index=False, column_format="l" * len(sheet.columns), **how).rstrip())
-    return "\n\n".join(parts) + "\n"
+def latex(sheet: Sheet, compact: bool = False) -> str:
+    """A `table` for \\usepackage{booktabs}, of more than 40 rows a `longtable`: numbers stand at the right,
+    the best are bold. compact: without intervals."""
+    numbers, best, rows = sheet.numbers(), sheet.best(), []
+    for place, row in enumerate(sheet.rows):
+        cells = []
+        for column, cell in enumerate(row):
+            text = latex_text(_INTERVAL.sub("", cell) if compact and numbers[column] else cell)
+            if numbers[column]:
+                text = re.sub(r"(?<!\d)-(?=\d)", "$-$", text)  # a minus, not the hyphen of a range
+            cells.append(rf"\textbf{{{text}}}" if (place, column) in best else text)
+        rows.append(cells)
+    frame = pd.DataFrame(rows, columns=[*map(latex_text, sheet.columns)])
+    text = frame.to_latex(
+        index=False,
+        escape=False,
+        column_format="".join("r" if is_number else "l" for is_number in numbers),
+        caption=latex_text(f"{sheet.title}. {sheet.note}".strip()),
+        label=f"tab:nein-{sheet.key.replace('_', '-')}",
+        longtable=len(sheet.rows) > 40,
+    )
+    return f"% Needs \\usepackage{{booktabs,longtable}} and UTF-8.\n{text}"
 
 
 def latex_text(text: str) -> str:

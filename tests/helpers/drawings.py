@@ -20,5 +20,5 @@ def _files(plot, figures, stamp, kinds):
     made_of = plot.title, plot.options, figures.to_csv(), stamp
     digest, buffer = hashlib.sha256(repr(made_of).encode()).hexdigest().encode(), io.BytesIO()
     Image.fromarray(np.frombuffer(digest, np.uint8).reshape(8, 8)).save(buffer, format="PNG")
-    both = {"png": buffer.getvalue(), "svg": b"<svg><title>%b</title></svg>" % digest}
-    return {kind: both[kind] for kind in kinds}
+    files = {"png": buffer.getvalue(), "svg": b"<svg><title>%b</title></svg>" % digest, "pdf": b"%PDF"}
+    return {kind: files[kind] for kind in kinds}

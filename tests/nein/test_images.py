@@ -64,15 +64,18 @@ def test_arrays_that_are_no_pictures_are_refused(shape, dtype):
         images.encode_png(np.zeros(shape, dtype))
 
 
-@pytest.mark.parametrize("side", [40, 300])
-def test_a_thumbnail_of_a_file_is_that_of_its_pixels(tmp_path, side):
+@pytest.mark.parametrize(
+    ("side", "most", "kind"), [(40, 128, "WEBP"), (300, 128, "WEBP"), (300, 256, "JPEG")]
+)
+def test_a_thumbnail_of_a_file_is_that_of_its_pixels(tmp_path, side, most, kind):
     picture, path = noise(3, side, side + 9), tmp_path / "a.png"
     images.write_png(path, picture)
-    made = images.thumbnail_of(path, 128)
-    assert made == images.thumbnail(picture, 128)
+    made = images.thumbnail_of(path, most)
+    assert made == images.thumbnail(picture, most)
     with Image.open(io.BytesIO(made)) as small:
-        assert small.format == "JPEG"
-        assert max(small.size) == min(side + 9, 128)
+        assert small.format == kind
+        assert max(small.size) == min(side + 9, most)
+        assert side > most or np.array_equal(np.array(small), picture)  # lossless
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ImageError, match=r"a\.png: the image cannot be decoded"):
         images.thumbnail_of(path, 128)

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -40,9 +41,9 @@ def test_the_headline_table_stands_open_above_the_samples(page):
 
 def test_writing_twice_gives_the_same_bytes(out, page, tmp_path):
     report([str(out), "-o", str(tmp_path / "report.html"), "--protocols"])
-    for path in tmp_path.iterdir():
+    for path in filter(Path.is_file, tmp_path.iterdir()):
         assert path.read_bytes() == (page.parent / path.name).read_bytes(), path.name
-    assert {p.suffix for p in tmp_path.iterdir()} == {".html", ".md", ".csv", ".tex", ".png", ".svg"}
+    assert {p.suffix for p in tmp_path.iterdir()} == {".html", ".md", ".csv", ".png", ".svg", ".pdf", ""}
 
 
 def test_old_side_car_files_go_and_strangers_stay(tmp_path, monkeypatch):
@@ -97,8 +98,23 @@ def test_tables_escape_what_their_format_would_obey():
         r"50\% \_\{\}\textasciicircum{}\textasciitilde{}\textbackslash{}\$\#\&"
     )
     long = Sheet("long", "L", ["a"], [[str(i)] for i in range(50)])
-    assert r"\begin{longtable}{l}" in tables.latex([long], "t")
-    assert r"\begin{table}" in tables.latex([NASTY], "t")
+    assert r"\begin{longtable}{r}" in tables.latex(long)
+    assert r"\begin{table}" in tables.latex(NASTY)
+
+
+def test_latex_has_numbers_at_the_right_the_best_in_bold_and_a_real_minus():
+    rows = [
+        ["a", "told", "24.6 [18.9, 31.0]", "1.5 ± 0.2", "-3.1 [-4.0, 2.0]", "5-6"],
+        ["b", "told", "20.4 [15.1, 26.7]", "0.5 ± 0.1", "2.0 [1.0, 3.0]", "6"],
+        ["a", "denied", "99.0 [98.0, 99.9]", "–", "0.0", "6"],
+    ]
+    sheet = Sheet("t", "T", ["model", "how", "Removal ↑", "FID ↓", "change", "n"], rows, names=2)
+    text = tables.latex(sheet)
+    assert r"\begin{tabular}{llrrrr}" in text
+    assert r"a & told & \textbf{24.6 [18.9, 31.0]} & 1.5 $\pm$ 0.2 & $-$3.1 [$-$4.0, 2.0] & 5-6 \\" in text
+    assert r"b & told & 20.4 [15.1, 26.7] & \textbf{0.5 $\pm$ 0.1} & 2.0" in text
+    assert "a & denied & 99.0 [98.0, 99.9] & -- &" in text  # nothing to be better than
+    assert r"a & told & \textbf{24.6} & 1.5 & $-$3.1 & 5-6 \\" in tables.latex(sheet, compact=True)
 
 
 def test_compare_has_the_gap_between_editors_as_a_row(tmp_path, rows, capsys):

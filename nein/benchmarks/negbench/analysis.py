@@ -295,7 +295,7 @@ def _measured(
 
 def scatter(points: pd.DataFrame) -> plots.Canvas:
     """A panel per model; the color is the group, the marker which object stands first."""
-    canvas, axes = plots.panels([*points["model"].unique()], 2.8)
+    canvas, axes = plots.panels([*points["model"].unique()], 2.8, shared=False)
     for at, (_, of_model) in zip(axes, points.groupby("model", sort=False), strict=True):
         for number, (first, of_first) in enumerate(of_model.groupby("first", sort=False)):
             for group, part in of_first.groupby("group", sort=False):
@@ -303,8 +303,8 @@ def scatter(points: pd.DataFrame) -> plots.Canvas:
                 at.scatter(
                     part["x"], part["y"], s=14, marker="o^sD"[number], alpha=0.75, linewidths=0, **look
                 )
-        at.set(xlabel="component 1", ylabel="component 2", xticks=[], yticks=[])
-    return plots.with_legend(canvas)
+        at.set(xticks=[], yticks=[])
+    return plots.labelled(canvas, "component 1", "component 2")
 
 
 CHANCE = "without structure"

@@ -250,6 +250,7 @@ def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
             spread="Editors disagree",
             words=("samples", "Run", "Metric"),
             columns=COLUMNS,
+            boxes="removal_ovd" in metrics,
         ),
         lambda: shown(loaded, known, metrics, options.thumbnails),
         note=note,
@@ -316,12 +317,17 @@ def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) ->
         return cards.CardReply(picture)
     seed = "" if edit.seed is None else f"seed {edit.seed}"
     parts = [edit.instruction, seed, edit.why_not if edit.error else "", edit.note]
-    rows = []
+    rows, boxes = [], []
     for row in run.replies(name):
+        if row.detail.get("box") and row.detail["score"] > row.detail["threshold"]:
+            boxes.append((f"{edit.object} {row.detail['score']:.2f}", *row.detail["box"]))
         said = {key: row.detail[key] for key in EVIDENCE if key in row.detail}
         more = [row.reason, said] if row.detail else [row.reason] if row.reason else []
         rows.append([metrics.index(row.metric), row.value, *more])
-    return cards.CardReply(picture, line=" · ".join(filter(None, parts)), rows=rows)
+    size = images.probe(run.image_path(edit)) if boxes and isinstance(picture, str) else ()
+    return cards.CardReply(
+        picture, size, boxes if size else (), line=" · ".join(filter(None, parts)), rows=rows
+    )
 
 
 def _measure(name: str) -> cards.Measure:

@@ -140,13 +140,29 @@ const browser = (() => {
   const detail = (i) => chunk(Math.floor(i / index.chunk)).then((data) => (data ? data[i % index.chunk] : LOST));
 
   // --- drawing -----------------------------------------------------------------------------
-  function picture(i, place, thumb, alt, caption) {
+  function outlines({ size, boxes }) { // over a picture, which lies in its square as the SVG does
+    const shape = (name, facts) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(facts)) node.setAttribute(key, value);
+      return node;
+    };
+    const layer = shape("svg", { viewBox: "0 0 " + size.join(" ") });
+    for (const [label, left, top, right, bottom] of boxes) {
+      const box = shape("rect", { x: left, y: top, width: right - left, height: bottom - top });
+      box.append(shape("title", {}));
+      box.firstChild.textContent = label;
+      layer.append(box);
+    }
+    return layer;
+  }
+  function picture(i, place, thumb, alt, caption, said = {}) {
     let node;
     if (typeof thumb === "string") {
-      const image = element("img", { class: "thumb", alt, src: "data:image/jpeg;base64," + thumb,
+      const image = element("img", { class: "thumb", alt, src: thumb,
         on: { load: () => image.classList.toggle("coarse", image.naturalWidth < 128) } });
       node = element("button", { type: "button", title: "enlarge", "data-picture": place,
         on: { click: () => set({ sample: index.ids[i], page: state.page, picture: String(place) }) } }, image);
+      if (said.boxes) node.append(outlines(said));
     } else node = element("div", { class: "missing" }, thumb.none);
     return element("figure", {}, node, element("figcaption", {}, ...caption));
   }
@@ -178,7 +194,7 @@ const browser = (() => {
       const said = data.said[m];
       if (!said || said.picture === undefined) continue;
       const lines = (members[m].names.length ? members[m].names : [members[m].label]).flatMap((name) => [name, element("br")]);
-      strip.push(picture(i, data.pictures.length + m, said.picture, members[m].label + " of " + id, [...lines, ...badges(m, i)]));
+      strip.push(picture(i, data.pictures.length + m, said.picture, members[m].label + " of " + id, [...lines, ...badges(m, i)], said));
     }
     if (strip.length) shown.push(element("div", { class: "strip" }, ...strip));
     shown.push(...data.lines.map((line) => element("p", {}, line)));
@@ -233,22 +249,20 @@ const browser = (() => {
     const id = neighbour(by);
     if (id) set({ sample: id, page: String(Math.floor(found.indexOf(index.ids.indexOf(id)) / index.page) + 1) });
   }
-  function enlarge() { // the chosen picture of the open sample, as large as the window
-    const button = state.picture === "" ? null : $("dialog-body").querySelector('[data-picture="' + CSS.escape(state.picture) + '"]');
-    if (!button) {
+  function enlarge() { // the chosen picture of the open sample as large as the window, or "all" side by side
+    const every = [...$("dialog-body").querySelectorAll("[data-picture]")];
+    const shown = every.filter((button) => ["all", button.dataset.picture].includes(state.picture));
+    if (!shown.length) {
       if ($("zoom").open) $("zoom").close();
       return;
     }
-    const image = button.firstChild;
-    $("zoomed").src = image.src;
-    $("zoomed").alt = image.alt;
-    $("zoomed").className = image.className.replace("thumb", "");
-    $("zoom-caption").textContent = image.alt;
+    $("zoom").classList.toggle("several", shown.length > 1);
+    $("zoom").replaceChildren(...shown.map((button) => button.parentElement.cloneNode(true)));
     if (!$("zoom").open) $("zoom").showModal();
   }
-  function look(by) { // at the picture before or after
+  function look(by) { // at the picture before or after; without a number at all
     const all = [...$("dialog-body").querySelectorAll("[data-picture]")].map((button) => button.dataset.picture);
-    const next = state.picture === "" ? all[0] : all[all.indexOf(state.picture) + by];
+    const next = by ? all.at(state.picture === "all" ? Math.min(by, 0) : all.indexOf(state.picture) + by) : "all";
     if (next !== undefined) set({ sample: state.sample, page: state.page, picture: next });
   }
   const pages = () => Math.max(1, Math.ceil(found.length / index.page));
@@ -284,7 +298,11 @@ const browser = (() => {
 
   // --- wiring ------------------------------------------------------------------------------
   const option = (value, text) => element("option", { value }, text);
-  const choice = (id, title, options) => element("label", {}, title, element("select", { id }, ...options));
+  const choice = (id, title, options) => { // one that leaves no choice is not shown
+    const label = element("label", {}, title, element("select", { id }, ...options));
+    label.hidden = options.filter((one) => one.value !== "").length < 2;
+    return label;
+  };
   for (const facet of facets) {
     $("q").parentElement.parentElement.insertBefore(choice(keyOf(facet), facet.name,
       [option("", "all"), ...facet.entries.map((entry) => option(entry, entry))]), $("verdict").parentElement);
@@ -300,8 +318,13 @@ const browser = (() => {
     $("views").insertBefore(element("button", { type: "button", "data-view": key, "aria-pressed": "false",
       on: { click: () => set({ sort: key }) } }, text), $("views").lastElementChild);
   }
+  if (index.boxes) {
+    const outline = () => $("outline").setAttribute("aria-pressed", String(document.body.classList.toggle("boxes")));
+    const button = element("button", { type: "button", id: "outline", "aria-pressed": "false", on: { click: outline } }, "Boxes");
+    $("views").insertBefore(button, $("views").lastElementChild);
+  }
   if (!measures.length) {
-    for (const id of ["member", "measure", "verdict", "sort"]) $(id).parentElement.hidden = true;
+    for (const id of ["member", "verdict", "sort"]) $(id).parentElement.hidden = true;
     for (const button of document.querySelectorAll("[data-view]")) button.hidden = true;
   }
   let timer = 0;
@@ -315,7 +338,11 @@ const browser = (() => {
   $("next").addEventListener("click", () => turn(1));
   $("close").addEventListener("click", () => $("dialog").close());
   for (const button of document.querySelectorAll("[data-step]")) button.addEventListener("click", () => step(Number(button.dataset.step)));
-  $("zoom").addEventListener("click", () => $("zoom").close());
+  $("zoom").addEventListener("click", (event) => {
+    const button = state.picture === "all" && event.target.closest("[data-picture]");
+    if (button) set({ sample: state.sample, page: state.page, picture: button.dataset.picture });
+    else $("zoom").close();
+  });
   $("zoom").addEventListener("close", () => {
     const place = state.picture;
     if (place === "") return;
@@ -341,7 +368,9 @@ const browser = (() => {
     const actions = $("zoom").open ? { ArrowLeft: () => look(-1), ArrowRight: () => look(1), z: () => $("zoom").close(),
       Escape: () => $("zoom").close() } // the browser would close a dialog below it that a link has opened, too
       : $("dialog").open ? { j: () => step(1), k: () => step(-1), ArrowRight: () => step(1), ArrowLeft: () => step(-1), z: () => look(0) }
-        : { "/": () => { $("q").focus(); $("q").select(); }, j: () => move(1), k: () => move(-1), n: () => turn(1), p: () => turn(-1) };
+        : { "/": () => { $("q").focus(); $("q").select(); }, j: () => move(1), k: () => move(-1), n: () => turn(1), p: () => turn(-1),
+          z: () => { const node = document.activeElement.closest(".card"); if (node) set({ sample: node.dataset.id, page: state.page, picture: "all" }); } };
+    if (index.boxes) actions.b = () => $("outline").click();
     if (actions[event.key]) { event.preventDefault(); actions[event.key](); }
   });
   window.addEventListener("hashchange", () => {

@@ -39,7 +39,7 @@
   function show() {
     const item = items[at], said = mark(item.id).answers;
     const views = element("div", { className: "views" }, ...item.pictures.map(([name, thumb]) => {
-      const node = typeof thumb === "string" ? element("img", { alt: name, src: "data:image/jpeg;base64," + thumb })
+      const node = typeof thumb === "string" ? element("img", { alt: name, src: thumb })
         : element("div", { className: "missing" }, thumb.none);
       node.addEventListener("load", () => node.classList.toggle("coarse", node.naturalWidth < 256));
       node.addEventListener("click", enlarge);
