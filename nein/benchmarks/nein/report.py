@@ -21,6 +21,7 @@ from nein.benchmarks.nein.runs import DECLINED, NOT_EDITED, REMOVALS, TEMPLATES,
 from nein.benchmarks.runner import Finished
 from nein.datasets import nein as loading
 from nein.datasets.nein import Sample
+from nein.engine import images
 from nein.loading.errors import UserError
 from nein.metrics import METRICS
 from nein.reporting import cards, tables
