@@ -222,13 +222,8 @@ def _metric(one: Metric) -> tuple[str, ...]:
 
 
 def _editors() -> Iterator[str]:
-    rows = list(editors.PRESETS.values())
-    yield _table(("name", "preset", "checkpoint", "dtype", "options"), map(_editor, rows))
-    yield from (
-        f"\n- `{row.name}` ({row.preset}): {_text(row.note)}"
-        for row in rows
-        if row.note and row.preset != "nano"
-    )
+    head = ("name", "preset", "checkpoint", "dtype", "options")
+    yield _table(head, map(_editor, editors.PRESETS.values()))
 
 
 def _editor(row: EditorPreset) -> tuple[str, ...]:
