@@ -1,4 +1,4 @@
-"""Editors: pictures and instructions in, pictures out. Importing it loads neither torch nor diffusers.
+"""Editors: images and instructions in, images out. Importing it loads neither torch nor diffusers.
 
 >>> from nein import editors
 >>> editor = editors.get_editor("magicbrush-nano")
@@ -18,7 +18,6 @@ from nein.editors.base import Refused as Refused
 from nein.editors.function import as_editor
 from nein.editors.presets import (
     BASIC,
-    DEFAULT_CONFIG,
     DEFAULT_ROWS,
     PIPELINES,
     PRESETS,
@@ -27,8 +26,9 @@ from nein.editors.presets import (
     split_address,
     split_lora,
 )
+from nein.editors.presets import DEFAULT_CONFIG as DEFAULT_CONFIG
 from nein.editors.presets import declared_class as declared_class
-from nein.loading.errors import UserError, unknown
+from nein.loading.errors import unknown
 from nein.loading.references import TEXTS, Need, expanded, is_served, load_attribute, located, parse_reference
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
@@ -47,6 +47,21 @@ def available() -> list[str]:
     return sorted({*_OURS, *plugins()})
 
 
+def row_of(name: str) -> EditorPreset | None:
+    """Ours; None of one of an installed package, behind an address, or named by module:attribute. Raises
+    EditorError for a name of nothing."""
+    if name in BASIC or name in PRESETS:
+        return BASIC.get(name) or PRESETS[name]
+    given = parse_reference(name)
+    if name not in _OURS and not given.has_files:
+        if given.kind in ("served", "attribute") or name in plugins():
+            return None
+        hint = "Or give a local folder or hub id (owner/name) of an editing pipeline."
+        raise unknown("editor", name, available(), hint)
+    only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
+    return preset_row(name, "nano" if only_nano else "paper")
+
+
 def can(name: str, what: str) -> bool:
     """Whether requests to the editor may have "negative_prompt", "guided" or "weights"."""
     if is_served(name):  # a hosted service has none
@@ -54,10 +69,10 @@ def can(name: str, what: str) -> bool:
 
         return what == "negative_prompt" and not hosted(split_address(name)[0])
     row = row_of(name)
-    recipe = PIPELINES.get(row.pipeline or "", {}) if row else {}
-    if row is None or (what == "negative_prompt" and recipe.get("negative", {}) is None):
+    if row is None:
         return False
-    return what in row.can or (what == "guided" and "guided" in recipe)
+    takes_none = PIPELINES.get(row.pipeline or "", {}).get("negative", {}) is None
+    return what in row.can and not (what == "negative_prompt" and takes_none)
 
 
 def check(name: str, **overrides: Any) -> None:
@@ -83,15 +98,15 @@ def origins(
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
     repository, colon, file = reference.partition(":")
-    parts = [Need.of(reference, revision)]
-    if expanded(located(reference)).is_file() or (colon and repository.count("/") == 1):
-        parts = [Need.of(repository, revision, (file,))] if file else []
-        parts.append(Need.of(options.get("config") or DEFAULT_CONFIG, files=TEXTS))
-    parts += [Need.of(options[option]) for option, where in row.layouts.items() if where]
+    on_hub = bool(colon) and repository.count("/") == 1  # owner/name:FILE
+    needs = [Need.of(repository, revision, (file,)) if on_hub else Need.of(reference, revision)]
+    if options.get("config") and (on_hub or expanded(reference).is_file()):
+        needs.append(Need.of(options["config"], files=TEXTS))
+    needs += [Need.of(options[option]) for option, where in row.layouts.items() if where]
     if options.get("lora"):
         where, file = split_lora(options["lora"])
-        parts.append(Need.of(where, files=(file,)))
-    return [part for part in parts if part is not None]
+        needs.append(Need.of(where, files=(file,)))
+    return [need for need in needs if need is not None]
 
 
 def _checkpoint(row: EditorPreset, checkpoint: str | None, revision: str | None) -> tuple[str, str | None]:
@@ -117,12 +132,11 @@ def get_editor(
 
     name        A row of `PRESETS`, an editor ("hqedit" is its default paper row), an installed package's
                 editor, a place ("module:attribute" or "file.py:attribute") of what `as_editor` takes, a model
-                behind an address ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id, or one
-                file in the original format.
+                behind an address ("openai:URL#MODEL"), or a checkpoint: a diffusers folder or hub id.
     checkpoint  Local path, "nano:ip2p" or hub id ("owner/name[@revision]") in place of the row's.
     device      Anything torch.device accepts. dtype: "float32", "bfloat16" or "float16".
     batch_size  Samples per forward pass.
-    overrides   What `options_of(name)` lists.
+    overrides   Options of the row.
     """
     check(name, **overrides)
     if is_served(name):
@@ -133,14 +147,15 @@ def get_editor(
     machine: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
     if row is None:
         return as_editor(foreign(name), name=name, **machine, **overrides)
-    factory, options = pkgutil.resolve_name(row.place), {**row.options(), **overrides}
+    factory = pkgutil.resolve_name(row.place)
     if not row.needs_checkpoint:
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)
     reference, revision = _checkpoint(row, checkpoint, revision)
-    further = {option: located(options[option]) for option in row.layouts if option in options}
-    return factory(located(reference), name=name, revision=revision, **machine, **{**options, **further})
+    options = {**row.options(), **overrides}
+    options |= {option: located(options[option]) for option in row.layouts if option in options}
+    return factory(located(reference), name=name, revision=revision, **machine, **options)
 
 
 def foreign(name: str) -> Any:
@@ -152,23 +167,3 @@ def foreign(name: str) -> Any:
         return plugins()[name].load() if name in plugins() else None
     except (ImportError, AttributeError) as error:
         raise EditorError(f"the editor plug-in {name!r} cannot be loaded: {error}") from None
-
-
-def row_of(name: str) -> EditorPreset | None:
-    """Ours; None of one of an installed package, behind an address, or named by module:attribute. Raises
-    EditorError for a name of nothing."""
-    if name in BASIC or name in PRESETS:
-        return BASIC.get(name) or PRESETS[name]
-    given = parse_reference(name)
-    if name not in _OURS and not given.has_files:
-        if given.kind in ("served", "attribute") or name in plugins():
-            return None
-        raise _unknown(name)
-    only_nano = (name, "nano") in DEFAULT_ROWS and (name, "paper") not in DEFAULT_ROWS
-    return preset_row(name, "nano" if only_nano else "paper")
-
-
-def _unknown(name: str) -> UserError:
-    return unknown(
-        "editor", name, available(), "Or give a local folder or hub id (owner/name) of an editing pipeline."
-    )

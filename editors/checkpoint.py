@@ -1,5 +1,5 @@
-"""Pipelines: read from a folder, the hub or one file. Weights are safetensors, or
-else plain tensors of .bin and .ckpt files, of which nothing runs (weights_only=True).
+"""Pipelines: read from a folder or the hub. Weights are safetensors, or else plain tensors of .bin files, of
+which nothing runs (weights_only=True).
 """
 
 from __future__ import annotations
@@ -15,38 +15,31 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import diffusers
 import torch
 import transformers
-from accelerate import init_empty_weights
 from diffusers import AutoencoderKL, ModelMixin, StableDiffusionInstructPix2PixPipeline, UNet2DConditionModel
-from diffusers.loaders.single_file_utils import (
-    convert_ldm_clip_checkpoint,
-    convert_ldm_unet_checkpoint,
-    convert_ldm_vae_checkpoint,
-)
 from diffusers.utils import logging as diffusers_logging
 from huggingface_hub import hf_hub_download
 from safetensors import safe_open
-from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer, PreTrainedModel
+from transformers import CLIPTextModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from nein.editors.base import EditorError
-from nein.editors.presets import DEFAULT_CONFIG, split_lora
-from nein.editors.sampling import euler_ancestral
+from nein.editors.presets import split_lora
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, message, out_of_memory
 from nein.loading.references import check_hub, expanded, is_local, parse_reference
-from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
+from nein.loading.weights import aligned, check_loaded, check_tokenizer
 
-SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
-_WEIGHTS: dict[str, Any] = {"unet": UNet2DConditionModel, "vae": AutoencoderKL}
-_WEIGHTS["text_encoder"] = CLIPTextModel
+_PARTS: dict[str, Any] = {
+    "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
+}  # fmt: skip
 #: The two matrices of a module of LoRA, as peft, diffusers and kohya name them.
 _HALF = re.compile(r"(.*)[._](?:lora_A|lora_B|lora_down|lora_up|down|up)(?:\.\w+)?\.weight")
-# Written beside a converted pipeline: what it was made of.
+#: Written beside a converted pipeline: what it was made of.
 ORIGIN = "origin.json"
 
 logger = logging.getLogger(__name__)
@@ -69,7 +62,7 @@ class LoadedPipeline:
     """A pipeline on the CPU in float32, and what is known of its origin.
 
     weights_sha256  Over tensors and configuration of UNet, VAE, text encoder and tokenizer, in float32.
-    published       The class that the checkpoint declares, or what it was made of.
+    published       The class that the checkpoint declares, and what it was converted from.
     """
 
     pipeline: Any
@@ -81,50 +74,39 @@ def load_pipeline(
     checkpoint: str,
     revision: str | None = None,
     *,
-    ema: bool | Literal["auto"] | None = None,
-    config: str | None = None,
     channels: tuple[int, ...] = (8,),
     tuned: str | None = None,
 ) -> LoadedPipeline:
-    """Load `checkpoint`: a folder in diffusers' layout, a hub id, optionally "owner/name@revision", or one
-    .safetensors or .ckpt file in the original format, for which alone `ema` and `config` are (`read_file`).
+    """Load `checkpoint`: a folder in diffusers' layout or a hub id, optionally "owner/name@revision".
 
     The class is StableDiffusionInstructPix2PixPipeline, whatever model_index.json declares (published
     MagicBrush copies declare StableDiffusionPipeline), without the safety checker, which would black out
-    pictures. channels: what its UNet may have as input. tuned: LoRA weights to fuse into its own, as
+    images. channels: what its UNet may have as input. tuned: LoRA weights to fuse into its own, as
     `presets.split_lora` reads their name. Raises EditorError.
     """
-    path = expanded(checkpoint)
-    single = path.is_file()
-    if not single and (ema is not None or config is not None):
+    if (file := expanded(checkpoint)).is_file():
         raise EditorError(
-            f"{checkpoint!r} is not a single file, so it holds one set of weights and its own configuration; "
-            f"leave out ema and config"
+            f"'{checkpoint}' is a file of Python; name a function in it: {checkpoint}:FUNCTION"
+            if file.suffix == ".py"
+            else f"'{checkpoint}' is a single file, and an editor is a folder; write one with `nein convert "
+            f"{file.name} FOLDER --ema` (or --no-ema), which runs nothing of it"
         )
     with explained(checkpoint):
-        if single:
-            pipeline, origin = read_file(path, ema=ema, config=config, channels=channels)
-            published: Json = {"single_file": origin}
-        else:
-            source, revision = locate(checkpoint, revision)
-            # Before gigabytes are read or fetched.
-            unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
-            check_channels(unet.get("in_channels", 4), checkpoint, channels)
-            parts = {
-                part: whole(cls, checkpoint, source, revision, subfolder=part)
-                for part, cls in _WEIGHTS.items()
-            }
-            pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
-                source,
-                revision=revision,
-                requires_safety_checker=False,
-                **dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder")),
-                **parts,
-            )
-            index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
-            published = {"class": index.get("_class_name")}
-            if (made_of := Path(source, ORIGIN)).is_file():
-                published["converted_from"] = json.loads(made_of.read_text(encoding="utf-8"))
+        source, revision = locate(checkpoint, revision)
+        # Before gigabytes are read or fetched.
+        unet = UNet2DConditionModel.load_config(source, subfolder="unet", revision=revision)
+        check_channels(unet.get("in_channels", 4), checkpoint, channels)
+        parts = {
+            part: whole(kind, checkpoint, source, revision, subfolder=part) for part, kind in _PARTS.items()
+        }
+        absent = dict.fromkeys(("safety_checker", "feature_extractor", "image_encoder"))
+        pipeline = StableDiffusionInstructPix2PixPipeline.from_pretrained(
+            source, revision=revision, requires_safety_checker=False, **absent, **parts
+        )
+        index = StableDiffusionInstructPix2PixPipeline.load_config(source, revision=revision)
+        published: Json = {"class": index.get("_class_name")}
+        if (made_of := Path(source, ORIGIN)).is_file():
+            published["converted_from"] = json.loads(made_of.read_text(encoding="utf-8"))
         pipeline.to(torch.float32)
         if tuned is not None:
             add_lora(pipeline, tuned)
@@ -140,7 +122,7 @@ def in_memory(pipeline: Any) -> LoadedPipeline:
 
 def _known(pipeline: Any, name: str, published: Json) -> LoadedPipeline:
     check_tokenizers(pipeline, name)
-    parts = {part: getattr(pipeline, part) for part in _WEIGHTS}
+    parts = {part: getattr(pipeline, part) for part in _PARTS}
     return LoadedPipeline(pipeline, content_hash(parts, [pipeline.tokenizer]), published)
 
 
@@ -149,7 +131,7 @@ def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> 
     if channels not in allowed:
         raise EditorError(
             f"{checkpoint!r} is not an instruction editor: its UNet takes {channels} channels, but "
-            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source picture)"
+            f"InstructPix2Pix needs 8 (4 of the noisy latent and 4 of the source image)"
         )
 
 
@@ -177,10 +159,9 @@ def whole(cls: Any, checkpoint: str, source: str, revision: str | None, **argume
     if issubclass(cls, ModelMixin):
         config = cls.load_config(source, revision=revision, subfolder=arguments.get("subfolder"))
         if unknown := sorted(cls.extract_init_dict(dict(config))[1]):
-            logger.warning(
-                f"{checkpoint}: {cls.__name__} of diffusers {version('diffusers')} does not know "
-                f"{', '.join(unknown)} of its configuration, and leaves it out"
-            )
+            library, names = f"diffusers {version('diffusers')}", ", ".join(unknown)
+            text = "%s: %s of %s does not know %s of its configuration, and leaves it out"
+            logger.warning(text, checkpoint, cls.__name__, library, names)
     return model
 
 
@@ -251,25 +232,6 @@ def explained(checkpoint: str) -> Iterator[None]:
             ) from error
 
 
-def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
-    """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
-    sha = hashlib.sha256()
-    volatile = ("transformers_version", "torch_dtype", "dtype")  # by which version it was saved, and how
-    for part, module in modules.items():
-        items = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
-        config = {k: value for k, value in items.items() if not k.startswith("_") and k not in volatile}
-        sha.update(json.dumps([part, config], sort_keys=True, default=str).encode())
-        for name, tensor in sorted(module.state_dict().items()):
-            sha.update(f"{name}{tuple(tensor.shape)}".encode())
-            plain = tensor.detach().cpu().contiguous().reshape(-1)
-            sha.update(plain.view(torch.uint8).numpy().data)
-    for tokenizer in tokenizers:
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
-        sha.update(json.dumps([rules, tokenizer.model_max_length]).encode())
-    return sha.hexdigest()
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars and no advice from the loaders; their errors are turned into sentences above."""
@@ -289,117 +251,20 @@ def quiet() -> Iterator[None]:
                 library.enable_progress_bar()
 
 
-# --- one file in the original latent-diffusion format -------------------------------------------------
-
-#: `model.diffusion_model.*` is the UNet, `model_ema.*` its moving average (same names without dots),
-#: `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
-_UNET, _EMA = "model.diffusion_model.", "model_ema."
-
-
-def read_file(
-    path: Path,
-    *,
-    ema: bool | Literal["auto"] | None = None,
-    config: str | None = None,
-    vouched: bool = False,
-    channels: tuple[int, ...] = (8,),
-) -> tuple[Any, Json]:
-    """A StableDiffusionInstructPix2PixPipeline on the CPU from one file, and what it was made of. Names are
-    mapped by diffusers' own functions; that every tensor arrives is checked here.
-
-    ema       Which set of UNet weights, where the file holds both; None is an error then, "auto" the average.
-    config    Folder or hub id with configurations, tokenizer and scheduler; None is `DEFAULT_CONFIG`.
-    vouched   The user answers for the file: what is not a tensor or a plain container is left out and not
-              refused. Either way nothing in the file is executed.
-    channels  Numbers of input channels that the UNet may have.
-
-    Raises EditorError.
-    """
-    if path.suffix not in SUFFIXES:
-        if path.suffix == ".py":
-            raise EditorError(f"'{path}' is a file of Python; name a function in it: {path}:FUNCTION")
-        raise EditorError(f"'{path}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
-    advice = (
-        f"if you vouch for where it comes from, write a copy of its tensors once with `nein convert "
-        f"{path.name} FOLDER --ema` (or --no-ema), which runs none of it, and give the folder"
-    )
-    content, left_out = read_checkpoint(path, inert=vouched, advice=advice)
-    while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    items = content.items() if isinstance(content, Mapping) else ()
-    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
-    first = f"{_UNET}input_blocks.0.0.weight"
-    if first not in tensors:
-        raise EditorError(
-            f"{str(path)!r} is not in the original latent-diffusion format: it has no tensor {first}"
-        )
-    inputs = tensors[first].shape[1]
-    check_channels(inputs, str(path), channels)
-    averaged = _choose_unet(tensors, ema, path)
-    reference = config or DEFAULT_CONFIG
-    given = parse_reference(reference)
-    location: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
-    with explained(reference):
-        unet_config = UNet2DConditionModel.load_config(**location, subfolder="unet")
-        vae_config = AutoencoderKL.load_config(**location, subfolder="vae")
-        text_config = CLIPTextConfig.from_pretrained(**location, subfolder="text_encoder")
-        tokenizer = CLIPTokenizer.from_pretrained(**location, subfolder="tokenizer")
-        schedule = StableDiffusionInstructPix2PixPipeline.load_config(**location)["scheduler"]
-        scheduler_config = getattr(diffusers, schedule[1]).load_config(**location, subfolder="scheduler")
-    unet_config["in_channels"] = inputs
-    with init_empty_weights(include_buffers=False):
-        unet: Any = UNet2DConditionModel.from_config(unet_config)
-        vae: Any = AutoencoderKL.from_config(vae_config)
-        text_encoder = CLIPTextModel(text_config)
-    # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
-    level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
-    words = {
-        level + name.removeprefix("text_model."): tensor
-        for name, tensor in convert_ldm_clip_checkpoint(tensors).items()
-        if not name.endswith("position_ids")
-    }
-    for module, state in (
-        (unet, convert_ldm_unet_checkpoint(tensors, unet_config)),
-        (vae, convert_ldm_vae_checkpoint(tensors, vae_config)),
-        (text_encoder, words),
-    ):
-        with explained(f"{path} with the configuration of {reference}"):
-            module.load_state_dict(state, strict=True, assign=True)
-        module.eval()
-    pipeline = StableDiffusionInstructPix2PixPipeline(
-        vae=vae,
-        text_encoder=text_encoder,
-        tokenizer=tokenizer,
-        unet=unet,
-        scheduler=euler_ancestral(scheduler_config),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-    origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
-    return pipeline, {**origin, "left_out": left_out}
-
-
-def _choose_unet(tensors: dict[str, torch.Tensor], ema: bool | str | None, path: Path) -> bool | None:
-    """Leaves one UNet under its plain names; whether it is the average, None of a file with one set."""
-    average = {
-        name: _EMA + name.removeprefix("model.").replace(".", "")
-        for name in tensors
-        if name.startswith(_UNET)
-    }
-    if not tensors.keys() & {*average.values()}:
-        if ema is True:
-            raise EditorError(f"{str(path)!r} holds no averaged (EMA) weights beside its own; leave out ema")
-        return None
-    if ema is None:
-        raise EditorError(
-            f"{str(path)!r} holds two sets of UNet weights, trained and averaged (EMA); say which: ema=true, "
-            f"as the official scripts take, or ema=false (nein eval --editor-options.ema, nein convert --ema "
-            f"or --no-ema)"
-        )
-    if not ema:
-        return False
-    if missing := [key for key in average.values() if key not in tensors]:
-        raise EditorError(f"{str(path)!r} lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}")
-    tensors.update({name: tensors[key] for name, key in average.items()})
-    return True
+def content_hash(modules: Mapping[str, Any], tokenizers: Iterable[Any] = ()) -> str:
+    """SHA-256 over the configuration and every tensor of the modules, and over what the tokenizers do."""
+    sha = hashlib.sha256()
+    volatile = ("transformers_version", "torch_dtype", "dtype")  # by which version it was saved, and how
+    for part, module in modules.items():
+        items = dict(module.config if isinstance(module.config, Mapping) else module.config.to_dict())
+        config = {k: value for k, value in items.items() if not k.startswith("_") and k not in volatile}
+        sha.update(json.dumps([part, config], sort_keys=True, default=str).encode())
+        for name, tensor in sorted(module.state_dict().items()):
+            sha.update(f"{name}{tuple(tensor.shape)}".encode())
+            plain = tensor.detach().cpu().contiguous().reshape(-1)
+            sha.update(plain.view(torch.uint8).numpy().data)
+    for tokenizer in tokenizers:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+        sha.update(json.dumps([rules, tokenizer.model_max_length]).encode())
+    return sha.hexdigest()

@@ -1,6 +1,6 @@
 """InstructPix2Pix and every model of its architecture. The loop gives what diffusers' pipeline gives for the
 same noise (tested), except that latents and guidance stay in float32, as under the original code's autocast;
-pictures and distinct instructions are encoded once, and the guidance branches of a batch share a forward.
+images and distinct instructions are encoded once, and the guidance branches of a batch share a forward.
 """
 
 from __future__ import annotations
@@ -34,29 +34,27 @@ from nein.loading.errors import choose
 OUTPUTS = ("resized", "input")
 ROUNDINGS = ("round", "truncate")
 CACHED_TEXTS = 512
-# Pictures per pass through the VAE, whose activations at full resolution outweigh the UNet's.
+# Images per pass through the VAE, whose activations at full resolution outweigh the UNet's.
 _VAE_CHUNK = 8
-#: A request with its resized picture.
+#: A request with its resized image.
 Item = tuple[EditRequest, np.ndarray]
 
 
 class InstructPix2Pix(Editor):
     """Edits by InstructPix2Pix (arXiv:2211.09800) or any checkpoint of its architecture.
 
-    checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), one file in the
-                          original format (`ema`, `config`: `checkpoint.read_file`), or a pipeline in memory.
-    batch_size            Samples per pass; pictures of different sizes never share one.
+    checkpoint            Folder in diffusers' layout, hub id ("owner/name[@revision]"), pipeline in memory.
+    batch_size            Samples per pass; images of different sizes never share one.
     steps                 Euler-ancestral steps, >= 2.
     guidance              Key of `editors.sampling.GUIDANCES`, with s_T and s_I:
     guidance_scale, image_guidance_scale
     resize, resolution    Rule of `editors.resize` and its size in pixels; None is the size of the checkpoint.
     rounding              "round" (diffusers) or "truncate" (the original code, 0.5 grey levels darker).
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
-    output                "resized": pictures of the size the model worked at; "input": of the request's size.
+    output                "resized": images of the size the model worked at; "input": of the request's size.
     """
 
     _SAMPLER = staticmethod(euler_ancestral)
-    family = "sd"  # of `editors.sampling.RULES`
 
     def __init__(
         self,
@@ -75,8 +73,6 @@ class InstructPix2Pix(Editor):
         resolution: int | None = None,
         rounding: str = "round",
         output: str = "resized",
-        ema: bool | None = None,
-        config: str | None = None,
         lora: str | None = None,
     ) -> None:
         check_count("batch_size", batch_size)
@@ -94,7 +90,7 @@ class InstructPix2Pix(Editor):
 
         loaded = checkpoint
         if not isinstance(loaded, LoadedPipeline):
-            loaded = load_pipeline(loaded, revision, ema=ema, config=config, tuned=lora)
+            loaded = load_pipeline(loaded, revision, tuned=lora)
         elif lora is not None:
             raise EditorError("a pipeline in memory takes no lora; load it into the pipeline yourself")
         pipeline = loaded.pipeline
@@ -105,10 +101,10 @@ class InstructPix2Pix(Editor):
             self._text_encoder, self._vae, self._unet = placed
             install(self._unet)
         self._scheduler: Any = self._new_sampler(pipeline.scheduler.config)
-        self._vae_factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
-        self.resolution = resolution or int(self._unet.config.sample_size) * self._vae_factor
-        if resize == "squash" and self.resolution % self._vae_factor:
-            raise EditorError(f"resolution is {self.resolution}; expected a multiple of {self._vae_factor}")
+        factor = 2 ** (len(self._vae.config.block_out_channels) - 1)  # pixels per latent cell
+        self.resolution = resolution or int(self._unet.config.sample_size) * factor
+        if resize == "squash" and self.resolution % factor:
+            raise EditorError(f"resolution is {self.resolution}; expected a multiple of {factor}")
         # `edit` may run in several threads, but a fast tokenizer keeps its padding as state between calls.
         self._text_lock = threading.Lock()
         self._encode_text = functools.lru_cache(CACHED_TEXTS)(self._read_text)
@@ -151,68 +147,65 @@ class InstructPix2Pix(Editor):
         return (resized.shape, request.guided), (request, resized)
 
     def _edit_batch(self, items: list[Item]) -> list[EditResult]:
-        """Pictures of one size."""
+        """Images of one size."""
         embeddings, conditions, notes = self._condition(items)
         seeds = [request.seed for request, _ in items]
         latents = self._sample(embeddings, conditions, seeds, **self._attention(items))
         return [
-            self._result(request, picture, note)
-            for (request, _), picture, note in zip(items, self._develop(latents), notes, strict=True)
+            self._result(request, image, note)
+            for (request, _), image, note in zip(items, self._develop(latents), notes, strict=True)
         ]
 
-    def _result(self, request: EditRequest, picture: np.ndarray | None, note: str) -> EditResult:
-        if picture is None:
+    def _result(self, request: EditRequest, image: np.ndarray | None, note: str) -> EditResult:
+        if image is None:
             fault = f"the model gave values that are not finite in {self._facts['dtype']}; try dtype float32"
             return EditResult(request.id, None, fault, note)
-        if self.output == "input" and picture.shape != request.image.shape:
-            picture = fit(picture, (request.image.shape[1], request.image.shape[0]))
-        return EditResult(request.id, picture, note=note)
+        if self.output == "input" and image.shape != request.image.shape:
+            image = fit(image, (request.image.shape[1], request.image.shape[0]))
+        return EditResult(request.id, image, note=note)
 
     def _condition(self, items: list[Item]) -> tuple[Tensor, Tensor, list[str]]:
-        """Of K guidance branches: texts (K * B, tokens, width), pictures (K * B, 4, h, w), a note per
-        sample."""
+        """Of K guidance branches: texts (K * B, tokens, width), images (K * B, 4, h, w); a note each."""
         texts = [self._encode_text(request.instruction) for request, _ in items]
         instructions = torch.cat([embedding for embedding, _ in texts])  # B, tokens, width
         sources = self._encode_images(np.stack([image for _, image in items]))  # B, H, W, 3 => B, 4, h, w
-        branches = self._guidance.branches
         avoided = ["" if request.guided else request.negative_prompt for request, _ in items]
         null = torch.cat([self._encode_text(text)[0] for text in avoided])  # B, tokens, width
-        nothing = torch.zeros_like(sources)
+        nothing, branches = torch.zeros_like(sources), self._guidance.branches
         embeddings = torch.cat([instructions if words else null for words, _ in branches])
-        conditions = torch.cat([sources if picture else nothing for _, picture in branches])  # K * B, 4, h, w
+        conditions = torch.cat([sources if image else nothing for _, image in branches])  # K * B, 4, h, w
         return embeddings, conditions, [note for _, note in texts]
 
     def _attention(self, items: list[Item]) -> dict[str, Any]:
         """Arguments of the UNet for the weights of words, and for negative prompts that guide attention."""
+        requests = [request for request, _ in items]
+        with_words = [words for words, _ in self._guidance.branches]
         options: Json = {}
-        worded = [number for number, (words, _) in enumerate(self._guidance.branches) if words]
-        if any(request.weights for request, _ in items):
+        if any(request.weights for request in requests):
             with self._text_lock:
-                each = [word_weights(self._tokenizer, r.instruction, r.weights) for r, _ in items]
-            given = torch.stack(each)
-            rows = [given if words else torch.ones_like(given) for words, _ in self._guidance.branches]
-            options["weights"] = torch.cat(rows).to(self._device)
-        if items[0][0].guided:
-            texts = [request.negative_prompt for request, _ in items] * len(worded)
-            states = torch.cat([self._encode_text(text)[0] for text in texts])
+                each = [word_weights(self._tokenizer, r.instruction, r.weights) for r in requests]
+            given = torch.stack(each)  # B, tokens
+            rows = [given if words else torch.ones_like(given) for words in with_words]
+            options["weights"] = torch.cat(rows).to(self._device)  # K * B, tokens
+        if requests[0].guided:
+            texts = [request.negative_prompt for request in requests] * sum(with_words)
+            states = torch.cat([self._encode_text(text)[0] for text in texts])  # guided rows, tokens, width
             kept = torch.cat([self._tokens(text)["attention_mask"] for text in texts]).bool()
-            guided = [number * len(items) + index for number in worded for index in range(len(items))]
-            options["avoided"] = Avoided(guidance_rule(self.family, items[0][0].guided), guided, states, kept)
+            guided = [k for k in range(len(with_words) * len(requests)) if with_words[k // len(requests)]]
+            options["avoided"] = Avoided(guidance_rule(requests[0].guided), guided, states, kept)
         return {"cross_attention_kwargs": options} if options else {}
 
     def _develop(self, latents: Tensor) -> list[np.ndarray | None]:
-        """(B, 4, h, w) to B pictures (H, W, 3) uint8; None where a value is not finite."""
+        """(B, 4, h, w) to B images (H, W, 3) uint8; None where a value is not finite."""
         pixels = self._decode(latents)
         finite = torch.isfinite(latents).flatten(1).all(1) & torch.isfinite(pixels).flatten(1).all(1)
         levels = (pixels / 2 + 0.5).clamp(0, 1).nan_to_num() * 255
         levels = levels.round() if self.rounding == "round" else levels
-        pictures = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()  # NCHW float => NHWC uint8
-        return [
-            picture.copy() if good else None for picture, good in zip(pictures, finite.tolist(), strict=True)
-        ]
+        images = levels.to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()  # NCHW float => NHWC uint8
+        return [image.copy() if good else None for image, good in zip(images, finite.tolist(), strict=True)]
 
     def _decode(self, latents: Tensor) -> Tensor:
-        """Latents to (B, 3, H, W) float32, nominally in [-1, 1]."""
+        """(B, 4, h, w) to (B, 3, H, W) float32, nominally in [-1, 1]."""
         scaled = (latents / self._vae.config.scaling_factor).to(self._dtype)
         parts = [self._vae.decode(part, return_dict=False)[0] for part in scaled.split(_VAE_CHUNK)]
         return torch.cat(parts).float()
@@ -241,10 +234,8 @@ class InstructPix2Pix(Editor):
         """(B, H, W, 3) uint8 to (B, 4, h, w): the mode of the VAE's posterior, not scaled."""
         # NHWC, uint8 => NCHW, float32, [-1, 1]
         pixels = torch.from_numpy(images).to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
-        parts = [
-            self._vae.encode(part).latent_dist.mode() for part in pixels.to(self._dtype).split(_VAE_CHUNK)
-        ]
-        return torch.cat(parts)
+        parts = pixels.to(self._dtype).split(_VAE_CHUNK)
+        return torch.cat([self._vae.encode(part).latent_dist.mode() for part in parts])
 
     def _sample(self, embeddings: Tensor, conditions: Tensor, seeds: list[int], **options: Any) -> Tensor:
         """(K * B, tokens, width), (K * B, 4, h, w) to (B, 4, h, w) float32; options: of the UNet."""
@@ -252,8 +243,8 @@ class InstructPix2Pix(Editor):
         prediction_type = self._scheduler.config.prediction_type
         noise = SampleNoise(seeds, tuple(conditions.shape[1:]), self._device)
         x = noise.draw() * sigmas[0]
-        for index, timestep in enumerate(self._scheduler.timesteps):
-            sigma, sigma_next = sigmas[index], sigmas[index + 1]
+        steps = zip(self._scheduler.timesteps, sigmas[:-1], sigmas[1:], strict=True)
+        for timestep, sigma, sigma_next in steps:
             scaled = x / (sigma**2 + 1) ** 0.5
             guided = self._predict(self._unet, scaled, timestep, embeddings, conditions, **options)
             fresh = noise.draw() if sigma_next > 0 else None
@@ -261,20 +252,14 @@ class InstructPix2Pix(Editor):
         return x
 
     def _predict(
-        self,
-        unet: Any,
-        scaled: Tensor,
-        timestep: Tensor,
-        embeddings: Tensor,
-        conditions: Tensor,
-        **options: Any,
+        self, unet: Any, scaled: Tensor, timestep: Tensor, texts: Tensor, conditions: Tensor, **options: Any
     ) -> Tensor:
         """Guided prediction (B, 4, h, w) float32 of `unet`, its K branches in one forward.
 
-        scaled: (B, 4, h, w) as the sampler scales its input; embeddings, conditions: from `_condition`.
+        scaled: (B, 4, h, w) as the sampler scales its input; texts, conditions: from `_condition`.
         """
         count = len(self._guidance.branches)
         # K * B, 4 + 4, h, w
         inputs = torch.cat([torch.cat([scaled.to(conditions.dtype)] * count), conditions], dim=1)
-        output = unet(inputs, timestep, encoder_hidden_states=embeddings, return_dict=False, **options)[0]
+        output = unet(inputs, timestep, encoder_hidden_states=texts, return_dict=False, **options)[0]
         return self._guidance.combine(output.float(), *self._scales)

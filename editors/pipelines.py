@@ -1,16 +1,15 @@
 """Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called. They get
-a generator on the CPU for every sample, one picture per call unless several give the same, and the
-instruction verbatim.
+a generator on the CPU for every sample, one image per call unless several give the same, and the instruction
+verbatim.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from nein.editors.checkpoint import (
 )
 from nein.editors.presets import PIPELINES
 from nein.editors.resize import SIZES, Size, fit
-from nein.editors.sampling import Avoided, JointGuidance, Vsf, effective_config, guidance_rule, install
+from nein.editors.sampling import effective_config
 from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import is_local
@@ -60,23 +59,21 @@ _PROMPTS: dict[str, Callable[[str], str]] = {
 class Recipe:
     """How one class of diffusers is called; arguments that it does not have are ""."""
 
-    image: str = "image"  # argument that takes the picture,
+    image: str = "image"  # argument that takes the image,
     nested: int = 0  # in so many lists
     prompt: str = ""  # key of `_PROMPTS`
     guidance: str = "guidance_scale"
     image_guidance: str = ""
     size: str = ""  # key of `SIZES`: passed as width and height; "" leaves it to the pipeline
-    fit: bool = False  # the picture is cropped and resized to that size beforehand, as InstructPix2Pix does
-    batched: bool = False  # several pictures of one size in one call give what one call each gives
+    fit: bool = False  # the image is cropped and resized to that size beforehand, as InstructPix2Pix does
+    batched: bool = False  # several images of one size in one call give what one call each gives
     resolution: str = ""  # argument that takes it
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
     kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
-    denoiser: str = "transformer"  # component whose attention is guided
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
-    result: str = "images"  # field of the output with the pictures; of "frames" the last is the edit; "": it
+    result: str = "images"  # field of the output with the images; of "frames" the last is the edit; "": it
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
-    guided: str = ""  # family of `editors.sampling.RULES`, where attention can be guided
     dtype: str = ""  # the only one that the class runs in
     needs: str = ""  # package that the class calls without checking that it is there
     output: str = ""  # what a reader should know about the size of the results
@@ -119,52 +116,50 @@ class DiffusersPipeline(Editor):
         lora: str | None = None,
         offload: str = "none",
     ) -> None:
-        check_count("batch_size", batch_size)
-        check_count("steps", steps)
-        if resolution is not None:
-            check_count("resolution", resolution)
-        self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
+        for setting, value in (("batch_size", batch_size), ("steps", steps), ("resolution", resolution)):
+            if value is not None:
+                check_count(setting, value)
         self._device = find_device(device)
         if choose("offload", offload, OFFLOADS) != "none" and self._device.type == "cpu":
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
-        given = isinstance(checkpoint, str)
-        # The state of a pipeline is its schedulers' and its attention maps': one call at a time.
-        self._lock = threading.Lock()
+        where = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
             self._pipeline, published = _load(checkpoint, revision, name=pipeline, config=config, dtype=dtype)
         elif lora is not None:
             raise EditorError("a pipeline in memory has its weights; leave out lora")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
-        self._class = type(self._pipeline).__name__
-        self._recipe = RECIPES[choose("pipeline class", self._class, RECIPES)]
-        self.family = self._recipe.guided
-        check_tokenizers(self._pipeline, str(checkpoint) if given else "in memory")
+        kind = type(self._pipeline).__name__
+        self._recipe = recipe = RECIPES[choose("pipeline class", kind, RECIPES)]
+        check_tokenizers(self._pipeline, where)
         if lora is not None:
             add_lora(self._pipeline, lora)
         if cosxl:
             self._pipeline.is_cosxl_edit = True
             self._pipeline.scheduler = diffusers.EDMEulerScheduler(**_COSXL)
         self._guidance: dict[str, float] = {}
-        for what, argument, value in (
-            ("guidance_scale", self._recipe.guidance, guidance_scale),
-            ("image_guidance_scale", self._recipe.image_guidance, image_guidance_scale),
+        for what, argument, scale in (
+            ("guidance_scale", recipe.guidance, guidance_scale),
+            ("image_guidance_scale", recipe.image_guidance, image_guidance_scale),
         ):
-            if value is not None and not argument:
-                raise EditorError(f"{self._class} has no {what}; leave out {what}={value}")
-            if value is not None:
-                self._guidance[argument] = float(value)
-        sized = bool(self._recipe.size or self._recipe.resolution)
+            if scale is not None and not argument:
+                raise EditorError(f"{kind} has no {what}; leave out {what}={scale}")
+            if scale is not None:
+                self._guidance[argument] = float(scale)
+        sized = bool(recipe.size or recipe.resolution)
         if resolution is not None and not sized:
-            raise EditorError(f"{self._class} decides about sizes itself; leave out resolution={resolution}")
+            raise EditorError(f"{kind} decides about sizes itself; leave out resolution={resolution}")
+        self.name, self.steps, self.negative_prompt = name, steps, negative_prompt
         self.resolution = (resolution or 1024) if sized else None
-        self.batch_size = batch_size if self._recipe.batched else 1
+        self.batch_size = batch_size if recipe.batched else 1
+        # The state of a pipeline is its scheduler's: one call at a time.
+        self._lock = threading.Lock()
         parts = self._pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
         tokenizers = [part for part in parts.values() if hasattr(part, "get_vocab")]
         self._facts = {
-            "pipeline": self._class,
-            "checkpoint": checkpoint if given else "in memory",
+            "pipeline": kind,
+            "checkpoint": where,
             "revision": revision,
             "weights": {"sha256": content_hash(modules, tokenizers)},
             "published": published,
@@ -172,18 +167,18 @@ class DiffusersPipeline(Editor):
             "guidance": self._guidance,
             "negative_prompt": negative_prompt,
             "resolution": self.resolution,
-            "output": self._recipe.output,
-            "fixed": dict(self._recipe.fixed),
+            "output": recipe.output,
+            "fixed": dict(recipe.fixed),
             "cosxl": cosxl,
             "scheduler": effective_config(self._pipeline.scheduler),
             "dtype": dtype,
             "noise": "one CPU generator per sample",
             **({"lora": lora} if lora else {}),
-            **({"with a negative prompt": dict(self._recipe.negative)} if self._recipe.negative else {}),
+            **({"with a negative prompt": dict(recipe.negative)} if recipe.negative else {}),
         }
-        for component in modules.values():
-            aligned(component).eval().requires_grad_(False)
-        with explained(str(self._facts["checkpoint"])):
+        for module in modules.values():
+            aligned(module).eval().requires_grad_(False)
+        with explained(where):
             if offload == "model":
                 self._pipeline.enable_model_cpu_offload(device=self._device)
             elif offload == "sequential":
@@ -201,17 +196,15 @@ class DiffusersPipeline(Editor):
         )
 
     def _prepare(self, request: EditRequest) -> tuple[Any, tuple[EditRequest, Size]] | str:
-        if request.guided and not self._recipe.guided:
-            return f"the attention of {self._class} cannot be guided"
+        if request.guided:
+            return f"the attention of {self._facts['pipeline']} cannot be guided"
         if request.negative_prompt and self._recipe.negative is None:
-            return f"{self._class} takes no negative prompt"
-        source = (request.image.shape[1], request.image.shape[0])
-        avoided = request.negative_prompt if request.guided else bool(request.negative_prompt)
-        together = (source, request.guided, avoided)  # to a class "" may be another thing than none
-        if not self._recipe.size or self.resolution is None:
-            return together, (request, source)
-        size = SIZES[self._recipe.size](source, self.resolution)
-        return together, (request, size)
+            return f"{self._facts['pipeline']} takes no negative prompt"
+        size = source = (request.image.shape[1], request.image.shape[0])
+        if self._recipe.size and self.resolution is not None:
+            size = SIZES[self._recipe.size](source, self.resolution)
+        # To a class "" may be another thing than no negative prompt.
+        return (source, bool(request.negative_prompt)), (request, size)
 
     def _call(self, items: list[tuple[EditRequest, Size]]) -> list[EditResult]:
         requests, size = [request for request, _ in items], items[0][1]
@@ -223,8 +216,8 @@ class DiffusersPipeline(Editor):
         results = []
         for request, image in zip(requests, edited, strict=True):
             if np.isfinite(image).all():
-                picture = (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)
-                results.append(EditResult(request.id, picture))
+                pixels = (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)  # without transparency
+                results.append(EditResult(request.id, pixels))
             else:
                 fault = "the model gave values that are not finite; try another dtype"
                 results.append(EditResult(request.id, None, fault))
@@ -232,9 +225,7 @@ class DiffusersPipeline(Editor):
 
     def _edited(self, requests: list[EditRequest], size: Size) -> list[np.ndarray]:
         """(H, W, 3) float in [0, 1] each."""
-        recipe, several = self._recipe, self._recipe.batched and len(requests) > 1
-        generators = [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests]
-        prompts = [_PROMPTS[recipe.prompt](request.instruction) for request in requests]
+        recipe, several = self._recipe, len(requests) > 1
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
             arguments |= {"width": size[0], "height": size[1]}
@@ -242,64 +233,27 @@ class DiffusersPipeline(Editor):
             arguments[recipe.resolution] = self.resolution
         if recipe.kontext:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": self.resolution == 1024}
-        avoided = [
-            (not request.guided and request.negative_prompt) or self.negative_prompt or ""
-            for request in requests
-        ]
-        if self.negative_prompt is not None or any(avoided):
-            arguments["negative_prompt"] = avoided if several else avoided[0]
+        avoided = [request.negative_prompt or self.negative_prompt or "" for request in requests]
         if any(avoided):
-            given = (recipe.negative or {}).items()
-            arguments |= {name: scale for name, scale in given if arguments.get(name, 1) <= 1}
-        pictures = [
+            scales = (recipe.negative or {}).items()
+            arguments |= {name: scale for name, scale in scales if arguments.get(name, 1) <= 1}
+        images = [
             Image.fromarray(fit(request.image, size) if recipe.fit else request.image) for request in requests
         ]
-        source: Any = pictures if several else pictures[0]
+        each: dict[str, list[Any]] = {
+            "prompt": [_PROMPTS[recipe.prompt](request.instruction) for request in requests],
+            "generator": [torch.Generator("cpu").manual_seed(int(request.seed)) for request in requests],
+            **({"negative_prompt": avoided} if self.negative_prompt is not None or any(avoided) else {}),
+        }
+        arguments |= {name: values if several else values[0] for name, values in each.items()}
+        source: Any = images if several else images[0]
         for _ in range(recipe.nested):
             source = [source]
-        with self._told(requests, prompts) as text:
-            output = self._pipeline(
-                **{name: value if several or name != "prompt" else value[0] for name, value in text.items()},
-                **{recipe.image: source},
-                generator=generators if several else generators[0],
-                num_inference_steps=self.steps,
-                output_type="np",
-                **arguments,
-            )
+        output = self._pipeline(
+            **{recipe.image: source}, num_inference_steps=self.steps, output_type="np", **arguments
+        )
         results = getattr(output, recipe.result) if recipe.result else output
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
-
-    @contextlib.contextmanager
-    def _told(self, requests: list[EditRequest], prompts: list[str]) -> Iterator[dict[str, Any]]:
-        """The arguments with the prompts; meanwhile attention is guided away from the requests' negative
-        prompt, if one is to guide it."""
-        guided, negative = requests[0].guided, requests[0].negative_prompt  # the same in all of them
-        if not (guided and negative):
-            yield {"prompt": prompts}
-            return
-        pipeline, rule = self._pipeline, guidance_rule(self._recipe.guided, guided)
-        denoiser = getattr(pipeline, self._recipe.denoiser)
-        before, count = dict(denoiser.attn_processors), len(prompts)
-        try:
-            if self._recipe.guided == "flux":
-                length = len(pipeline.tokenizer_2(negative)["input_ids"]) if isinstance(rule, Vsf) else 512
-                with torch.no_grad():
-                    text, pooled, _ = pipeline.encode_prompt(prompts)
-                    away, _, _ = pipeline.encode_prompt([negative], max_sequence_length=min(length, 512))
-                denoiser.set_attn_processor(JointGuidance(rule, text.shape[1], away.shape[1]))
-                both = torch.cat([text, away.expand(count, -1, -1)], 1)
-                yield {"prompt_embeds": both, "pooled_prompt_embeds": pooled}
-            else:  # a UNet, whose first rows are those with text and picture
-                tokenizer = pipeline.tokenizer or pipeline.tokenizer_2
-                encoded = tokenizer(negative, padding="max_length", truncation=True, return_tensors="pt")
-                with torch.no_grad():
-                    away = pipeline.encode_prompt([negative] * count, do_classifier_free_guidance=False)[0]
-                kept = encoded["attention_mask"].bool().to(away.device).expand(count, -1)
-                install(denoiser)
-                avoided = Avoided(rule, range(count), away, kept)
-                yield {"prompt": prompts, "cross_attention_kwargs": {"avoided": avoided}}
-        finally:
-            denoiser.set_attn_processor(before)
 
 
 def _load(
@@ -323,8 +277,8 @@ def _load(
             published = {"class": None, "file": file or Path(path).name}
             return load(path, config=config, torch_dtype=torch_dtype(dtype)), published
         modular = (name or "").endswith("ModularPipeline")
-        kind = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
-        index = kind.load_config(source, revision=revision)
+        loader = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
+        index = loader.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
@@ -341,10 +295,6 @@ def _load(
                 raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
             return pipeline, published
         dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
-        return load(
-            source,
-            revision=revision,
-            use_safetensors=True,
-            torch_dtype=dtypes if recipe.float32 else torch_dtype(dtype),
-            **({"safety_checker": None} if "safety_checker" in index else {}),
-        ), published
+        options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
+        options |= {"safety_checker": None} if "safety_checker" in index else {}
+        return load(source, revision=revision, use_safetensors=True, **options), published

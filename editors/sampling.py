@@ -7,12 +7,11 @@ import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from diffusers import DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler
 from diffusers.models.attention_processor import AttnProcessor2_0
-from diffusers.models.embeddings import apply_rotary_emb
 from torch import Tensor
 
 from nein.editors.base import EditorError
@@ -41,11 +40,9 @@ def dpm_solver(config: Mapping[str, Any]) -> Any:
 
 def effective_config(scheduler: Any) -> Json:
     """The scheduler's class and its settings."""
-    settings = {
-        name: value if isinstance(value, bool | int | float | str | None) else str(value)
-        for name, value in scheduler.config.items()
-        if not name.startswith("_")
-    }
+    plain = (bool, int, float, str, type(None))
+    settings = {name: value for name, value in scheduler.config.items() if not name.startswith("_")}
+    settings = {name: value if isinstance(value, plain) else str(value) for name, value in settings.items()}
     return {"class": type(scheduler).__name__, **settings}
 
 
@@ -71,7 +68,7 @@ def guide_two_conditions(prediction: Tensor, text_scale: float, image_scale: flo
 
 @dataclass(frozen=True)
 class Guidance:
-    """The branches of the UNet's batch, each (instruction given, picture given), and their combination."""
+    """The branches of the UNet's batch, each (instruction given, image given), and their combination."""
 
     branches: tuple[tuple[bool, bool], ...]
     combine: Callable[[Tensor, float, float], Tensor]  # of (B * branches, ...), s_T, s_I
@@ -89,11 +86,12 @@ class Guidance:
 
 
 GUIDANCES = {
-    # Below 1 the published implementations disagree: diffusers switches guidance off, the original code does
-    # not.
-    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, 1, 1),
-    # Its published task presets go down to 1.0 and 0.5, which its own code computes like any other value.
-    "instructdiffusion": Guidance(((True, True), (False, True), (True, False)), guide_two_conditions, 0, 0),
+    # Below 1 diffusers switches guidance off and the original code does not.
+    "ip2p": Guidance(((True, True), (False, True), (False, False)), guide, above=1, least=1),
+    # Its published task presets go down to 1.0 and 0.5.
+    "instructdiffusion": Guidance(
+        ((True, True), (False, True), (True, False)), guide_two_conditions, above=0, least=0
+    ),
 }
 
 
@@ -115,7 +113,8 @@ def ancestral_step(
         derivative = prediction
     else:
         scale = sigma**2 + 1
-        derivative = (x - (x / scale - prediction * (sigma / scale**0.5))) / sigma
+        clean = x / scale - prediction * (sigma / scale**0.5)
+        derivative = (x - clean) / sigma
     sigma_up = (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5
     sigma_down = (sigma_next**2 - sigma_up**2) ** 0.5
     x = x + derivative * (sigma_down - sigma)
@@ -128,22 +127,20 @@ class SampleNoise:
 
     def __init__(self, seeds: Sequence[int], shape: tuple[int, ...], device: torch.device) -> None:
         self._generators = [torch.Generator("cpu").manual_seed(int(seed)) for seed in seeds]
-        self._shape = shape
-        self._device = device
+        self._shape, self._device = (len(seeds), *shape), device
 
     def draw(self) -> Tensor:
         """(B, *shape) float32 on the device."""
-        # Pinned memory lets the copy run while the GPU is still busy with the previous step.
-        shape, pinned = (len(self._generators), *self._shape), self._device.type == "cuda"
-        # Not the default dtype: it is another one while a thread beside this one loads a model.
-        batch = torch.empty(shape, dtype=torch.float32, pin_memory=pinned)
+        # Pinned memory lets the copy run while the GPU is still busy with the previous step. Not the default
+        # dtype: it is another one while a thread beside this one loads a model.
+        batch = torch.empty(self._shape, dtype=torch.float32, pin_memory=self._device.type == "cuda")
         for row, generator in zip(batch, self._generators, strict=True):
             row.normal_(generator=generator)
         return batch.to(self._device, non_blocking=True)
 
 
 #: Which of the three guidance branches (instruction + image, "" + image, "" + zero image) are averaged.
-BRANCHES = {"text": (0,), "uncond": (1, 2)}
+BRANCHES = {"text": [0], "uncond": [1, 2]}
 
 
 class AttentionRecord:
@@ -151,9 +148,8 @@ class AttentionRecord:
     query positions (`grid`). A UNet call has 3 * `batch` rows, branch by branch."""
 
     def __init__(self, batch: int, grid: tuple[int, int], branches: str) -> None:
-        self.batch, self.grid = batch, grid
-        self._branches = BRANCHES[branches]
-        self._sum: Tensor | None = None
+        self.batch, self.grid, self._branches = batch, grid, BRANCHES[branches]
+        self._sum: Tensor | None = None  # B, h * w, T
         self._count = 0
 
     def wants(self, positions: int) -> bool:
@@ -161,8 +157,7 @@ class AttentionRecord:
 
     def add(self, probabilities: Tensor, heads: int) -> None:
         """probabilities: (3 B * heads, h * w, T), heads fastest, as diffusers folds them."""
-        rows = probabilities.float().unflatten(0, (3, self.batch, heads))[list(self._branches)]
-        total = rows.sum((0, 2))
+        total = probabilities.float().unflatten(0, (3, self.batch, heads))[self._branches].sum((0, 2))
         self._sum = total if self._sum is None else self._sum + total
         self._count += len(self._branches) * heads
 
@@ -176,13 +171,8 @@ class AttentionRecord:
         return (self._sum / self._count).unflatten(1, self.grid)
 
 
-#: Keys and values, each (B, heads, tokens, width of a head).
-Side: TypeAlias = tuple[Tensor, Tensor]
-
-
-def attend(query: Tensor, *sides: Side, mask: Tensor | None = None) -> Tensor:
-    """softmax(Q K^T / sqrt(d)) V over the tokens of all sides: (B, tokens, heads * width)."""
-    key, value = (torch.cat(parts, 2) for parts in zip(*sides, strict=True))
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(Q K^T / sqrt(d)) V, all (B, heads, tokens, d): (B, tokens, heads * d)."""
     output = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return output.transpose(1, 2).flatten(2)
 
@@ -191,17 +181,17 @@ def attend(query: Tensor, *sides: Side, mask: Tensor | None = None) -> Tensor:
 class Nag:
     """Normalized attention guidance (arXiv:2505.21179): with the attention Z+ to the prompt and Z- to the
     negative prompt, Z' = s Z+ - (s - 1) Z-; the L1 norm of each token of Z' is limited to tau times that of
-    Z+; the result is alpha Z' + (1 - alpha) Z+. The paper's scale is s - 1. kept: not used, padding counts.
+    Z+; the result is alpha Z' + (1 - alpha) Z+. The paper's scale is s - 1. Padding counts.
+
+    Values: the authors' workflow for SD15 in github.com/ChenDarYen/ComfyUI-NAG @ ef8a641.
     """
 
-    scale: float
-    tau: float
-    alpha: float
+    scale: float = 5.0
+    tau: float = 2.5
+    alpha: float = 0.38
 
-    def __call__(
-        self, query: Tensor, prompt: Side, negative: Side, *image: Side, kept: Tensor | None = None
-    ) -> Tensor:
-        plus, minus = (attend(query, side, *image) for side in (prompt, negative))
+    def __call__(self, query: Tensor, prompt: Any, negative: Any, kept: Tensor) -> Tensor:
+        plus, minus = attend(query, *prompt), attend(query, *negative)  # B, tokens, heads * d
         guided = self.scale * plus - (self.scale - 1) * minus
         norm, limit = (z.abs().sum(-1, keepdim=True).clamp_min(1e-6) for z in (guided, plus))
         guided = guided * (self.tau * limit / norm).clamp_max(1)
@@ -211,104 +201,55 @@ class Nag:
 @dataclass(frozen=True)
 class Vsf:
     """Value sign flip (arXiv:2508.10931, eq. 6): one attention to prompt and negative prompt, the values of
-    the latter times -scale, its scores lowered by `bias`. kept: (B, tokens) without its padding."""
+    the latter times -scale, its scores lowered by `bias`, without its padding.
 
-    scale: float
-    bias: float
+    Values: README of github.com/weathon/VSF for Wan 2.1, whose cross-attention is like that of Stable
+    Diffusion, for which none are published.
+    """
 
-    def __call__(
-        self, query: Tensor, prompt: Side, negative: Side, *image: Side, kept: Tensor | None = None
-    ) -> Tensor:
-        key, value = negative
-        lowered = torch.full((len(key), key.shape[2]), -self.bias, dtype=query.dtype, device=query.device)
-        if kept is not None:
-            lowered = lowered.masked_fill(~kept, -math.inf)
-        others = sum(side[0].shape[2] for side in (prompt, *image))
-        mask = torch.nn.functional.pad(lowered, (others, 0))[:, None, None]  # (B, heads, queries, tokens)
-        return attend(query, prompt, *image, (key, -self.scale * value), mask=mask)
+    scale: float = 1.7
+    bias: float = 0.2
 
-
-#: Family of models -> name -> rule. NAG: the authors' workflows for SD15, DMD2 (SDXL) and Flux-Kontext-Dev in
-#: github.com/ChenDarYen/ComfyUI-NAG @ ef8a641. VSF: README of github.com/weathon/VSF, of FLUX and of Wan 2.1,
-#: whose cross-attention is like that of Stable Diffusion, for which no values are published.
-RULES: dict[str, dict[str, Nag | Vsf]] = {
-    "sd": {"nag": Nag(5.0, 2.5, 0.38), "vsf": Vsf(1.7, 0.2)},
-    "sdxl": {"nag": Nag(3.0, 2.5, 0.5), "vsf": Vsf(1.7, 0.2)},
-    "flux": {"nag": Nag(3.0, 2.5, 0.25), "vsf": Vsf(3.5, 0.1)},
-}
+    def __call__(self, query: Tensor, prompt: Any, negative: Any, kept: Tensor) -> Tensor:
+        key = torch.cat([prompt[0], negative[0]], 2)
+        value = torch.cat([prompt[1], -self.scale * negative[1]], 2)
+        lowered = torch.full(kept.shape, -self.bias, dtype=query.dtype, device=query.device)  # B, tokens
+        lowered = lowered.masked_fill(~kept, -math.inf)
+        mask = torch.nn.functional.pad(lowered, (prompt[0].shape[2], 0))[:, None, None]  # B, 1, 1, tokens
+        return attend(query, key, value, mask)
 
 
-def guidance_rule(family: str, guided: str) -> Nag | Vsf:
+#: Ways to guide attention away from a negative prompt, functions of (query, (key, value) of the prompt, (key,
+#: value) of the negative prompt, kept): each (B, heads, tokens, d), kept (B, tokens): no padding.
+RULES: dict[str, Nag | Vsf] = {"nag": Nag(), "vsf": Vsf()}
+
+
+def guidance_rule(guided: str) -> Nag | Vsf:
     """The rule of "nag", "vsf", or one of these with a scale, "nag:8"."""
     name, _, scale = guided.partition(":")
-    rule = RULES[family][name]
-    return replace(rule, scale=float(scale)) if scale else rule
+    return replace(RULES[name], scale=float(scale)) if scale else RULES[name]
 
 
 @dataclass(frozen=True)
 class Avoided:
-    """Negative prompts by which rows of a call of the UNet are guided: states (rows, tokens, width)."""
+    """Negative prompts by which `rows` of a call of the UNet are guided."""
 
     rule: Nag | Vsf
     rows: Sequence[int]
-    states: Tensor
+    states: Tensor  # (rows, tokens, width)
     kept: Tensor  # (rows, tokens), which are no padding
 
     def guide(self, attn: Any, hidden_states: Tensor, text: Tensor, output: Tensor) -> Tensor:
         """The attention `output` to the text, before its projection, with these rows guided."""
 
-        def heads(states: Tensor) -> Tensor:
+        def heads(states: Tensor) -> Tensor:  # B, tokens, heads * d => B, heads, tokens, d
             return states.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
 
         rows = torch.tensor(self.rows, device=output.device)
         query = heads(attn.to_q(hidden_states[rows]))
-        prompt, negative = (
-            (heads(attn.to_k(side)), heads(attn.to_v(side))) for side in (text[rows], self.states)
-        )
-        return output.index_copy(0, rows, self.rule(query, prompt, negative, kept=self.kept))
-
-
-class JointGuidance:
-    """Attention of FLUX.1 to a text that is a prompt of so many tokens and behind it a negative prompt. Both
-    see the image and themselves, the image is guided by `rule`. That is NAG as published, but for one branch
-    of image tokens in place of two equal ones, and the prompt's pooled embedding for both texts."""
-
-    def __init__(self, rule: Nag | Vsf, prompt: int, negative: int) -> None:
-        self._rule, self._texts = rule, (prompt, negative)
-
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: Tensor,
-        encoder_hidden_states: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        image_rotary_emb: Any = None,
-    ) -> Any:
-        def heads(states: Tensor) -> Tensor:
-            return states.unflatten(-1, (attn.heads, -1))
-
-        query, key = (
-            attn.norm_q(heads(attn.to_q(hidden_states))),
-            attn.norm_k(heads(attn.to_k(hidden_states))),
-        )
-        value = heads(attn.to_v(hidden_states))
-        if encoder_hidden_states is not None:  # a double block, whose text has projections of its own
-            text = encoder_hidden_states
-            query = torch.cat([attn.norm_added_q(heads(attn.add_q_proj(text))), query], 1)
-            key = torch.cat([attn.norm_added_k(heads(attn.add_k_proj(text))), key], 1)
-            value = torch.cat([heads(attn.add_v_proj(text)), value], 1)
-        turned: Any = apply_rotary_emb
-        query, key = (turned(part, image_rotary_emb, sequence_dim=1) for part in (query, key))
-        lengths = [*self._texts, query.shape[1] - sum(self._texts)]
-        # (B, tokens, heads, width) -> prompt, negative prompt and image, each (B, heads, tokens, width)
-        queries, keys, values = (part.transpose(1, 2).split(lengths, 2) for part in (query, key, value))
-        prompt, negative, image = zip(keys, values, strict=True)
-        texts = [attend(queries[0], prompt, image), attend(queries[1], negative, image)]
-        output = torch.cat([*texts, self._rule(queries[2], prompt, negative, image)], 1)
-        if encoder_hidden_states is None:
-            return output
-        both, pictures = output.split([sum(self._texts), lengths[2]], 1)
-        return attn.to_out[1](attn.to_out[0](pictures)), attn.to_add_out(both)
+        prompt = heads(attn.to_k(text[rows])), heads(attn.to_v(text[rows]))
+        negative = heads(attn.to_k(self.states)), heads(attn.to_v(self.states))
+        return output.index_copy(0, rows, self.rule(query, prompt, negative, self.kept))
 
 
 class Processor:
@@ -320,8 +261,7 @@ class Processor:
     """
 
     def __init__(self, recorded: bool) -> None:
-        self._recorded = recorded
-        self._plain = AttnProcessor2_0()
+        self._recorded, self._plain = recorded, AttnProcessor2_0()
 
     def __call__(
         self,
@@ -334,25 +274,33 @@ class Processor:
         weights: Tensor | None = None,
         avoided: Avoided | None = None,
     ) -> Tensor:
-        if not (
-            self._recorded and hidden_states.ndim == 3 and record and record.wants(hidden_states.shape[1])
-        ):
-            record = None
-        if encoder_hidden_states is None or (record is None and weights is None and avoided is None):
+        wanted = (
+            self._recorded and record and hidden_states.ndim == 3 and record.wants(hidden_states.shape[1])
+        )
+        if encoder_hidden_states is None or not (wanted or weights is not None or avoided is not None):
             return self._plain(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
-        query = attn.head_to_batch_dim(attn.to_q(hidden_states))
-        key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))
+        query = attn.head_to_batch_dim(attn.to_q(hidden_states))  # rows * heads, h * w, d
+        key = attn.head_to_batch_dim(attn.to_k(encoder_hidden_states))  # rows * heads, T, d
         value = attn.head_to_batch_dim(attn.to_v(encoder_hidden_states))
-        probabilities = attn.get_attention_scores(query, key, attention_mask)
-        if record is not None:
+        probabilities = attn.get_attention_scores(query, key, attention_mask)  # rows * heads, h * w, T
+        if record is not None and wanted:
             record.add(probabilities, attn.heads)
         if weights is not None:
-            factors = weights.repeat_interleave(attn.heads, 0)[:, None]
+            factors = weights.repeat_interleave(attn.heads, 0)[:, None]  # rows * heads, 1, T
             probabilities = probabilities * factors.to(probabilities.dtype)
-        output = attn.batch_to_head_dim(torch.bmm(probabilities, value))
+        output = attn.batch_to_head_dim(torch.bmm(probabilities, value))  # rows, h * w, heads * d
         if avoided is not None:
             output = avoided.guide(attn, hidden_states, encoder_hidden_states, output)
         return attn.to_out[1](attn.to_out[0](output)) / attn.rescale_output_factor
+
+
+def install(unet: Any) -> None:
+    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
+    the middle; without a record and weights it computes what it did."""
+    sides = ("down_blocks", "up_blocks")
+    unet.set_attn_processor(
+        {name: Processor(name.startswith(sides) and ".attn2." in name) for name in unet.attn_processors}
+    )
 
 
 def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Tensor:
@@ -363,20 +311,11 @@ def word_weights(tokenizer: Any, text: str, factors: Mapping[str, float]) -> Ten
     weights = torch.ones(len(encoded["input_ids"]), dtype=torch.float32)
     for word, factor in factors.items():
         plain = re.escape(word)
-        whole = [match.span() for match in re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]
-        places = whole or [match.span() for match in re.finditer(plain, text, re.IGNORECASE)]
-        if not places:
+        found = [*re.finditer(rf"(?<!\w){plain}(?!\w)", text, re.IGNORECASE)]
+        found = found or [*re.finditer(plain, text, re.IGNORECASE)]
+        if not found:
             raise ValueError(f"{word!r} is not in the instruction {text!r}")
-        for index, (start, end) in enumerate(encoded["offset_mapping"]):
-            if start < end and any(start < last and first < end for first, last in places):
+        for index, (start, end) in enumerate(encoded["offset_mapping"]):  # special tokens are empty
+            if start < end and any(start < match.end() and match.start() < end for match in found):
                 weights[index] = factor
     return weights
-
-
-def install(unet: Any) -> None:
-    """Give `unet` processors that weight its cross-attention, and record it on the way down and up, not in
-    the middle; without a record and weights it computes what it did."""
-    recorded = {
-        n: n.startswith(("down_blocks", "up_blocks")) and ".attn2." in n for n in unet.attn_processors
-    }
-    unet.set_attn_processor({name: Processor(wanted) for name, wanted in recorded.items()})

@@ -1,4 +1,5 @@
-"""`nein convert`: a checkpoint in the original format, once, into a folder of tensors and configurations.
+"""`nein convert`: a checkpoint in the original latent-diffusion format, once, into a folder of tensors and
+configurations.
 
 Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
 pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
@@ -8,13 +9,20 @@ and no function of it is called: a file that would do harm does none. Written ar
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nein.config.options import Options, argument, option
-from nein.loading.digests import file_sha256
+from nein.loading.digests import Json, file_sha256
 from nein.loading.errors import UserError
-from nein.loading.references import TEXTS, Need
+from nein.loading.references import TEXTS, Need, parse_reference
+
+SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors")
+#: `model.diffusion_model.*` is the UNet, `model_ema.*` its moving average (same names without dots),
+#: `first_stage_model.*` the VAE, `cond_stage_model.transformer.*` the text encoder.
+UNET, EMA = "model.diffusion_model.", "model_ema."
 
 
 @dataclass(kw_only=True)
@@ -42,23 +50,22 @@ def run(options: ConvertConfig) -> None:
 def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str | None = None) -> Path:
     """Write `source` as a folder in diffusers' layout, float32; returns it. Raises UserError, EditorError.
 
-    source  .safetensors, .ckpt, .pt, .pth or .bin file in the original latent-diffusion format.
+    source  .safetensors, .ckpt, .pt, .pth or .bin file; its UNet has 8 input channels, or 4 (to be trained).
     folder  Must not exist; appears only once it is complete.
     ema     Which set of UNet weights, where the file holds both.
     config  Folder or hub id with the configurations and the tokenizer; default timbrooks/instruct-pix2pix.
     """
     if not source.is_file():
         raise UserError(f"There is no file '{source}'; give the checkpoint to convert.")
+    if source.suffix not in SUFFIXES:
+        raise UserError(f"'{source}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     if not folder.absolute().parent.is_dir():
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
-    import torch
-
-    from nein.editors.checkpoint import ORIGIN, explained, read_file
+    from nein.editors.checkpoint import ORIGIN, explained
     from nein.metrics.loading import new_folder
 
     with new_folder(folder) as draft, explained(str(source)):
-        pipeline, origin = read_file(source, ema=ema, config=config, vouched=True)
-        pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
+        pipeline, origin = read_file(source, ema=ema, config=config)
         pipeline.save_pretrained(draft, safe_serialization=True)
         facts = {**origin, "sha256": file_sha256(source)}
         if config is not None and Path(config).exists():
@@ -69,3 +76,95 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
     if origin["left_out"]:
         print(f"Not read: {', '.join(origin['left_out'])}.")
     return folder
+
+
+def read_file(path: Path, *, ema: bool | None = None, config: str | None = None) -> tuple[Any, Json]:
+    """A StableDiffusionInstructPix2PixPipeline on the CPU in float32, and what it was made of. Names are
+    mapped by diffusers' own functions; that every tensor arrives is checked here. Raises EditorError."""
+    import diffusers
+    import torch
+    from accelerate import init_empty_weights
+    from diffusers.loaders import single_file_utils as names
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+    from nein.editors import DEFAULT_CONFIG
+    from nein.editors.checkpoint import check_channels, explained
+    from nein.editors.sampling import euler_ancestral
+    from nein.loading.weights import read_checkpoint
+
+    content, left_out = read_checkpoint(path, inert=True)
+    while isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    items = content.items() if isinstance(content, Mapping) else ()
+    tensors = {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
+    first = f"{UNET}input_blocks.0.0.weight"
+    if first not in tensors:
+        raise UserError(f"'{path}' is not in the original latent-diffusion format: it has no tensor {first}")
+    inputs = tensors[first].shape[1]
+    check_channels(inputs, str(path), (4, 8))
+    averaged = _choose_unet(tensors, ema, path)
+    reference = config or DEFAULT_CONFIG
+    given = parse_reference(reference)
+    where: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
+    with explained(reference):
+        unet_config = diffusers.UNet2DConditionModel.load_config(**where, subfolder="unet")
+        vae_config = diffusers.AutoencoderKL.load_config(**where, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**where, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**where, subfolder="tokenizer")
+        schedule = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)["scheduler"]
+        scheduler = getattr(diffusers, schedule[1]).load_config(**where, subfolder="scheduler")
+    unet_config["in_channels"] = inputs
+    with init_empty_weights(include_buffers=False):
+        unet: Any = diffusers.UNet2DConditionModel.from_config(unet_config)
+        vae: Any = diffusers.AutoencoderKL.from_config(vae_config)
+        text_encoder = CLIPTextModel(text_config)
+    # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
+    level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
+    words = {
+        level + name.removeprefix("text_model."): tensor
+        for name, tensor in names.convert_ldm_clip_checkpoint(tensors).items()
+        if not name.endswith("position_ids")
+    }
+    for module, state in (
+        (unet, names.convert_ldm_unet_checkpoint(tensors, unet_config)),
+        (vae, names.convert_ldm_vae_checkpoint(tensors, vae_config)),
+        (text_encoder, words),
+    ):
+        with explained(f"{path} with the configuration of {reference}"):
+            module.load_state_dict(state, strict=True, assign=True)
+        module.eval()
+    pipeline: Any = diffusers.StableDiffusionInstructPix2PixPipeline(
+        vae=vae,
+        text_encoder=text_encoder,
+        tokenizer=tokenizer,
+        unet=unet,
+        scheduler=euler_ancestral(scheduler),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+    pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
+    origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
+    return pipeline, {**origin, "left_out": left_out}
+
+
+def _choose_unet(tensors: dict[str, Any], ema: bool | None, path: Path) -> bool | None:
+    """Leaves one UNet under its plain names; whether it is the average, None of a file with one set."""
+    average = {
+        name: EMA + name.removeprefix("model.").replace(".", "") for name in tensors if name.startswith(UNET)
+    }
+    missing = [key for key in average.values() if key not in tensors]
+    if len(missing) == len(average):
+        if ema:
+            raise UserError(f"'{path}' holds no averaged (EMA) weights beside its own; leave out --ema.")
+        return None
+    if ema is None:
+        raise UserError(
+            f"'{path}' holds two sets of UNet weights, trained and averaged (EMA); say which: --ema, as the "
+            "official scripts take, or --no-ema."
+        )
+    if ema and missing:
+        raise UserError(f"'{path}' lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}.")
+    if ema:
+        tensors.update({name: tensors[key] for name, key in average.items()})
+    return ema

@@ -16,11 +16,10 @@ from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 
 from nein.benchmarks.runner import FIGURES
-from nein.editors.checkpoint import SUFFIXES, LoadedPipeline, load_pipeline, quiet
+from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.sampling import euler_ancestral
 from nein.engine.run import Executor
 from nein.loading.errors import UserError
-from nein.loading.references import expanded
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, placed
@@ -36,18 +35,8 @@ PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
     """The pipeline to start from, on the CPU in float32; a text-to-image UNet (4 channels) is widened to 8.
-
-    Of a file in the original format the averaged weights are taken where it has them, as its own command line
-    does (`ema_scope`). Raises UserError.
-    """
-    if Path(config.base).suffix in SUFFIXES:
-        if not expanded(config.base).is_file():
-            raise UserError(
-                f"There is no checkpoint '{config.base}'; --base takes a file, a folder or a hub id."
-            )
-        loaded = load_pipeline(config.base, ema="auto", config=config.base_config, channels=(4, 8))
-    else:
-        loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
+    Raises UserError."""
+    loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
         log.warning("'%s' is no instruction editor yet; its UNet gets four more input channels", config.base)
         with torch.random.fork_rng(devices=[]):

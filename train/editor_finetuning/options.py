@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveIn
 
 from nein.config.options import DrawnCount, Names
 from nein.loading.errors import UserError
-from nein.loading.references import TEXTS, Need, expanded
+from nein.loading.references import Need
 from nein.train.options import Learning, option, setting
 
 if TYPE_CHECKING:
@@ -47,11 +47,8 @@ class TuneConfig(Learning):
     )
     base: str = option(
         "nano:ip2p",
-        "editor: nano:NAME, OWNER/NAME[@REVISION], a folder, or an LDM .ckpt/.safetensors",
+        "editor: nano:NAME, OWNER/NAME[@REVISION], or a folder",
         "Main",
-    )
-    base_config: str = option(
-        "timbrooks/instruct-pix2pix", "configuration of an LDM file: id or folder", "Main"
     )
     trainable: Literal["all", "transformer", "cross_attention", "lora"] = option(
         "all", "UNet weights to train; cross_attention: text layers only", "Main"
@@ -145,13 +142,9 @@ class TuneConfig(Learning):
         )
 
     def needs(self) -> list[Need]:
-        from nein.editors import DEFAULT_CONFIG
         from nein.models import needs, references
 
-        if expanded(self.base).is_file():
-            base = Need.of(self.base_config or DEFAULT_CONFIG, files=TEXTS)
-        else:
-            base = Need.of(references.resolve(self.base))
+        base = Need.of(references.resolve(self.base))
         judged = self.validation(stages=["score"]).needs() if self.validate_every else []
         return [*filter(None, [base]), *needs.of_data(self.data), *judged]
 

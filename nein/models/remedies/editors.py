@@ -180,7 +180,7 @@ class ByRule(WithRemedy):
         if self._kind in GUIDED:
             from nein.editors.sampling import guidance_rule
 
-            self._facts["rule"] = dataclasses.asdict(guidance_rule(editor.family, name))
+            self._facts["rule"] = dataclasses.asdict(guidance_rule(name))
             self._further = {"guided": name}
 
     def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:

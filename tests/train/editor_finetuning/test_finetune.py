@@ -259,7 +259,6 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
     "options, said",
     [
         ({"base": "./nowhere/unet"}, "'./nowhere/unet'"),
-        ({"base": "nowhere.ckpt"}, "There is no checkpoint 'nowhere.ckpt'"),
         ({"base": "nano:ip3p"}, "'nano:ip3p' cannot be resolved"),
         ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"split": "trian"}, "has no trian.json"),

@@ -2,32 +2,26 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusers import DDPMScheduler
-from safetensors.torch import save_file
+from diffusers import DDPMScheduler, UNet2DConditionModel
 
 from nein.editors.checkpoint import load_pipeline
 from nein.loading.errors import UserError
 from nein.train.editor_finetuning import model
 from nein.train.editor_finetuning.batches import Batch, changed
 from nein.train.editor_finetuning.model import losses
-from tests.editors.ldm import original_format
 from tests.editors.tiny import build_pipeline
 
 
-def test_an_ldm_checkpoint_is_read_with_its_averaged_weights_and_widened(config, base, tmp_path):
-    pipeline = load_pipeline(str(base)).pipeline
-    tensors = original_format(pipeline, ema=0.25)
-    first = "diffusion_model.input_blocks.0.0.weight"
-    for name in (f"model.{first}", f"model_ema.{first.replace('.', '')}"):
-        tensors[name] = tensors[name][:, :4].contiguous()
-    save_file(tensors, tmp_path / "editor.safetensors")
-    unet = model.load_base(config(base=tmp_path / "editor.safetensors", base_config=base)).pipeline.unet
+def test_a_text_to_image_model_is_widened(config, tmp_path):
+    four = build_pipeline(tmp_path / "four", in_channels=4)
+    expected = UNet2DConditionModel.from_pretrained(four, subfolder="unet").state_dict()
+    unet = model.load_base(config(base=four)).pipeline.unet
     assert unet.config.in_channels == 8
     for name, value in unet.state_dict().items():
-        expected = pipeline.unet.state_dict()[name] + 0.25
         if name == "conv_in.weight":
-            expected[:, 4:] = 0  # a text-to-image model is widened
-        torch.testing.assert_close(value, expected, rtol=0, atol=0, msg=name)
+            assert not value[:, 4:].any()
+            value = value[:, :4]
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=0, msg=name)
 
 
 def test_a_unet_of_another_kind_is_refused(config, tmp_path):
