@@ -27,6 +27,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from nein.benchmarks.nein import calibrations, stages
+from nein.benchmarks.nein.calibrations import Calibration
 from nein.benchmarks.nein.runs import RunDir
 from nein.datasets import coco
 from nein.datasets import nein as loading
@@ -44,7 +45,6 @@ from nein.models.cached import Services
 from nein.models.judges import CAPTION, OBJECT, JudgeOptions, Word
 from nein.reporting import figures as frames
 from nein.reporting import tables
-from nein.statistics import calibration
 
 log = logging.getLogger(__name__)
 #: Share of its image that an object must cover to be cut out: visible, yet not everything.
@@ -82,32 +82,32 @@ def sources(dataset: Dataset) -> list[Case]:
 
     Captions are taken at their word: a noun that is not visible counts against the judge.
     """
-    absent: dict[str, dict[str, Path]] = {}
-    found: dict[str, dict[str, None]] = {}
     nouns = caption_objects([sample.caption for sample in dataset.samples], protocol="fixed")
-    for sample, named in zip(dataset.samples, nouns, strict=True):
-        absent.setdefault(sample.source_id, {})[sample.object] = sample.source_path
-        found.setdefault(sample.source_id, {}).update(dict.fromkeys(named))
+    absent: dict[str, dict[str, None]] = {}  # source -> objects of its samples, in order
+    named: dict[str, dict[str, None]] = {}
+    paths: dict[str, Path] = {}
+    for sample, of_caption in zip(dataset.samples, nouns, strict=True):
+        absent.setdefault(sample.source_id, {})[sample.object] = None
+        named.setdefault(sample.source_id, {}).update(dict.fromkeys(of_caption))
+        paths.setdefault(sample.source_id, sample.source_path)
     cases = []
-    for name, gone in absent.items():
-        words = [Word(noun, False, OBJECT) for noun in gone]
-        words += [Word(noun, True, CAPTION) for noun in found[name] if noun not in gone]
-        picture = partial(images.decode, next(iter(gone.values())))
-        cases.append(Case("sources", name, name, picture, tuple(words)))
+    for name, path in paths.items():
+        words = [Word(noun, False, OBJECT) for noun in absent[name]]
+        words += [Word(noun, True, CAPTION) for noun in named[name] if noun not in absent[name]]
+        cases.append(Case("sources", name, name, partial(images.decode, path), tuple(words)))
     return cases
 
 
 def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image with its annotated categories (present) and as many others, drawn by seed (absent)."""
     cases = []
-    for picture in annotations.pictures:
-        rng = random.Random(f"{seed}/instances/{picture.stem}")
-        present = sorted(picture.categories)
-        others = [name for name in sorted(annotations.categories) if name not in picture.categories]
+    for image in annotations.pictures:
+        rng, present = random.Random(f"{seed}/instances/{image.stem}"), sorted(image.categories)
+        others = sorted({*annotations.categories} - image.categories)
         absent = rng.sample(others, min(len(others), max(1, len(present))))
         words = tuple(Word(name, name in present, OBJECT) for name in (*present, *absent))
-        decode = partial(images.decode, picture.path)
-        cases.append(Case("instances", picture.stem, cluster_of(picture.stem), decode, words))
+        decode = partial(images.decode, image.path)
+        cases.append(Case("instances", image.stem, cluster_of(image.stem), decode, words))
     return cases
 
 
@@ -116,25 +116,21 @@ def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
     object is worth cutting out, and of no category that the image has."""
     every = [(donor, thing) for donor in annotations.pictures for thing in donor.objects if not thing.crowd]
     cases = []
-    for picture in annotations.pictures:
-        rng = random.Random(f"{seed}/pasted/{picture.stem}")
-        for index in rng.sample(range(len(every)), min(len(every), DONORS_TRIED)):
-            donor, thing = every[index]
-            if thing.box is None or thing.category in picture.categories or donor.stem == picture.stem:
+    for image in annotations.pictures:
+        rng = random.Random(f"{seed}/pasted/{image.stem}")
+        for donor, thing in rng.sample(every, min(len(every), DONORS_TRIED)):
+            if thing.box is None or thing.category in image.categories or donor.stem == image.stem:
                 continue
             width, height = images.probe(donor.path)
             area = thing.box[2] * thing.box[3] / (width * height)
             if not PASTED_AREA[0] <= area <= PASTED_AREA[1] or min(thing.box[2:]) < 4:
                 continue
-            place = (rng.random(), rng.random())
-            before = partial(images.decode, picture.path)
+            place, before = (rng.random(), rng.random()), partial(images.decode, image.path)
             after = partial(paste, before, partial(images.decode, donor.path), thing, place)
-            for sign, image in (("+", after), ("-", before)):
-                name, word = (
-                    f"{picture.stem}{sign}{thing.category}",
-                    Word(thing.category, sign == "+", OBJECT),
-                )
-                cases.append(Case("pasted", name, cluster_of(picture.stem), image, (word,)))
+            for sign, picture in (("+", after), ("-", before)):
+                words = (Word(thing.category, sign == "+", OBJECT),)
+                name = f"{image.stem}{sign}{thing.category}"
+                cases.append(Case("pasted", name, cluster_of(image.stem), picture, words))
             break
     return cases
 
@@ -226,27 +222,27 @@ class Asking:
         with AnswerCache(self.folder / ANSWERS) as cache:
             found: dict[str, Any] = {key: cache.get(space, key) for key in keys}
             missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
+            starts = range(0, len(missing), self.batch_size)
+            batches = [missing[start : start + self.batch_size] for start in starts]
+            on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                starts = range(0, len(missing), self.batch_size)
-                batches = [missing[start : start + self.batch_size] for start in starts]
-                on_cpu = self.judge.describe().get("device") == "cpu"
-                for batch, answered in machine.side_by_side(self._ask, batches, on_cpu):
-                    fresh = {key: {"rows": rows} for (key, _), rows in zip(batch, answered, strict=True)}
+                for batch, fresh in machine.side_by_side(self._ask, batches, on_cpu):
                     cache.put_all({(space, key): answer for key, answer in fresh.items()})
                     found |= fresh
                     bar.update(len(batch))
         return [row for key in keys for row in found[key]["rows"]]
 
-    def _ask(self, batch: Sequence[tuple[str, Case]]) -> list[list[Row]]:
+    def _ask(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
+        """Key -> the rows of its case."""
         cases = [case for _, case in batch]
         pictures = [case.picture() for case in cases]
         answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
-        rows = []
-        for case, row in zip(cases, answers, strict=True):
+        found = {}
+        for (key, case), row in zip(batch, answers, strict=True):
             what = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
             words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
-            rows.append([{**what, **word, **answer} for word, answer in zip(words, row, strict=True)])
-        return rows
+            found[key] = {"rows": [{**what, **word, **said} for word, said in zip(words, row, strict=True)]}
+        return found
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -255,8 +251,7 @@ class Asking:
 def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
-    out = options.out or directory.out / "calibration"
-    atomic.make_folder(out)
+    out = atomic.make_folder(options.out or directory.out / "calibration")
     services = Services.of(options, config.cache_dir / "answers.sqlite")
     cases = gather(options, directory)
     for name, (present, absent) in counts(cases).items():
@@ -265,20 +260,13 @@ def run(options: CalibrateConfig) -> None:
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = stages.load_models([f"removal_{kind}"], config, device, services)[kind]
-        file, rates, flags = calibrate(Asking(kind, judge, how, out, options.batch_size), cases)
-        shares = {"sensitivity": rates.sensitivity, "specificity": rates.specificity}
-        figures = {name: frames.figure(share, unit="%") for name, share in shares.items()}
-        parts = [f"{name} {tables.text(one)} % of {one['n']}" for name, one in figures.items()]
-        print(f"{kind}: {', '.join(parts)}, unscored {rates.n_unscored}; {file}")
-        for sentence in flags:
-            print(f"Note: {sentence}")
+        print(calibrate(Asking(kind, judge, how, out, options.batch_size), cases))
 
 
 def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
     """The cases of `--sets`, or of all that there are: of NeIn's samples, and of the annotated images beside
     them. Raises UserError where a set needs such and there are none."""
-    origin = run.manifest().get("data", {})
-    file = options.instances
+    origin, file = run.manifest().get("data", {}), options.instances
     if file is None and "annotations" in origin:
         beside = Path(origin["annotations"]).parent / "instances.json"
         file = beside if beside.is_file() else None
@@ -288,14 +276,11 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
         found["instances"] = instances(annotations, options.seed)
         found["pasted"] = pasted(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
-        raise UserError(
-            "The sets 'instances' and 'pasted' need COCO instance annotations: --instances FILE and "
-            "--images FOLDER."
-        )
+        needed = "The sets 'instances' and 'pasted' need COCO instance annotations"
+        raise UserError(f"{needed}: --instances FILE and --images FOLDER.")
     else:
-        log.warning(
-            "no instance annotations: absent objects only for names of objects, so Removal is not corrected"
-        )
+        without = "no instance annotations: absent objects only for names of objects"
+        log.warning("%s, so Removal is not corrected", without)
     wanted = [name for name in options.sets or SETS if name in found]
     return [case for name in wanted for case in thinned(found[name], options.limit)]
 
@@ -306,28 +291,21 @@ def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
     return {name: (words[name, True], words[name, False]) for name, _ in words}
 
 
-def calibrate(asking: Asking, cases: Sequence[Case]) -> tuple[Path, calibration.Rates, list[str]]:
-    """Asks a judge about the cases and writes what came of it: the .json file, the error rates, and what the
-    controls say."""
+def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
+    """Asks a judge about the cases and writes what came of it; the error rates and what controls say."""
     kind, judge = asking.kind, asking.judge
-    rows, controlled = asking.rows(cases), asking.rows(controls(cases, kind))
-    target = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
-    atomic.write_lines(target.with_suffix(".jsonl"), [*rows, *controlled])
-    flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, controlled, kind)), [kind])
-    rates = {
-        protocol: calibration.rates(
-            *([row[name] for row in rows] for name in ("present", f"verdict_{protocol}", "cluster", "score"))
-        )
-        for protocol in ("fixed", "paper")
-    }
-    result = {
-        "kind": kind,
-        "fingerprint": judge.fingerprint,
-        "judge": judge.describe(),
-        **asking.how.of(kind),
-        "sets": counts(cases),
-        "rates": {name: dataclasses.asdict(rate) for name, rate in rates.items()},
-        "flags": flags,
-    }
-    atomic.write_json(target, result)
-    return target, rates["fixed"], flags
+    rows = [*asking.rows(cases), *asking.rows(controls(cases, kind))]
+    file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
+    atomic.write_lines(file.with_suffix(".jsonl"), rows)
+    facts = {"kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **asking.how.of(kind)}
+    found = Calibration(kind, facts, rows)
+    rates = {protocol: found.rates(protocol) for protocol in ("fixed", "paper")}
+    flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, kind)), [kind])
+    written = {name: dataclasses.asdict(rate) for name, rate in rates.items()}
+    atomic.write_json(file, {**facts, "sets": counts(cases), "rates": written, "flags": flags})
+    parts = []
+    for name in ("sensitivity", "specificity"):
+        figure = frames.figure(getattr(rates["fixed"], name), unit="%")
+        parts.append(f"{name} {tables.text(figure)} % of {figure['n']}, ")
+    said = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
+    return "\n".join([said, *(f"Note: {sentence}" for sentence in flags)])

@@ -51,7 +51,7 @@ def run(options: RetrievedConfig) -> str:
             f"'{options.judged_by}' holds no calibration of its {kind} judge; make one with "
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
-    controlled = frames.frame(calibrations.under_controls(known.rows, known.controls, kind))
+    controlled = frames.frame(calibrations.under_controls(known.rows, kind))
     flag = " ".join(calibrations.flags(controlled, [kind]))
     rates = known.rates(settings.protocol, role="object")
     for one in runs:

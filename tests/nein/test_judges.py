@@ -147,8 +147,7 @@ def test_a_judge_that_does_not_look_or_read_is_flagged_by_a_control(
         if case.control in ("picture", "question"):
             assert not inside[case.picture().tobytes()] & {word.word for word in case.words}
     asking = Asking("vqa", ScriptedJudge(rule, judge), how, tmp_path)
-    plain, changed = asking.rows(cases), asking.rows(asked)
-    made = frames.frame(calibrations.under_controls(plain, changed, "eye"))
+    made = frames.frame(calibrations.under_controls(asking.rows([*cases, *asked]), "eye"))
     flags = {row["group"]: row["flag"] for row in frames.records(made) if row["metric"] in ("fall", "same")}
     assert [name for name in calibrations.CONTROLS if flags[name]] == failed
     said = calibrations.flags(made, ["eye"])
@@ -168,8 +167,7 @@ def test_the_miniature_judges_look_and_the_vlm_does_not_hear_not(annotations, tm
     judge = judges.load(kind, f"nano:{name}", services=None, device="cpu", dtype="float32")
     asked = known.controls(cases, kind)
     asking = Asking(kind, judge, how, tmp_path)
-    plain, changed = asking.rows(cases), asking.rows(asked)
-    made = calibrations.under_controls(plain, changed, kind)
+    made = calibrations.under_controls(asking.rows([*cases, *asked]), kind)
     assert [row["group"] for row in made if row.get("flag")] == failed
 
 

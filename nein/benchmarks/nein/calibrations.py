@@ -3,7 +3,6 @@ other and with people, and the figures of runs corrected by them."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,13 +43,17 @@ _ROW = atomic.record({**_NAMES, **_VERDICTS})
 
 @dataclass(frozen=True)
 class Calibration:
-    """One judge's answers about images of known truth, as `nein calibrate` wrote them: a row per case, and
-    per question of a control."""
+    """One judge's answers about images of known truth, as `nein calibrate` wrote them: a row per question,
+    those of a control with its name."""
 
     kind: str
     manifest: Mapping[str, Any]
     rows: Sequence[Figure]
-    controls: Sequence[Figure] = ()
+
+    @property
+    def plain(self) -> list[Figure]:
+        """The rows of no control."""
+        return [row for row in self.rows if not row.get("control")]
 
     def fits(self, run: RunDir) -> bool:
         """Whether the run was scored by this judge, asked in this way."""
@@ -62,10 +65,10 @@ class Calibration:
     def rates(self, protocol: str, role: str | None = None, where: str | None = None) -> Rates:
         """Error rates under a protocol. role: "object" or "caption" for present words of that kind only;
         where: one set only."""
-        rows = [r for r in self.rows if where in (None, r["set"])]
-        rows = [r for r in rows if role is None or not r["present"] or r["role"] == role]
+        rows = [row for row in self.plain if where in (None, row["set"])]
+        rows = [row for row in rows if role is None or not row["present"] or row["role"] == role]
         columns = ("present", f"verdict_{protocol}", "cluster", "score")
-        return calibration.rates(*([r[name] for r in rows] for name in columns))
+        return calibration.rates(*([row[name] for row in rows] for name in columns))
 
 
 def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
@@ -81,9 +84,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             fields = {"fingerprint": str, _OPTIONS[kind]: str | float | None}
             atomic.check(manifest, atomic.record(fields), f"'{file}'")
-            rows = atomic.read_lines(lines, _ROW)
-            plain, controlled = ([r for r in rows if bool(r.get("control")) == c] for c in (False, True))
-            found.append(Calibration(kind, manifest, plain, controlled))
+            found.append(Calibration(kind, manifest, atomic.read_lines(lines, _ROW)))
     return found
 
 
@@ -92,24 +93,24 @@ def judged(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterator[F
     really there in bins of the judge's soft score (task "reliability"; mean score of the bin in `score`, the
     calibration error in `group`, the name of its panel); then the corrected figures of runs."""
     for judge in known:
-        title = KINDS[judge.kind]
-        yield from under_controls(judge.rows, judge.controls, title)
-        for where in [*dict.fromkeys(row["set"] for row in judge.rows), None]:
-            for protocol in ("fixed", "paper") if judge.kind == "vqa" else ("fixed",):
-                rate = judge.rates(protocol, where=where)
-                what: Figure = {"task": "calibration", "group": where or "all"}
-                what["judge"] = f"{title} ({protocol})" if judge.kind == "vqa" else title
+        title, plain = KINDS[judge.kind], judge.plain
+        yield from under_controls(judge.rows, title)
+        names = {"fixed": f"{title} (fixed)", "paper": f"{title} (paper)"}
+        for where in [*dict.fromkeys(row["set"] for row in plain), None]:
+            for protocol, name in names.items() if judge.kind == "vqa" else [("fixed", title)]:
+                rates = judge.rates(protocol, where=where)
                 for metric in ("sensitivity", "specificity", "auc"):
-                    estimate, lost = getattr(rate, metric), rate.n_unscored
-                    yield figure(estimate, unit="%", unscored=lost, metric=metric, **what)
-        if rows := [row for row in judge.rows if row["score"] is not None]:
-            scores, present, clusters = (
-                [row[name] for row in rows] for name in ("score", "present", "cluster")
+                    what: Figure = {"task": "calibration", "judge": name, "group": where or "all"}
+                    what |= {"metric": metric, "unscored": rates.n_unscored}
+                    yield figure(getattr(rates, metric), unit="%", **what)
+        if soft := [row for row in plain if row["score"] is not None]:
+            score, present, cluster = (
+                [row[name] for row in soft] for name in ("score", "present", "cluster")
             )
-            bins, error = calibration.reliability(scores, present, clusters)
+            bins, error = calibration.reliability(score, present, cluster)
             what = {"task": "reliability", "metric": "present", "judge": title}
             what["group"] = f"{title}: calibration error {error:.3f}"
-            yield from (figure(share, unit="%", score=repr(score), **what) for score, share in bins)
+            yield from (figure(share, unit="%", score=repr(mean), **what) for mean, share in bins)
     yield from corrected(loaded, known) if known else ()
 
 
@@ -120,13 +121,13 @@ def corrected(loaded: Sequence[RunDir], known: Sequence[Calibration]) -> Iterato
             entry = estimates.estimate(run.of(metric), metric)
             if entry is None:
                 continue
-            what: Any = metric.rpartition("_")[0]
             judge = next((one for one in known if metric.endswith(one.kind) and one.fits(run)), None)
             result = Corrected(None, None, None, "this judge was not calibrated")
             if judge is not None:
+                what: Any = metric.rpartition("_")[0]
+                protocol = run.about["config"]["protocol"]
+                rule = "paper_retention" if (what, protocol) == ("retention", "paper") else protocol
                 # By names of objects alone: many words of captions name what no judge looks for.
-                rule = run.about["config"]["protocol"]
-                rule = "paper_retention" if (what, rule) == ("retention", "paper") else rule
                 result = calibration.correct(entry, judge.rates(rule, role="object"), what)
             yield from beside(entry, result, "corrected", run, metric)
 
@@ -135,8 +136,8 @@ def beside(judged: Estimate, result: Corrected, how: str, run: RunDir, metric: s
     """A figure as judged, and what is made of it."""
     what: Figure = {"task": how, "metric": metric, "model": run.name, "variant": run.track}
     yield figure(judged, unit="%", statistic="judged", **what)
-    ends = {"value": result.value, "low": result.low, "high": result.high, "n": result.n}
-    yield {**what, **ends, "unit": "%", "statistic": how, "refused": result.refused}
+    ends = {name: getattr(result, name) for name in ("value", "low", "high", "n", "refused")}
+    yield {**what, **ends, "unit": "%", "statistic": how}
 
 
 def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
@@ -146,57 +147,50 @@ def agreements(loaded: Sequence[RunDir]) -> Iterator[Figure]:
         if not clusters:
             continue
         first, second = (run.values(metric) for metric in REMOVALS)
-        what: Figure = {"task": "agreement", "metric": "removal"}
-        what |= {"model": run.name, "variant": run.track}
+        kappa = calibration.cohen_kappa(first, second, run.sources)
+        alpha = calibration.krippendorff_alpha([first, second], run.sources)
+        what: Figure = {"task": "agreement", "metric": "removal", "model": run.name, "variant": run.track}
         yield number(float((one == other).mean()), unit="%", n=len(clusters), statistic="same", **what)
-        for statistic, agreement in (
-            ("kappa", calibration.cohen_kappa(first, second, run.sources)),
-            ("alpha", calibration.krippendorff_alpha([first, second], run.sources)),
-        ):
-            yield figure(agreement, unit="", statistic=statistic, **what)
+        yield figure(kappa, unit="", statistic="kappa", **what)
+        yield figure(alpha, unit="", statistic="alpha", **what)
 
 
 # --- controls: what a judge must notice, and what must make no difference to it ------------
 
 
-def under_controls(plain: Sequence[Figure], controls: Sequence[Figure], judge: str) -> Iterator[Figure]:
-    """Rows of the frame (task "controls") from a calibration's rows, without and with a `control`.
+def under_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
+    """Rows of the frame (task "controls") from a calibration's rows.
 
     before, after  Share of yes to objects that are there, and to the control's questions, over images.
     fall           Before minus after.
     same           Share of answers that stay.
     flag           (a column) What the judge fails.
     """
-    uncontrolled, controlled = _frame(plain), _frame(controls)
-    key = ["set", "id"]
-    there = uncontrolled[uncontrolled["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
-    for control in (name for name in CONTROLS if name in set(controlled["control"])):
-        part = controlled[controlled["control"] == control]
+    names, key = ("control", "set", "id", "cluster", "word", "present"), ["set", "id"]
+    table = pd.DataFrame({name: [row.get(name, "") for row in rows] for name in names})
+    table["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
+    plain = table[table["control"] == ""]
+    before = plain[plain["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
+    for control in (name for name in CONTROLS if name in set(table["control"])):
+        part = table[table["control"] == control]
         what: Figure = {"task": "controls", "judge": judge, "group": control}
         if control in INDIFFERENT:
-            both = part.merge(uncontrolled, on=[*key, "word"], suffixes=("", "_before"))
+            both = part.merge(plain, on=[*key, "word"], suffixes=("", "_before"))
             both = both.dropna(subset=["yes", "yes_before"])
             same = bounded_mean((both["yes"] == both["yes_before"]).to_numpy(), both["cluster"].tolist())
-            steady = same is not None and (same.high is None or same.high >= STEADY)
-            flag = "" if steady else "answers otherwise"
-            yield figure(same, unit="%", unscored=len(part) - len(both), metric="same", flag=flag, **what)
+            is_steady = same is not None and (same.high is None or same.high >= STEADY)
+            what |= {"metric": "same", "flag": "" if is_steady else "answers otherwise"}
+            yield figure(same, unit="%", unscored=len(part) - len(both), **what)
             continue
         after = part.groupby(key).agg(after=("yes", "mean"), cluster=("cluster", "first"))
-        both = after.join(there).dropna()
+        both = after.join(before).dropna()
         clusters = both["cluster"].tolist()
-        fall = bounded_mean((both["before"] - both["after"]).to_numpy(), clusters, -1.0, 1.0)
-        flag = "" if fall is not None and fall.low is not None and fall.low > 0 else "not shown to notice it"
         for metric in ("before", "after"):
             yield figure(bounded_mean(both[metric].to_numpy(), clusters), unit="%", metric=metric, **what)
-        unscored = int(part["yes"].isna().sum())
-        yield figure(fall, unit="points", unscored=unscored, metric="fall", flag=flag, **what)
-
-
-def _frame(rows: Sequence[Figure]) -> pd.DataFrame:
-    names = ("control", "set", "id", "cluster", "word", "present")
-    columns: dict[str, Any] = {name: [row.get(name, "") for row in rows] for name in names}
-    columns["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
-    return pd.DataFrame(columns)
+        fall = bounded_mean((both["before"] - both["after"]).to_numpy(), clusters, -1.0, 1.0)
+        is_noticed = fall is not None and fall.low is not None and fall.low > 0
+        what |= {"metric": "fall", "flag": "" if is_noticed else "not shown to notice it"}
+        yield figure(fall, unit="points", unscored=int(part["yes"].isna().sum()), **what)
 
 
 def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
@@ -209,8 +203,7 @@ def flags(figures: pd.DataFrame, judges: Iterable[str]) -> list[str]:
         moved = [title for name, title in INDIFFERENT.items() if name in failed]
         parts = [f"is not shown to notice {' or '.join(unseen)}"] if unseen else []
         parts += [f"answers otherwise for {' or '.join(moved)}"] if moved else []
-        if not rows:
-            parts = ["was calibrated without controls: give nein calibrate again"]
+        parts += [] if rows else ["was calibrated without controls: give nein calibrate again"]
         if parts:
             sentences.append(f"the judge {judge} {', and '.join(parts)} (table 'Judges under controls').")
     return sentences
@@ -254,42 +247,39 @@ def read(files: Sequence[Path]) -> list[Labelled]:
     return rows
 
 
-def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> list[Figure]:
+def labelled(loaded: Sequence[RunDir], rows: Sequence[Labelled]) -> Iterator[Figure]:
     """Rows of the frame: Removal with labels of some samples behind it (prediction-powered; task "labelled"),
     every judge against people (task "judge-people"), and the raters against each other."""
-    said: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in rows:
-        if (value := REMOVED[row["gone"]]) is not None:
-            said.setdefault((row["editor"], row["track"]), {}).setdefault(row["id"], []).append(value)
+    table = pd.DataFrame(rows, columns=[*KEY, "gone"])
+    table = table.assign(value=table["gone"].map(REMOVED)).dropna(subset="value")
     #: Of every sample the share of the raters with a label who find the object gone.
-    known = {key: {name: statistics.mean(given) for name, given in ids.items()} for key, ids in said.items()}
+    known = {
+        key: part.groupby("id", sort=False)["value"].mean().to_dict()
+        for key, part in table.groupby(["editor", "track"], sort=False)
+    }
     runs = {(run.editor, run.track): run for run in loaded if (run.editor, run.track) in known}
     if not runs:
         here = "; ".join(f"{run.editor}/{run.track}" for run in loaded)
         given = "; ".join("/".join(key) for key in known) or "none"
         raise UserError(f"The labels are of other runs: {given}. Those here are {here}.")
-    found: list[Figure] = []
     for key, run in runs.items():
         if stranger := next((name for name in known[key] if name not in run.edits), None):
             raise UserError(f"The labels name '{stranger}', which is no sample of {run.label}.")
         for metric in REMOVALS:
             if (entry := estimates.estimate(run.of(metric), metric)) is not None:
                 result = calibration.prediction_powered(run.values(metric), known[key], run.sources)
-                more = "more samples"
-                if result.needed is not None:
-                    more = str(max(0, result.needed - len(known[key])))
-                found += [{**row, "more": more} for row in beside(entry, result, "labelled", run, metric)]
-    found += against(runs, known)
+                needed = result.needed
+                more = "more samples" if needed is None else str(max(0, needed - len(known[key])))
+                yield from ({**row, "more": more} for row in beside(entry, result, "labelled", run, metric))
+    yield from against(runs, known)
     named = [row | {"item": "/".join(row[name] for name in KEY)} for row in rows if row["rater"]]
     questions = [question for question in QUESTIONS if all(question.key in row for row in named)]
     source_of = {name: source for run in loaded for name, source in run.sources.items()}
     sources = {row["item"]: source_of.get(row["id"], row["id"]) for row in named}
-    return [*found, *labels.agreement(named, questions, sources)]
+    yield from labels.agreement(named, questions, sources)
 
 
-def against(
-    runs: Mapping[tuple[str, str], RunDir], known: Mapping[tuple[str, str], Mapping[str, float]]
-) -> Iterator[Figure]:
+def against(runs: Mapping[Any, RunDir], known: Mapping[Any, Mapping[str, float]]) -> Iterator[Figure]:
     """How far each judge agrees with people, over all labels and by editor, object and template; and its
     sensitivity and specificity where most raters say the same, as `nein calibrate` gives them."""
     for metric in REMOVALS:
@@ -304,8 +294,7 @@ def against(
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
                 yield figure(same, unit="%", statistic="same", **what)
                 sure = part[part["people"] != 0.5]
-                rates = calibration.rates(
-                    (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist(), sure["source"].tolist()
-                )
+                by_people, by_judge = (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist()  # seen
+                rates = calibration.rates(by_people, by_judge, sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):
                     yield figure(getattr(rates, statistic), unit="%", statistic=statistic, **what)

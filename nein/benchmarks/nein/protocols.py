@@ -40,8 +40,7 @@ NOT_FROM_EVIDENCE = {
     "models.ovd_backend": "the detector's resize",
     "models.vqa_quantization": "the judge's dtype",
 }
-#: A metric without any quirk, and with all of `--protocol paper`.
-FIXED, ALL = "", "all"
+ALL = "all"  # quirks of `--protocol paper` together
 
 
 class NoEvidence(ValueError):
@@ -98,31 +97,25 @@ def rows(run: RunDir) -> Iterator[Figure]:
     """Rows of the frame (task "protocols"): of every quirk that moves a metric of the run, alone and together
     ("all"), the figure "fixed" and "paper", and "flips": samples whose value differs, or that are scored on
     one side only."""
-    #: Metric -> side -> its quirks; and by both the values of samples, and why there are none.
-    sides = {metric: {FIXED: (), **{name: (name,) for name in moves}} for metric, moves in MOVES.items()}
-    sides["retention_vqa"][ALL] = ("answers", "objects")
-    values: dict[tuple[str, str], dict[str, float | None]] = {}
-    refused: dict[tuple[str, str], str] = {}
-    for row in run.score_rows([name for name in run.metrics if name in MOVES]):
-        for side, quirks in sides[row.metric].items():
-            known = values.setdefault((row.metric, side), {})
-            try:
-                known[row.id] = verdict(row.metric, row, quirks)
-            except NoEvidence as error:
-                refused[row.metric, side] = f"{error}; score again with evidence: both"
     what: Figure = {"task": "protocols", "model": run.name, "variant": run.track}
-    for metric, quirk in sorted(values, key=lambda key: [*MOVES].index(key[0])):
-        if quirk == FIXED:
-            continue
-        why = refused.get((metric, FIXED)) or refused.get((metric, quirk), "")
-        named = {**what, "metric": metric, "quirk": quirk, "note": why}
-        fixed, paper = ({} if why else values[metric, side] for side in (FIXED, quirk))
-        for statistic, side_of in (("fixed", fixed), ("paper", paper)):
-            scored = [value for value in side_of.values() if value is not None]
-            mean = sum(scored) / len(scored) if scored else None
-            yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
-        flips = None if why else sum(fixed[name] != paper[name] for name in fixed)
-        yield number(flips, unit="count", statistic="flips", **named)
+    for metric in (name for name in MOVES if name in run.metrics):
+        scores = [*run.score_rows([metric])]
+        sides: dict[str, tuple[str, ...]] = {quirk: (quirk,) for quirk in MOVES[metric]}
+        sides |= {ALL: ("answers", "objects")} if metric == "retention_vqa" else {}
+        for quirk, quirks in sides.items():
+            named = {**what, "metric": metric, "quirk": quirk, "note": ""}
+            try:
+                fixed, paper = ([verdict(metric, row, side) for row in scores] for side in ((), quirks))
+            except NoEvidence as error:
+                fixed, paper, named["note"] = [], [], f"{error}; score again with evidence: both"
+            for statistic, values in (("fixed", fixed), ("paper", paper)):
+                scored = [value for value in values if value is not None]
+                mean = sum(scored) / len(scored) if scored else None
+                yield number(mean, unit="%", n=len(scored), statistic=statistic, **named)
+            flips = (
+                None if named["note"] else sum(one != other for one, other in zip(fixed, paper, strict=True))
+            )
+            yield number(flips, unit="count", statistic="flips", **named)
     if getattr(run.corpus().get("fid"), "value", None) is not None:
         yield from _of_fid(run, **what)
 
