@@ -1,6 +1,5 @@
-"""Judges of edits as wholes: (source, edit, instruction) in, a reward out; which of two edits is better; a
-rank of several. `metrics.load_reward` loads one.
-"""
+"""Judges of whole edits: (source, edit, instruction) in, a reward out; which of two edits is better; a rank
+of several. `metrics.load_reward` loads one."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import ast
 import itertools
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nein.loading.digests import folder_digest
-from nein.loading.errors import choose, isolated, reason
+from nein.loading.errors import isolated, reason
 from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
 from nein.metrics.base import (
@@ -35,7 +33,7 @@ from nein.metrics.letters import LETTERS, parse
 
 
 class RewardJudge(Described):
-    """Says how good edits are, each (H, W, 3) uint8, given the picture before and the instruction.
+    """A judge of edits, (H, W, 3) uint8 each, given the image before and the instruction.
 
     compares  It is asked about two edits at a time (`prefer`), others about one (`score`).
     """
@@ -64,35 +62,36 @@ class RewardJudge(Described):
 
 
 def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str) -> list[Score]:
-    """A value per edit of one picture; of a judge that compares, its mean preference over all others."""
+    """A value per edit of one image; of a judge that compares, its mean preference over all others."""
     if not judge.compares:
-        return each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
+        return _each(lambda rows: judge.score([source] * len(rows), rows, [instruction] * len(rows)), edits)
     pairs = list(itertools.combinations(range(len(edits)), 2))
 
     def compare(rows: Sequence[tuple[int, int]]) -> list[Score]:
         first, second = ([edits[index] for index in column] for column in zip(*rows, strict=True))
         return judge.prefer([source] * len(rows), first, second, [instruction] * len(rows))
 
-    votes = each(compare, pairs)
-    wins: list[list[float]] = [[] for _ in edits]
+    votes = _each(compare, pairs)
+    preferences: list[list[float]] = [[] for _ in edits]  # of each edit over another, 0 to 1
     for (i, k), vote in zip(pairs, votes, strict=True):
         if vote.value is not None:
-            wins[i].append(vote.value)
-            wins[k].append(1 - vote.value)
+            preferences[i].append(vote.value)
+            preferences[k].append(1 - vote.value)
     why = next((vote.reason for vote in votes if vote.value is None), "there is nothing to compare it with")
     return [
-        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why) for row in wins
+        Score(sum(row) / len(row), f"of {len(row)} comparisons") if row else Score(None, why)
+        for row in preferences
     ]
 
 
-def each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
+def _each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
     """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
     return isolated(work, items, lambda error: Score(None, reason(error)))
 
 
-def check_edits(pictures: Sequence[Images], instructions: Sequence[str]) -> None:
-    """Raises MetricError unless there are as many pictures of every kind as instructions, all in order."""
-    for row in pictures:
+def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
+    """Raises MetricError unless there are as many images of every kind as instructions, all in order."""
+    for row in images:
         if len(row) != len(instructions):
             raise MetricError(f"{len(row)} pictures but {len(instructions)} instructions were given.")
         check_images(row, row, "pictures")
@@ -133,37 +132,25 @@ OWN = {
 
 
 class EditScore(RewardJudge):
-    """Scores from 0 to 10; the best edit has all of it.
+    """Scores from 0 to 10; the best edit has all of it. Numbers are read from the JSON object alone; an
+    answer without two numbers in range leaves the edit unscored.
 
-    protocol  "fixed": numbers are read from the JSON object alone; an answer without two numbers in range is
-              unscored; PQ is asked about the edit alone. "paper": as the released `batch_evaluate`. Numbers
-              are taken from wherever they stand, none at all counts as the middle of the range, a number out
-              of range as 12.5 on a scale that ends at 10, and PQ is shown source and edit.
     passes    Answers to each question, seeds 42, 43, ...; one, as released. Their scores' mean counts.
     temperature, texts  0.7 as released; the two questions, with <instruction>.
     """
 
     def __init__(
-        self,
-        chat: Chat,
-        *,
-        protocol: str = "fixed",
-        passes: int = 1,
-        temperature: float = TEMPERATURE,
-        texts: dict[str, str] = OWN,
+        self, chat: Chat, *, passes: int = 1, temperature: float = TEMPERATURE, texts: dict[str, str] = OWN
     ) -> None:
-        choose("protocol", protocol, ("fixed", "paper"))
         if passes < 1 or temperature < 0:
             raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
         super().__init__(chat)
-        self.chat, self.texts = chat, texts
-        self.protocol, self.passes, self.temperature = protocol, passes, temperature
+        self.chat, self.texts, self.passes, self.temperature = chat, texts, passes, temperature
 
     def describe(self) -> dict[str, Any]:
         return {
             **self.chat.describe(),
             "kind": "editscore",
-            "protocol": self.protocol,
             "passes": self.passes,
             "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
@@ -173,93 +160,54 @@ class EditScore(RewardJudge):
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.RewardJudge`; `detail` has SC, PQ, their numbers and the answers."""
         check_edits([sources, edits], instructions)
-        items = [(i, k, part) for k in range(self.passes) for i in range(len(edits)) for part in ("SC", "PQ")]
         messages = []
-        for i, k, part in items:
-            both = part == "SC" or self.protocol == "paper"
-            # Every image behind its label, as in the released code.
-            shown = ("<img1>: ", sources[i], "<img2>: ", edits[i]) if both else ("<img1>: ", edits[i])
-            text = self.texts[part].replace("<instruction>", instructions[i])
-            messages.append(Message((*shown, text), SEED + k))
+        for seed in range(SEED, SEED + self.passes):
+            for source, edit, instruction in zip(sources, edits, instructions, strict=True):
+                sc, pq = (self.texts[part].replace("<instruction>", instruction) for part in ("SC", "PQ"))
+                # Every image behind its label, as in the released code.
+                messages.append(Message(("<img1>: ", source, "<img2>: ", edit, sc), seed))
+                messages.append(Message(("<img1>: ", edit, pq), seed))
         drawn = (self.temperature, TOP_P, TOP_K) if self.temperature > 0 else ()
-        sampling = Sampling(TOKENS, *drawn)
-        answers = dict(zip(items, self.chat.complete(messages, sampling), strict=True))
-        return [
-            self._one([(answers[i, k, "SC"], answers[i, k, "PQ"]) for k in range(self.passes)])
-            for i in range(len(edits))
-        ]
-
-    def _one(self, answers: Sequence[Sequence[Completion]]) -> Score:
-        """Of the pairs of answers (SC, PQ) of all passes."""
-        numbers = []
-        for pair in answers:
-            if failed := next((one.error for one in pair if one.error is not None), None):
-                return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
-            found: list[Any] = [read_numbers(one.text, self.protocol) for one in pair]
-            for read in found:
-                if isinstance(read, str):
-                    return Score(None, read, {"answers": [one.text for one in pair]})
-            numbers.append(found)
-        # The smaller number of SC and of PQ, from 0 to 10; out of range only under "paper".
-        passes = [[min(row, default=RANGE / 2) / (RANGE / 10) for row in found] for found in numbers]
-        passes = [[part if 0 <= part <= 10 else RANGE / 2 for part in parts] for parts in passes]
-        sc, pq = (sum(parts[k] for parts in passes) / len(passes) for k in (0, 1))
-        value = sum(math.sqrt(s * p) for s, p in passes) / len(passes)
-        return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
+        answers = self.chat.complete(messages, Sampling(TOKENS, *drawn))
+        pairs = [*zip(answers[::2], answers[1::2], strict=True)]  # (SC, PQ): all edits, then the next pass
+        return [_of_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
 
 
-def read_numbers(answer: str, protocol: str) -> list[float] | str:
-    """The numbers of an answer, or why there are none; see `EditScore.protocol`."""
-    if protocol == "paper":
-        return _paper(answer)
-    behind = without_thoughts(answer) or ""
-    quoted = f"the answer {answer[:80]!r}"
-    try:
-        value = json.loads(behind[behind.find("{") : behind.rfind("}") + 1])["score"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        value = None
-    numbers: list[Any] = [_number(entry) for entry in value] if isinstance(value, list) else []
-    if len(numbers) != 2 or None in numbers:
-        return f"{quoted} has no 'score' of two numbers"
-    if not all(0 <= number <= RANGE for number in numbers):
-        return f"{quoted} has a number that is not from 0 to {RANGE}"
-    return numbers
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, also one written as a string ("20"); None for anything else."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
-
-
-def _paper(answer: str) -> list[float]:
-    """JSON, if need be with its quotes mended, else the numbers behind the word score, else all numbers."""
-    block = re.search(r"\{.*\}", answer, re.DOTALL)
-    text = block[0] if block else answer.strip()
-    for attempt in (text, text.replace("'", '"'), re.sub(r"([{\s,])(\w+)\s*:", r'\1"\2":', text)):
+def _of_passes(pairs: Sequence[tuple[Completion, Completion]]) -> Score:
+    """The score of one edit, of its answers (SC, PQ) in all passes."""
+    numbers, parts = [], []
+    for pair in pairs:
+        if failed := next((answer.error for answer in pair if answer.error is not None), None):
+            return Score(None, reason(failed), again=isinstance(failed, NoAnswer))
         try:
-            value = json.loads(attempt)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and ("score" in value or "reasoning" in value):
-            score = value.get("score", [])
-            listed = score if isinstance(score, list) else [score]
-            return [number for entry in listed if (number := _number(entry)) is not None]
-    behind = re.search(r"[\"']score[\"']\s*:(.*)", text, re.DOTALL | re.IGNORECASE)
-    return [float(digits) for digits in _NUMBER.findall(behind[1] if behind else text)]
+            numbers.append([read_numbers(answer.text) for answer in pair])
+        except ValueError as error:
+            return Score(None, str(error), {"answers": [answer.text for answer in pair]})
+        parts.append([min(row) / (RANGE / 10) for row in numbers[-1]])  # SC and PQ, 0 to 10
+    sc, pq = (sum(column) / len(column) for column in zip(*parts, strict=True))
+    value = sum(math.sqrt(s * p) for s, p in parts) / len(parts)
+    return Score(value, f"SC {sc:.2f}, PQ {pq:.2f}", {"SC": sc, "PQ": pq, "numbers": numbers})
+
+
+def read_numbers(answer: str) -> list[float]:
+    """The two numbers of an answer, also as strings ("20"). Raises ValueError for any other answer."""
+    text, quoted = without_thoughts(answer) or "", f"the answer {answer[:80]!r}"
+    try:
+        entries = json.loads(text[text.find("{") : text.rfind("}") + 1])["score"]
+        numbers = [math.nan if isinstance(entry, bool) else float(entry) for entry in entries]
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        entries, numbers = None, []
+    if not isinstance(entries, list) or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{quoted} has no 'score' of two numbers")
+    if not all(0 <= number <= RANGE for number in numbers):
+        raise ValueError(f"{quoted} has a number that is not from 0 to {RANGE}")
+    return numbers
 
 
 def load_editscore(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
-    own = ("protocol", "passes", "temperature")
-    options: dict[str, Any] = {name: how.pop(name) for name in own if name in how}
+    options: dict[str, Any] = {name: how.pop(name) for name in ("passes", "temperature") if name in how}
     folder = expanded(path_or_id)
     chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / AUTHORS).is_file():
@@ -280,8 +228,8 @@ def _authors_texts(file: Path) -> dict[str, str]:
             f"'{file}' lacks texts of EditScore ({reason(error)}); copy editscore/{AUTHORS} of "
             "github.com/VectorSpaceLab/EditScore. It is read, not run."
         ) from None
-    sc, pq = (text.replace("10", str(RANGE)) for text in (sc, pq))
-    return {"SC": "\n".join([context, about, sc]), "PQ": "\n".join([context, pq])}
+    parts = {"SC": [context, about, sc], "PQ": [context, pq]}
+    return {part: "\n".join([*head, rule.replace("10", str(RANGE))]) for part, (*head, rule) in parts.items()}
 
 
 def _with_adapter(folder: Path, **how: Any) -> Chat:
@@ -305,7 +253,7 @@ def _with_adapter(folder: Path, **how: Any) -> Chat:
 
 # --- which of two, in both orders ---------------------------------------------------------------------------
 
-#: Between the pictures of a sheet, as a share of their height; white.
+#: Between the images of a sheet, as a share of their height; white.
 GAP = 0.06
 OPTIONS = ("the picture in the middle", "the picture on the right")
 LISTED = "\n".join(f"{letter}. {text}" for letter, text in zip(LETTERS, OPTIONS, strict=False))
@@ -316,7 +264,7 @@ QUESTION = (
 
 
 class Pairwise(RewardJudge):
-    """Shown the picture before and both edits side by side in one picture, the model is asked twice, with the
+    """Shown the image before and both edits side by side in one image, the model is asked twice, with the
     edits in either place. The mean over both orders of ln P(first) - ln P(second) decides, from which a
     preference for a place cancels; without probabilities the letters, and two that disagree are no preference
     (0.5). `detail` has the letters of both orders."""
@@ -339,7 +287,7 @@ class Pairwise(RewardJudge):
         check_edits([sources, first, second], instructions)
         sheets, questions = [], []
         for source, one, other, instruction in zip(sources, first, second, instructions, strict=True):
-            sheets += [sheet([source, one, other]), sheet([source, other, one])]
+            sheets += [_sheet([source, one, other]), _sheet([source, other, one])]
             question = QUESTION.replace("{instruction}", instruction)
             words = f"{question}\n{LISTED}\nAnswer with the letter alone."
             questions += [[ChoiceQuestion(Prompt("", words), len(OPTIONS), question, OPTIONS)]] * 2
@@ -347,17 +295,17 @@ class Pairwise(RewardJudge):
         return [_preference(*pair) for pair in zip(replies[::2], replies[1::2], strict=True)]
 
 
-def sheet(pictures: Images) -> np.ndarray:
-    """Pictures side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
+def _sheet(images: Images) -> np.ndarray:
+    """Images side by side on white, (H, W, 3) uint8; others are brought to the size of the first."""
     from PIL import Image
 
-    height, width = pictures[0].shape[:2]
-    gap = max(1, round(GAP * height))
-    canvas = np.full((height, len(pictures) * (width + gap) - gap, 3), 255, dtype=np.uint8)
-    for k, picture in enumerate(pictures):
-        if picture.shape != pictures[0].shape:
-            picture = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BICUBIC))
-        canvas[:, k * (width + gap) : k * (width + gap) + width] = picture
+    height, width = images[0].shape[:2]
+    step = width + max(1, round(GAP * height))  # pixels from one image to the next
+    canvas = np.full((height, (len(images) - 1) * step + width, 3), 255, dtype=np.uint8)
+    for k, image in enumerate(images):
+        if image.shape != images[0].shape:
+            image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+        canvas[:, k * step : k * step + width] = image
     return canvas
 
 
@@ -377,7 +325,7 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
     if None in letters:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
-    value = {"AB": 1.0, "BA": 0.0}.get("".join(map(str, letters)), 0.5)
+    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((letters[0], letters[1]), 0.5)
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
 
 

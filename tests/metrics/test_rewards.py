@@ -43,31 +43,26 @@ def test_editscore_is_the_root_of_the_smaller_numbers_of_the_pair_and_of_the_edi
     assert one.value == pytest.approx(math.sqrt(4 * 9))  # 10 / 2.5 and 22.5 / 2.5
     assert (one.detail["SC"], one.detail["PQ"]) == (4, 9)
     assert asked == [(2, True, 42), (1, False, 42), (2, True, 43), (1, False, 43)]
-    asked.clear()
-    scored(rule, protocol="paper")  # shows both pictures when it asks for quality
-    assert [n for n, _, _ in asked] == [2, 2]
 
 
 @pytest.mark.parametrize(
-    ("answer", "paper", "why"),
+    ("answer", "why"),
     [
-        ("I cannot tell.", 5.0, "has no 'score' of two numbers"),
-        (told(30, 40), 12.5, "not from 0 to 25"),
-        ('{"reasoning": "so", "score": [20, 10}', 4.0, "has no 'score' of two numbers"),
-        (told(20), 8.0, "has no 'score' of two numbers"),
-        ("First 20, second 5", 2.0, "has no 'score' of two numbers"),
+        (told(30, 40), "not from 0 to 25"),
+        *(
+            (answer, "has no 'score' of two numbers")
+            for answer in (
+                "I cannot tell.", '{"reasoning": "so", "score": [20, 10}', told(20), "First 20, second 5",
+                told("a", True), told(None, math.nan), told(20, True), '{"score": "42"}', '{"score": 7}',
+            )
+        ),
     ],
-)
-def test_what_cannot_be_read_is_a_number_under_paper_and_unscored_under_fixed(answer, paper, why):
-    def rule(n, text, seed):
-        return answer if "<instruction>" not in text and TOLD in text else told(25, 25)
-
-    fixed = scored(rule)
-    assert fixed.value is None
-    assert why in fixed.reason
-    released = scored(rule, protocol="paper")
-    assert released.detail["SC"] == pytest.approx(paper)
-    assert released.value == pytest.approx(math.sqrt(paper * 10))
+)  # fmt: skip
+def test_an_edit_is_unscored_where_an_answer_cannot_be_read(answer, why):
+    score = scored(lambda n, text, seed: answer if TOLD in text else told(25, 25))
+    assert score.value is None
+    assert why in score.reason
+    assert score.detail["answers"] == [answer, told(25, 25)]
 
 
 def test_an_edit_whose_question_fails_is_unscored_and_only_that_one():
@@ -200,9 +195,5 @@ def test_a_mistake_is_one_sentence(make, said):
         make()
 
 
-@pytest.mark.parametrize("protocol", ["paper", "fixed"])
-def test_numbers_written_as_strings_are_read(protocol):
-    assert rewards.read_numbers("{'score': [3, 4]}", "paper") == [3, 4]
-    assert rewards.read_numbers('{"score": ["20", " 15.5 "]}', protocol) == [20, 15.5]
-    read = [rewards.read_numbers(f'{{"score": {bad}}}', protocol) for bad in ('["a", true]', "[null, NaN]")]
-    assert read == [[], []] if protocol == "paper" else all("two numbers" in str(one) for one in read)
+def test_numbers_written_as_strings_are_read():
+    assert rewards.read_numbers('{"score": ["20", " 15.5 "]}') == [20, 15.5]

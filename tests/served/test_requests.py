@@ -91,7 +91,6 @@ KINDS = {
     "choices of a judge, letters": lambda where: choose(where, "generated", judge="letters"),
     "choices of a judge, options": lambda where: choose(where, "logprob", judge="options"),
     "editscore": lambda where: rate("editscore", where, passes=2),
-    "editscore, paper": lambda where: rate("editscore", where, protocol="paper", temperature=0),
     "pairwise": lambda where: rate("pairwise", where),
     "json": convert,
     "json, drawn": lambda where: convert(where, temperature=0.5, max_tokens=64, attempts=2),
