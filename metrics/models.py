@@ -98,7 +98,7 @@ def load_encoder(
 
 
 def load_judge(
-    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **more: Any
+    kind: str, path_or_id: str, *, device: str = "cpu", dtype: str = "float32", **options: Any
 ) -> Any:
     """Load a model that answers about an image. Raises MetricError.
 
@@ -106,23 +106,22 @@ def load_judge(
     path_or_id  As for `load_encoder`. vqa: LLaVA-NeXT, or any image-text model with a chat template, also
                 "openai:URL#MODEL"; ovd: OWLv2, or any zero-shot detector of transformers; itm: BLIP.
                 Besides "plugin:NAME" and "module:attribute" or "file.py:attribute" (`offered`).
-    more        LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
+    options     LLaVA-NeXT: `template`, `quantization`, `batch_size`; OWLv2: `pad`, `backend`, `batch_size`;
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
     path_or_id = located(path_or_id)
-    options = {**more, "device": device, "dtype": dtype}
     given = parse_reference(path_or_id)
+    options |= {"device": device, "dtype": dtype}
     if given.is_code:
         return load_plugin(path_or_id, kind=kind, **options)
-    if given.kind == "served":
-        if kind != "vqa":
-            raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
-        load = pkgutil.resolve_name(REFERENCES["served"])
-    else:
+    if given.kind == "served" and kind != "vqa":
+        raise MetricError(f"A model that is served can only be the judge 'vqa', not '{kind}'.")
+    if (place := REFERENCES.get(given.kind)) is None:
         from nein.metrics.loading import type_of
 
-        load = pkgutil.resolve_name(JUDGES[kind].get(type_of(path_or_id) or "", JUDGES[kind][""]))
+        place = JUDGES[kind].get(type_of(path_or_id) or "", JUDGES[kind][""])
+    load = pkgutil.resolve_name(place)
     known = inspect.signature(load).parameters
     if "quantization" not in known and options.get("quantization", "none") != "none":
         raise MetricError(f"'{path_or_id}' cannot be quantized, only LLaVA-NeXT can; choose 'none'.")
@@ -191,20 +190,17 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
     return ChatChoices.load(located(path_or_id), device=device, dtype=dtype, **options)
 
 
-def _split_reward(reference: str) -> tuple[str, str]:
+def check_reward(reference: str) -> tuple[str, str]:
+    """(kind, model) of a judge of edits, unloaded. Raises MetricError, one sentence."""
     kind, _, model = reference.partition(":")
     if not model:
-        raise MetricError(
-            f"'{reference}' is not a reward; expected {', '.join(f'{name}:MODEL' for name in REWARDS)}."
-        )
-    return choose("kind of reward", kind, REWARDS), located(model)
-
-
-def check_reward(reference: str) -> None:
-    """Checks a reference and loads nothing. Raises MetricError, one sentence."""
-    kind, model = _split_reward(reference)
+        forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
+        raise MetricError(f"'{reference}' is not a reward; expected {forms}.")
+    choose("kind of reward", kind, REWARDS)
+    model = located(model)
     if kind != "editscore" or not expanded(Path(model, "adapter_config.json")).is_file():
         endpoint.check(model)
+    return kind, model
 
 
 def load_reward(
@@ -220,9 +216,9 @@ def load_reward(
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "pairwise:owner/name", any model of multiple choice.
     sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
-    options    editscore: `protocol`, `passes`, `temperature`.
+    options    editscore: `passes`, `temperature`.
     """
-    kind, model = _split_reward(reference)
+    kind, model = check_reward(reference)
     options |= sending if is_served(model) else {}
     return pkgutil.resolve_name(REWARDS[kind])(model, device=device, dtype=dtype, **options)
 
@@ -239,8 +235,9 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
     if parse_reference(reference).kind == "attribute" and prefix is None:
         from nein.metrics import dual
 
-        thing = load_attribute(reference)
-        return dual.of(thing, name=reference, fingerprint=dual.fingerprint_of(thing), batch_size=batch_size)
+        model = load_attribute(reference)
+        mark = dual.fingerprint_of(model)
+        return dual.of(model, name=reference, fingerprint=mark, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
     load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.dual.hub:load")
@@ -249,9 +246,8 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
 
 def dual_prefix(reference: str) -> str | None:
     """The key of `DUALS` by which a reference is loaded, or None for a folder or hub id."""
-    prefix = reference.partition(":")[0]
-    bare = prefix in ("random", "constant") or ":" in reference
-    return prefix if prefix in DUALS and bare else None
+    prefix, colon, _ = reference.partition(":")
+    return prefix if prefix in DUALS and (colon or prefix in ("random", "constant")) else None
 
 
 def origins(kind: str, reference: str) -> list[Need]:
@@ -261,12 +257,10 @@ def origins(kind: str, reference: str) -> list[Need]:
     if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
     if kind in ("dual", "text"):
-        prefix = dual_prefix(reference)
-        if prefix == "sentence":
-            reference = reference.removeprefix("sentence:")
-        elif prefix is not None and prefix not in ORIGINS:
+        kind = dual_prefix(reference) or kind
+        reference = reference.removeprefix("sentence:")
+        if kind in ("random", "constant"):
             return []
-        kind = prefix or kind
     if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
         return found
     origin = Need.of(reference)
