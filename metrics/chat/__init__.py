@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nein.loading.references import is_served
+from nein.metrics.base import Described, Images, Texts, without_thoughts
+from nein.metrics.judges.base import Answer, check_batch
+
 if TYPE_CHECKING:
     import numpy as np
-
 
 #: A kind of failure besides those of `nein.loading.service`: the limit of tokens ended within the thoughts.
 THINKING = "still thinking"
@@ -32,11 +35,8 @@ class Message:
 
 @dataclass(frozen=True)
 class Words:
-    """The words an answer may begin with whose probabilities are asked for.
-
-    any_case  "Yes" and "YES" are "yes".
-    logs      Natural logarithms in place of probabilities.
-    """
+    """The words an answer may begin with whose probabilities are asked for. any_case: "Yes" and "YES" are
+    "yes"; logs: natural logarithms in place of probabilities."""
 
     words: tuple[str, ...]
     any_case: bool = False
@@ -48,19 +48,14 @@ YES_NO = Words(("yes", "no"), any_case=True)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How answers are drawn; temperature 0 is greedy. What is None or 0 is the model's own.
+    """How answers are drawn; temperature 0 is greedy. What is None or 0 is the model's own."""
 
-    max_tokens  Of an answer, without a model's thoughts.
-    top         Words whose probabilities are asked for.
-    form        JSON schema of the answer, with its name, for servers that can hold a model to one.
-    """
-
-    max_tokens: int
+    max_tokens: int  # of an answer, without a model's thoughts
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int = 0
-    top: Words | None = None
-    form: Mapping[str, Any] | None = None
+    top: Words | None = None  # whose probabilities are asked for
+    form: Mapping[str, Any] | None = None  # JSON schema of the answer, with its name
 
 
 @dataclass(frozen=True)
@@ -88,17 +83,12 @@ class Completion:
 
 
 class Chat:
-    """A model that talks; threads may share one.
+    """A model that talks; threads may share one."""
 
-    concurrent   Messages in flight side by side; 0: a model that is here, in the thread that asks.
-    keeps_order  An image between two texts stays there.
-    batch_size, parameters   Of a model that is here: messages it answers together, how many weights it has.
-    """
-
-    concurrent = 0
-    keeps_order = True
-    batch_size = 1
-    parameters = 0
+    concurrent = 0  # messages in flight side by side; 0: a model that is here, in the thread that asks
+    keeps_order = True  # an image between two texts stays there
+    batch_size = 1  # of a model that is here: messages that it answers together
+    parameters = 0  # and how many weights it has
 
     def describe(self) -> dict[str, Any]:
         """All that decides an answer but message and sampling, JSON-serialisable."""
@@ -119,3 +109,65 @@ class Chat:
 
     def stop(self) -> None:
         """From now on nothing is sent, and no call waits."""
+
+
+def open_chat(path_or_id: str, *, batch_size: int = 1, bare: Sequence[str] = (), **how: Any) -> Chat:
+    """A model that talks about images. batch_size, bare: of a local one, see `chat.local`; how: device and
+    dtype, and of a served one the options of `Endpoint`. Raises MetricError."""
+    if is_served(path_or_id):
+        from nein.metrics.chat import endpoint
+
+        return endpoint.connect(path_or_id, **how)
+    from nein.metrics.chat.local import LocalChat, load_chat
+
+    return LocalChat(*load_chat(path_or_id, bare=bare, **how), batch_size=batch_size)
+
+
+class ChatModel(Described):
+    """Greedy answers of a chat, of at most `max_new_tokens` tokens. kind: what it is asked as."""
+
+    kind = ""
+    tokens = 10  # of an answer, where nothing else is said
+
+    def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
+        self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
+        self.concurrent, self.usage, self.stop = chat.concurrent, chat.usage, chat.stop
+
+    @classmethod
+    def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **how: Any) -> Any:
+        return cls(open_chat(path_or_id, **how), max_new_tokens=max_new_tokens)
+
+    def describe(self) -> dict[str, Any]:
+        decoding = f"greedy, at most {self.max_new_tokens} tokens"
+        return {**self.chat.describe(), "kind": self.kind, "decoding": decoding}
+
+
+def in_turns(rows: Sequence[Sequence[Any]]) -> list[tuple[int, int]]:
+    """(row, place in it) of every cell: the first of all rows, then the second, ..."""
+    longest = max(map(len, rows), default=0)
+    return [(i, k) for k in range(longest) for i, row in enumerate(rows) if k < len(row)]
+
+
+class ChatJudge(ChatModel):
+    """A judge "vqa". P(yes) and P(no) are of the first token, of a served model lower bounds; a question that
+    stays without an answer raises for the whole call."""
+
+    kind = "vqa"
+    template = "question"
+
+    def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
+        """`questions[i]`: plain questions about `images[i]`, (H, W, 3) uint8. Raises NoAnswer, or what the
+        model raised."""
+        check_batch(images, questions, "questions")
+        cells = in_turns(questions)
+        messages = [Message((images[i], questions[i][k])) for i, k in cells]
+        completions = self.chat.complete(messages, Sampling(self.max_new_tokens, top=YES_NO))
+        answers: dict[tuple[int, int], Answer] = {}
+        for cell, one in zip(cells, completions, strict=True):
+            if one.error is not None:
+                raise one.error
+            if (text := without_thoughts(one.text)) is None:
+                raise ValueError("the limit of tokens ended within the model's thoughts")
+            p = one.probabilities or {}
+            answers[cell] = Answer(text.strip(), one.tokens or 0, p.get("yes"), p.get("no"), one.version)
+        return [[answers[i, k] for k in range(len(row))] for i, row in enumerate(questions)]

@@ -36,7 +36,7 @@ class SilentError(UnavailableError):
 
 
 class Endpoint(Chat):
-    """Chat completions of one model; every message is a request. sending: see `Service`.
+    """Chat completions of one model; every message is a request. more: see `Service`.
 
     reasoning_effort, extra_body, detail
                  Sent with every request, and described: how much the model thinks ("none", "low", ...),
@@ -83,13 +83,12 @@ class Endpoint(Chat):
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
         images = {id(image): image for message in messages for image in message.images}
-        pictures = {key: picture(image, self.detail) for key, image in images.items()}  # each is encoded once
+        parts = {key: self._image_part(image) for key, image in images.items()}  # each is encoded once
 
         def answer(index: int) -> Completion:
-            if self._end is not None:
-                raise self._end
+            self._raise_silence()
             try:
-                completion = self._chat(messages[index], pictures, sampling)
+                completion = self._chat(messages[index], parts, sampling)
             except NoAnswer as error:
                 completion = Completion(error=error)
             with self._counting:
@@ -100,18 +99,30 @@ class Endpoint(Chat):
                         f"({completion.error}); see that it runs, then give the same command again to go on: "
                         "answers so far are kept."
                     )
-            if self._end is not None:
-                raise self._end
+            self._raise_silence()
             return completion
 
         return self.service.each(answer, range(len(messages)))
 
-    def _chat(self, message: Message, pictures: Mapping[int, Any], sampling: Sampling) -> Completion:
+    def _raise_silence(self) -> None:
+        if self._end is not None:
+            raise self._end
+
+    def _image_part(self, image: np.ndarray) -> dict[str, Any]:
+        """An image, (H, W, 3) uint8, among several parts of a question: a lossless PNG."""
+        url = f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
+        more = {"detail": self.detail} if self.detail else {}
+        return {"type": "image_url", "image_url": {"url": url, **more}}
+
+    def _chat(self, message: Message, images: Mapping[int, Any], sampling: Sampling) -> Completion:
         """Sends a message without what the model is known to refuse. A part of the request that not every
         server takes and that is refused by name is left out from then on. Where a refusal names nothing, the
         request is sent without the first of `optional`, then without the first two, and so on."""
-        parts = [words(p) if isinstance(p, str) else pictures[id(p)] for p in message.parts]
-        content = message.parts[0] if len(parts) == 1 and not message.images else parts
+        content: Any = [
+            {"type": "text", "text": p} if isinstance(p, str) else images[id(p)] for p in message.parts
+        ]
+        if len(content) == 1 and not message.images:
+            content = message.parts[0]
         body: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": content}]}
         body["max_tokens"] = sampling.max_tokens + self._thinking
         body |= {key: value for key, value in self._options.items() if key != "extra_body"}
@@ -138,22 +149,17 @@ class Endpoint(Chat):
             except NoAnswer as error:
                 if not error.of_a_part:
                     raise
-                if self._adapts(error, sent, taken):
+                parts = {key: part for part in reversed(taken) for key in part}
+                named = [key for key in error.named if key in sent and key in {"max_tokens", *parts}]
+                if named:
+                    other = {"max_tokens": "max_completion_tokens"}
+                    self._adapt(dict.fromkeys(parts[named[0]], "") if named[0] in parts else other)
                     dropped = 0
                 elif (dropped := dropped + 1) > len(spare):
                     raise
                 continue
             self._adapt({key: "" for part in spare[:dropped] for key in part})
             return completion
-
-    def _adapts(self, error: NoAnswer, sent: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the request can be sent otherwise, without what the refusal names or under another name."""
-        for name in (key for key in error.named if key in sent):
-            part = next((group for group in parts if name in group), None)
-            if part is not None or name == "max_tokens":
-                self._adapt(dict.fromkeys(part, "") if part else {name: "max_completion_tokens"})
-                return True
-        return False
 
     def _adapt(self, new: Mapping[str, str]) -> None:
         if not new.items() <= self.adapted.items():  # else another question has met it meanwhile
@@ -216,17 +222,6 @@ def _likely(first: Sequence[tuple[str, float]], top: Words) -> dict[str, float |
     if top.logs:
         return {word: math.log(p) if p > 0 else None for word, p in total.items()}
     return {word: min(1.0, p) for word, p in total.items()}
-
-
-def picture(image: np.ndarray, detail: str = "") -> dict[str, Any]:
-    """An image, (H, W, 3) uint8, among several parts of a question: a lossless PNG."""
-    data = base64.b64encode(png(image)).decode()
-    more = {"detail": detail} if detail else {}
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **more}}
-
-
-def words(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
 
 
 # --- references ---------------------------------------------------------------------------------------------
