@@ -24,7 +24,8 @@ from nein.loading.digests import source_digest
 from nein.loading.errors import choose, isolated, out_of_memory, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
-from nein.metrics.chat import THINKING, ChatModel, Completion, Message, Sampling, Words, in_turns
+from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
+from nein.metrics.chat.asking import ChatModel, in_turns
 from nein.metrics.judges.base import TEMPLATES, Answer
 from nein.metrics.letters import LETTERS, SCORINGS
 

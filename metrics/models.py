@@ -39,7 +39,7 @@ ENCODERS: dict[str, str] = {
 }
 #: Kind -> checkpoint type (`model_type` of its config.json) -> loader; "": any other type.
 JUDGES: dict[str, dict[str, str]] = {
-    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat:ChatJudge.load"},
+    "vqa": {"llava_next": "nein.metrics.judges.llava:load", "": "nein.metrics.chat.asking:ChatJudge.load"},
     "ovd": {
         "owlv2": "nein.metrics.judges.detectors:load_owlv2",
         "": "nein.metrics.judges.detectors:load",
@@ -52,7 +52,7 @@ _OF_ONE = ("quantization", "pad", "backend")
 REFERENCES: dict[str, str] = {
     "plugin": "nein.metrics.models:load_plugin",
     "attribute": "nein.metrics.models:load_plugin",
-    "served": "nein.metrics.chat:ChatJudge.load",
+    "served": "nein.metrics.chat.asking:ChatJudge.load",
 }
 #: Models with an encoder for images and one for sentences: prefix of a reference -> loader. Other references
 #: are transformers' (a folder or a hub id), or open_clip's where the folder is in its layout.

@@ -26,7 +26,8 @@ from nein.metrics.base import (
     fingerprint,
     without_thoughts,
 )
-from nein.metrics.chat import Chat, Completion, Message, Sampling, open_chat
+from nein.metrics.chat import Chat, Completion, Message, Sampling
+from nein.metrics.chat.asking import open_chat
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
 

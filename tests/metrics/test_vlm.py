@@ -5,7 +5,7 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import loading
-from nein.metrics.chat import ChatJudge
+from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import check_options
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, prompt
 from nein.metrics.judges.detectors import ZeroShotDetector

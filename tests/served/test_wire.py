@@ -18,7 +18,8 @@ from nein.engine.folder import Folder
 from nein.loading.service import KEYS
 from nein.metrics import MetricError
 from nein.metrics.base import fingerprint
-from nein.metrics.chat import YES_NO, ChatJudge, Message, Sampling
+from nein.metrics.chat import YES_NO, Message, Sampling
+from nein.metrics.chat.asking import ChatJudge
 from nein.metrics.chat.endpoint import Endpoint, SilentError, connect
 from tests import loopback
 from tests.helpers import commands
