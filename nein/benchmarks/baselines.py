@@ -1,16 +1,33 @@
-"""What a model gets right by the text alone (a grey picture), and by the picture alone."""
+"""What a model gets right by the text alone (a grey picture), and by the picture alone; and what a reader of
+texts that is trained on the other images of the same file gets right (`nein.statistics.blind`)."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from nein import statistics
 from nein.engine.folder import Blocks
+from nein.reporting import figures as frames
+from nein.reporting.figures import Figure
+from nein.reporting.scores import ScoreTable
+from nein.statistics.blind import read_blindly
 
 BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.
 GAIN = "gain over text"
+#: The trained reader's share right; the score less that, paired; the score on the questions that it misses.
+READER = TEXT_READER, READER_GAIN, MISSED = "text reader", "gain over the reader", "where the reader misses"
+READ = (
+    "Text reader: it learned from the texts about the file's other pictures which option is right. Gain over "
+    "it: paired, in points. Where it misses: accuracy on the questions that it has wrong, n of them."
+)
+#: A file with fewer questions trains no reader.
+FEWEST = 200
 SIDE, LEVEL = 224, 128
 #: Of the baselines on bars of accuracy, and what a caption says of them.
 MARKS = {TEXT_ONLY: "D", PICTURE_ONLY: "o"}
@@ -29,3 +46,49 @@ def spread(blocks: Blocks, most: int) -> Blocks:
         return blocks
     taken = {numbers[k * len(numbers) // count] for k in range(count)}
     return replace(blocks, wanted=[index for index in blocks.wanted if index // blocks.size in taken])
+
+
+class Question(NamedTuple):
+    """What a text reader learns from."""
+
+    text: str  # "" where the options say it all
+    options: tuple[str, ...]
+    answer: int  # index of the right option
+    scene: str  # may not be in training and test at once: the image, or the pair that it belongs to
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def read_texts(questions: Mapping[Key, Question]) -> dict[Key, float]:
+    """Key of each question of a file -> 1 where the text reader is right, 0 where it is wrong, a share where
+    several options are best; {} where the file teaches none."""
+    return dict(zip(questions, _read(tuple(questions.values())), strict=False))
+
+
+@functools.lru_cache(maxsize=8)  # the models of a command are asked about the same files
+def _read(questions: tuple[Question, ...]) -> Sequence[float]:
+    if len(questions) < FEWEST:
+        return ()
+    texts, options, answers, scenes = zip(*questions, strict=True)
+    try:
+        return read_blindly(options, answers, scenes, texts).tolist()
+    except ValueError:  # all about one image, or without any word
+        return ()
+
+
+def beside_reader(scores: ScoreTable, reader: ScoreTable, **what: str) -> Iterator[Figure]:
+    """The figures `READER` of a model's scores and the reader's, a row of each question in both."""
+    if len(reader):
+        yield reader.figure(metric=TEXT_READER, **what)
+        yield gain(scores, reader, metric=READER_GAIN, **what)
+        missed = reader.frame.loc[reader.values < 1, "id"]
+        yield ScoreTable(scores.frame[scores.frame["id"].isin(missed)]).figure(metric=MISSED, **what)
+
+
+def gain(scores: ScoreTable, baseline: ScoreTable, **what: str) -> Figure:
+    """The score less that of a baseline on the same questions, paired, in points."""
+    seen, unseen, clusters = scores.pair(baseline)
+    estimate = statistics.bounded_mean(seen - unseen, clusters, -1.0, 1.0)
+    lost = len(baseline) - len(seen)
+    return frames.figure(estimate, unit="points", unscored=lost, **what)

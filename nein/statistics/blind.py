@@ -62,7 +62,7 @@ def read_blindly(
         unseen: sparse.csr_matrix = vectors.transform(
             [text for text, test in zip(texts, tested, strict=True) if test]
         )
-        model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000).fit(seen, is_right[~tested])
+        model = LogisticRegression(C=INVERSE_PENALTY, solver="liblinear").fit(seen, is_right[~tested])
         scores[tested] = model.decision_function(unseen)
     starts = np.flatnonzero(np.diff(owners, prepend=-1))  # of every question its first option
     scores = scores.round(DIGITS)

@@ -1,14 +1,18 @@
+import dataclasses
 import functools
+import random
 
 import numpy as np
 import pytest
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import scores, sections, stages
+from nein.datasets.negbench import official
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions, write_beaf
 
 
@@ -130,3 +134,33 @@ def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like
         answers = {question.id: {**said, "reason": ""} for question in task.questions}
         rows = scores.asked_rows(task, answers, [(distinct, {})])
         assert {row["picture only"] for row in rows} == {1 / 4}
+
+
+def shortcuts(strength, count):
+    """Questions of which a share `strength` has "clearly" in the right option, the others in any."""
+    draw, asked = random.Random(7), []
+    for index, question in enumerate(questions(count)):
+        marked = 0 if draw.random() < strength else draw.randrange(4)
+        texts = [f"a {noun} is here" for noun in draw.sample("dog cat boat tree lamp chair".split(), 4)]
+        texts[marked] += " clearly"
+        options = tuple(map(Option, texts, (option.template for option in question.options)))
+        asked.append(dataclasses.replace(question, options=options, source=f"scene {index}"))
+    return asked
+
+
+@pytest.mark.parametrize(("strength", "count"), [(0.0, 240), (0.5, 240), (1.0, 240), (1.0, 199)])
+def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_questions(
+    strength, count, tmp_path, pictures
+):
+    official.write(tmp_path / "mcq.csv", shortcuts(strength, count))
+    found = evaluate(tmp_path, tmp_path, pictures, "--model", "constant", "--limit", "220")
+    figures = frames.select(found["constant/own"].figures, type="all")
+    reader, gain, missed = (frames.pick(figures, metric=name) for name in baselines.READER)
+    if count < baselines.FEWEST:
+        assert reader is gain is missed is None
+        return
+    assert reader["n"] == 220  # what was asked, by a reader of the whole file
+    assert reader["value"] == pytest.approx(strength + (1 - strength) / 4, abs=0.08)
+    assert gain["value"] == pytest.approx(0.25 - reader["value"])  # of a constant
+    scored = ScoreTable.read(found["constant/own"].folder.path / "scores.csv").where(metric="text reader")
+    assert missed["n"] == (scored.values < 1).sum() == round(220 * (1 - reader["value"]))

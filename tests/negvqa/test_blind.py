@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 import nein
@@ -99,3 +101,40 @@ def test_a_cure_has_baselines_of_its_own_which_are_exported_too(tmp_path):
     assert unsaid[0] == unsaid[1]
     assert {row["metric"] for row in scores(consistent)} - {"accuracy"} == {"text only"}
     assert len(answers(consistent, "blind")) == 12 * 2
+
+
+@pytest.mark.parametrize(("strength", "count"), [(0.0, 200), (0.5, 200), (1.0, 200), (1.0, 99)])
+def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_questions(
+    strength, count, tmp_path
+):
+    draw, rows = random.Random(7), []
+    for number in range(count):
+        first = 0 if draw.random() < strength else draw.randrange(2)  # "yes" is right
+        rows.append({
+            "index": number, "image": f"p{number % 8}.png", "category": "GQA", "A": "yes", "B": "no",
+            "original_question": "Is it there?", "negated_question": "Is it not there?",
+            "original_answer": "AB"[first], "negated_answer": "BA"[first],
+        })  # fmt: skip
+    model = Model(lambda seen, question, texts: 0)
+    more = {"data": write_questions(tmp_path / "data", rows), "out": tmp_path / "out", "blind": 0}
+    nein.negvqa({"model": model}, device="cpu", formats=["csv"], **more)
+    folder = runs_below(tmp_path / "out")[0]
+    if count < 100:
+        assert "text reader" not in (folder / "scores.csv").read_text()
+        return
+    for variant in ("original", "negated"):
+        reader, gain, missed = (
+            share(folder, name, variant)
+            for name in ("text reader", "gain over the reader", "where the reader misses")
+        )
+        right = figure(
+            folder,
+            task="accuracy",
+            variant=variant,
+            category="Average",
+            scoring="generated",
+            protocol="fixed",
+        )
+        assert reader["value"] == pytest.approx(strength + (1 - strength) / 2, abs=0.08)
+        assert gain["value"] == pytest.approx(right["value"] - reader["value"])
+        assert missed["n"] == pytest.approx(count * (1 - reader["value"]))

@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 
 from nein import statistics
-from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY, TEXT_READER, beside_reader, gain
 from nein.benchmarks.negbench.judged import KINDS as JUDGED
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
@@ -163,10 +163,9 @@ def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
     for name in BASELINES:
         if len(members := table.where(metric=name)):
             yield members.figure(metric=name, type=type_)
-    with_picture, without, clusters = seen.pair(table.where(metric=TEXT_ONLY))
-    gain = statistics.bounded_mean(with_picture - without, clusters, -1.0, 1.0)
-    if gain is not None:
-        yield figure(gain, unit="points", metric=GAIN, type=type_)
+    if len(without := table.where(metric=TEXT_ONLY)):
+        yield gain(seen, without, metric=GAIN, type=type_)
+    yield from beside_reader(seen, table.where(metric=TEXT_READER), type=type_)
 
 
 def _wrong(rows: ScoreTable, type_: str) -> Figures:

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from nein.benchmarks import baselines
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY
 from nein.benchmarks.negbench import judged, retrieval
 from nein.benchmarks.negbench.retrieval import Ranks
 from nein.benchmarks.negbench.stages import Distinct, Encoded, ModelTasks, order
 from nein.datasets.negbench import records
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP, NO, YES
-from nein.datasets.negbench.records import RetrievalTask
+from nein.datasets.negbench.records import AFFIRMATION, NEGATION, ChoiceTask, Question, RetrievalTask
 from nein.datasets.negbench.registry import BINARY
 from nein.engine.folder import Row
 from nein.metrics.dual import prepare, products
@@ -42,7 +44,6 @@ NO_CAPTION = "the caption is empty", "it has no caption"
 #: Of two questions that belong together, which are answered right.
 OUTCOMES = ("both", "first alone", "second alone", "neither")
 RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.KS]
-_UNRANKED: Row = dict.fromkeys(RECALLS)
 
 
 # --- rows of a task --------------------------------------------------------------------------------
@@ -52,28 +53,29 @@ def of_run(asked: ModelTasks) -> ScoreTable:
     """The table of scores; the manifest gets the count of captions that were cut."""
     if asked.kind == "dual":
         asked.folder.update(cut=asked.count_cut())
-    return table(row for task in asked.tasks for row in of_task(task, rows(asked, task)))
+    return table(row for task in asked.tasks for row in of_task(task, rows(asked, task), asked.whole(task)))
 
 
 def rows(asked: ModelTasks, task: Any) -> Iterator[Row]:
     """Of a task, from the blocks."""
-    how: Row = {"protocol": asked.config.protocol}
+    config, folder = asked.config, asked.folder
+    how: Row = {"protocol": config.protocol}
     if isinstance(task, RetrievalTask) and task.asked:
-        names = {query.id for query, _ in judged.unfound(task)}
-        found = asked.folder.rows(judged.verdicts(task), asked.blocks(task).numbers)
-        yield from (row for row in found if row["id"] in names)
+        ids = {query.id for query, _ in judged.unfound(task)}
+        found = folder.rows(judged.verdicts(task), asked.blocks(task).numbers)
+        yield from (row for row in found if row["id"] in ids)
     elif isinstance(task, RetrievalTask):
         yield from retrieval_rows(task, *asked.features(task), **how)
     elif asked.kind == "dual":
-        model, how["features"] = asked.folder.models()["model"], asked.config.features
-        how |= {"scale": model["scale"], "bias": model["bias"], "seed": asked.config.seed}
-        yield from choice_rows(task, *asked.features(task), **how)
+        model = folder.models()["model"]
+        how |= {"features": config.features, "scale": model["scale"], "bias": model["bias"]}
+        yield from choice_rows(task, *asked.features(task), seed=config.seed, **how)
     else:
         answers: list[tuple[Any, dict[str, Row]]] = []
         for stage, distinct in asked.askings(task):
-            made = asked.folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
+            made = folder.rows(stage.name, stage.blocks.numbers if stage.task.questions else ())
             answers.append((distinct, {row["id"]: row for row in made}))
-        yield from asked_rows(task, answers[0][1], answers[1:], seed=asked.config.seed, **how)
+        yield from asked_rows(task, answers[0][1], answers[1:], seed=config.seed, **how)
 
 
 def retrieval_rows(
@@ -88,43 +90,51 @@ def retrieval_rows(
     A caption that occurs for two images is two captions."""
     for kind in (task.original, task.negated):
         items = [item for item in kind if item.image]
-        gallery, entries = [item.image for item in items], list(range(len(items)))
+        gallery, entries = [item.image for item in items], list(range(len(items)))  # entry of every item
         if protocol == "fixed":
             gallery = task.references
-            number = {name: index for index, name in enumerate(gallery)}
-            entries = [number[item.image] for item in items]
+            places = {name: index for index, name in enumerate(gallery)}
+            entries = [places[item.image] for item in items]
         readable = [index for index, name in enumerate(gallery) if name in pictures.rows]
         column = {index: number for number, index in enumerate(readable)}
-        targets, caption_rows = [], []
-        for item, entry in zip(items, entries, strict=True):
-            usable = [text for text in item.captions if entry in column and not _why_not(text, texts)]
-            targets += [column[entry] for _ in usable]
-            caption_rows += [texts.rows[text] for text in usable]
-        found: list[list[Row | None]] = [[], [None] * len(readable)]
-        if caption_rows:
+        reasons = [[_why_not(text, texts) for text in item.captions] for item in items]
+        usable = [
+            (text, column[entry])
+            for item, entry, whys in zip(items, entries, reasons, strict=True)
+            for text, why in zip(item.captions, whys, strict=True)
+            if entry in column and not why
+        ]
+        to_image: Iterator[Row | None] = iter(())
+        to_text: list[Row | None] = [None] * len(readable)
+        if usable:
+            caption_rows, targets = np.array([(texts.rows[text], target) for text, target in usable]).T
             shown = np.array([pictures.rows[gallery[index]] for index in readable])
-            sides = texts.features, pictures.features, np.array(caption_rows), shown, np.array(targets)
+            sides = texts.features, pictures.features, caption_rows, shown, targets
             both = zip(retrieval.ranks(*sides), retrieval.baselines(*sides), strict=True)
-            found = [_recalls({"recall": own, **alone}, protocol) for own, alone in both]
-        to_image, to_text, seen = iter(found[0]), found[1], set[int]()
-        for item, entry in zip(items, entries, strict=True):
-            subject = {"item": item.id, "source": item.cluster, "kind": item.kind}
+            first, to_text = (_recalls({"recall": own, **alone}, protocol) for own, alone in both)
+            to_image = iter(first)
+        seen = set[int]()
+        for item, entry, whys in zip(items, entries, reasons, strict=True):
+            what = {"item": item.id, "source": item.cluster, "kind": item.kind}
             unreadable = pictures.reasons.get(item.image, "")
-            for k, text in enumerate(item.captions):
-                why = _why_not(text, texts)
-                values = next(to_image) if entry in column and not why else None
-                what = {"id": f"{item.id}#{k}", **subject, "direction": TEXT_TO_IMAGE}
-                yield {**what, **(values or {**_UNRANKED, "reason": unreadable or why})}
+            for k, why in enumerate(whys):
+                recalls = next(to_image) if entry in column and not why else None
+                named = {"id": f"{item.id}#{k}", **what, "direction": TEXT_TO_IMAGE}
+                yield named | (recalls or _unranked(unreadable or why))
             if entry not in seen:  # else another row about the same image, which is one query
                 seen.add(entry)
                 why = "none of its captions could be encoded" if item.captions else NO_CAPTION[1]
-                values = to_text[column[entry]] if entry in column else None
-                what = {"id": item.id, **subject, "direction": IMAGE_TO_TEXT}
-                yield {**what, **(values or {**_UNRANKED, "reason": unreadable or why})}
+                recalls = to_text[column[entry]] if entry in column else None
+                named = {"id": item.id, **what, "direction": IMAGE_TO_TEXT}
+                yield named | (recalls or _unranked(unreadable or why))
 
 
 def _why_not(text: str, texts: Encoded) -> str:
     return texts.reasons.get(text, "") if text.strip() else NO_CAPTION[0]
+
+
+def _unranked(reason: str) -> Row:
+    return {**dict.fromkeys(RECALLS), "reason": reason}
 
 
 def _recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
@@ -135,7 +145,7 @@ def _recalls(ranks: Mapping[str, Ranks], protocol: str) -> list[Row | None]:
 
 
 def choice_rows(
-    task: records.ChoiceTask,
+    task: ChoiceTask,
     pictures: Encoded,
     texts: Encoded,
     *,
@@ -151,8 +161,8 @@ def choice_rows(
               did at first."""
     if features != "normalised":
         scale, bias = 1.0, 0.0
-    mean_picture = retrieval.mean(pictures.features, None, features)
-    mean_text = retrieval.mean(texts.features, None, features)
+    mean_picture = retrieval.mean(pictures.features, None, features)  # (D,)
+    mean_text = retrieval.mean(texts.features, None, features)  # (D,)
     for question in task.questions:
         why = (*map(pictures.reasons.get, question.images), *map(texts.reasons.get, question.texts))
         if reason := next(filter(None, why), ""):
@@ -168,20 +178,20 @@ def choice_rows(
 
 
 def asked_rows(
-    task: records.ChoiceTask,
+    task: ChoiceTask,
     answers: Mapping[str, Row],
-    baselines: Sequence[tuple[Distinct, Mapping[str, Row]]] = (),
+    unseen: Sequence[tuple[Distinct, Mapping[str, Row]]] = (),
     *,
     protocol: str = "fixed",
     seed: int = 0,
 ) -> Iterator[Row]:
     """One row per question, from rows of `stages.Questions` by id.
 
-    baselines  (questions asked in place of the task's, their rows by id). A question whose options are all
-               alike is not asked, and the baseline is what guessing gets."""
+    unseen  Of each baseline (questions asked in place of the task's, their rows by id). A question whose
+            options are all alike is not asked, and the baseline is what guessing gets."""
     for question in task.questions:
         alone: dict[str, Sequence[float] | None] = {}
-        for distinct, given in baselines:
+        for distinct, given in unseen:
             stand_in = distinct.standing.get(question.id)
             if stand_in is None:
                 alone[distinct.name] = [1 / len(question.options)] * len(question.options)
@@ -193,7 +203,7 @@ def asked_rows(
 
 
 def choice_row(
-    question: records.Question,
+    question: Question,
     given: Mapping[str, Any],
     alone: Mapping[str, Sequence[float] | np.ndarray | None],
     *,
@@ -203,13 +213,13 @@ def choice_row(
     """given: `scores` of the options, or `chosen`, and the reason where there is none. alone: of a baseline
     that was asked the scores, or the choice as shares; under "paper" all-equal scores are none."""
     shown = order(question, seed, protocol)
-    shares = _values(question, given)
+    shares, by_score = _values(question, given), "scores" in given
     credits: dict[str, float | None] = {}
     for name, values in alone.items():
-        if values is not None and "scores" in given:
+        if values is not None and by_score:
             values = None if protocol == "paper" and _alike(values) else fall(values, shown, protocol)
         credits[name] = None if values is None else float(values[question.correct])
-    if shares is not None and "scores" in given:
+    if shares is not None and by_score:
         shares = fall(shares, shown, protocol).tolist()
     return {
         "id": question.id,
@@ -228,7 +238,7 @@ def choice_row(
     }
 
 
-def _values(question: records.Question, given: Mapping[str, Any]) -> Any:
+def _values(question: Question, given: Mapping[str, Any]) -> Any:
     """The scores of the options, or the choice as shares of them; None where there is none."""
     if "scores" in given:
         return given["scores"]
@@ -240,13 +250,10 @@ def fall(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: s
     """(C,) float64, adding up to 1: how a choice falls on the options, in the data's order, as are the (C,)
     finite scores; `shown`: see `stages.order`. `torch.argmax` is documented to take the first."""
     x = np.asarray(scores, dtype=np.float64)
-    credit = np.zeros(len(x))
     if protocol == "paper":
-        credit[shown[int(np.argmax(x[list(shown)]))]] = 1.0
-        return credit
+        return np.eye(len(x))[shown[int(np.argmax(x[list(shown)]))]]
     top = x == x.max()
-    credit[top] = 1.0 / top.sum()
-    return credit
+    return top / top.sum()
 
 
 # --- rows of the table -----------------------------------------------------------------------------
@@ -254,15 +261,31 @@ def fall(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: s
 table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
-def of_task(task: records.Task, rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows of the table from those of a task."""
-    what = {"task": task.what, "variant": task.variant}
-    if not isinstance(task, records.ChoiceTask):
-        figures = of_judged(rows) if task.asked else of_retrieval(rows)
+def of_task(task: records.Task, rows: Iterable[Row], whole: records.Task | None = None) -> Iterator[Row]:
+    """The rows of the table from those of a task. whole: without a limit, what a text reader learns from."""
+    if isinstance(task, ChoiceTask):
+        known = task.kind != BINARY
+        yes_no = bool(task.questions) and task.questions[0].texts == [YES, NO]
+        read = of_reader(whole, task) if isinstance(whole, ChoiceTask) else ()
+        figures: Iterable[Row] = (*of_choices(rows, known=known, asked=yes_no), *read)
     else:
-        words = task.questions[0].texts if task.questions else []
-        figures = of_choices(rows, known=task.kind != BINARY, asked=words == [YES, NO])
-    return ({**what, **row} for row in figures)
+        figures = of_judged(rows) if task.asked else of_retrieval(rows)
+    return ({"task": task.what, "variant": task.variant, **row} for row in figures)
+
+
+def of_reader(whole: ChoiceTask, task: ChoiceTask) -> Iterator[Row]:
+    """Of the text reader, about the questions that are asked."""
+    learned = {}
+    for question in whole.questions:
+        # Both images of a pair of HardNeg-Syn, positive/7_img.png and negative/7_img.png, are one scene.
+        scene = re.sub("^(positive|negative)/", "", question.cluster)
+        words = question.asked, tuple(question.texts)
+        learned[question.id] = baselines.Question(*words, question.correct, scene)
+    right = baselines.read_texts(learned)
+    for question in task.questions if right else ():
+        what = {"id": question.id, "source": question.cluster, "metric": baselines.TEXT_READER}
+        kind = question.type if task.kind != BINARY else None
+        yield {**what, "type": kind, "value": right[question.id]}
 
 
 def of_retrieval(rows: Iterable[Row]) -> Iterator[Row]:
@@ -291,7 +314,7 @@ def of_judged(rows: Iterable[Row]) -> Iterator[Row]:
 
 def of_choices(rows: Iterable[Row], known: bool = True, asked: bool = False) -> Iterator[Row]:
     """known: whether anything is known of the options but which is right. asked: they are yes and no."""
-    groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size)
+    groups: dict[str, dict[tuple[str, int], list[Row]]] = {}  # score -> (name, size) -> its questions
     for row in rows:
         what = {"id": row["id"], "source": row["source"], "type": row["type"] if known else None}
         shares, reason = row["shares"], row["reason"] or None
@@ -328,16 +351,9 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     """A group with an unscored question is unscored."""
     lost = next((row for row in group if row["credit"] is None), None)
     what = {"id": name, "source": (lost or group[0])["source"], "type": score}
-
-    def joint(wrong: Sequence[bool]) -> float | None:
-        if lost is not None:
-            return None
-        credits = [row["credit"] for row in group]
-        return float(np.prod([1 - right if no else right for right, no in zip(credits, wrong, strict=True)]))
-
     measured = {**what, "reason": None if lost is None else lost["reason"]}
     difficulty = json.dumps(group[0]["difficulty"]) if len(group) == 4 else None
-    value = joint([False] * len(group))
+    value = _joint(group, [False] * len(group))
     yield {**measured, "metric": "joint", "value": value, "difficulty": difficulty}
     # also where the four questions of GROUP belong together by another name
     four = len(group) == 4 and all(GROUP in {kind for kind, _, _ in row["groups"]} for row in group)
@@ -345,30 +361,37 @@ def _of_group(score: str, name: str, group: Sequence[Row]) -> Iterator[Row]:
     yield {**what, "metric": "joint chance", "value": guessed}
     if len(group) == 2:
         for k, outcome in enumerate(OUTCOMES):
-            falls = joint((k >= 2, k in (1, 3)))
-            yield {**measured, "metric": "pair", "outcome": outcome, "value": falls}
+            value = _joint(group, (k >= 2, k in (1, 3)))
+            yield {**measured, "metric": "pair", "outcome": outcome, "value": value}
     if score not in (GROUP, ALL_FOUR) or len(group) != 4:
         return
     # a minimal pair: a caption that affirms and one that denies, each picture and caption once
     places, choosing = {_place(row) for row in group}, [row for row in group if _chooses(row)]
     kinds = {row["type"] for row in group}
-    if len(places) == (2 if choosing else 4) and kinds == {records.AFFIRMATION, records.NEGATION}:
-        answers = all("answer" in row for row in choosing)
+    if len(places) == (2 if choosing else 4) and kinds == {AFFIRMATION, NEGATION}:
+        metric = "answer cell" if all("answer" in row for row in choosing) else "cell"
         for index, value in enumerate(_cells(group).flat):
             lacks = None if np.isfinite(value) else "a score of the pair is lacking"
             cell = {**what, "source": group[0]["source"], "outcome": str(index), "reason": lacks}
-            metric = "answer cell" if answers else "cell"
             yield {**cell, "metric": metric, "value": None if lacks else float(value)}
+
+
+def _joint(group: Sequence[Row], wrong: Sequence[bool]) -> float | None:
+    """The share of choices that are right, or `wrong`, in every question of a group."""
+    credits = [row["credit"] for row in group]
+    if None in credits:
+        return None
+    return float(np.prod([1 - right if no else right for right, no in zip(credits, wrong, strict=True)]))
 
 
 def _chooses(row: Row) -> bool:
     """Whether it is a picture that chooses between the two captions."""
-    return set(row["templates"]) == {records.AFFIRMATION, records.NEGATION}
+    return set(row["templates"]) == {AFFIRMATION, NEGATION}
 
 
 def _place(row: Row) -> tuple[int, int]:
     """(caption, picture) that a question is about, 0 for the affirming caption and what it is true of."""
-    caption = int(row["type"] == records.NEGATION)
+    caption = int(row["type"] == NEGATION)
     true = row["correct"] == 0 if row["templates"][0] is None else True
     return caption, caption if true else 1 - caption
 
@@ -379,7 +402,7 @@ def _cells(four: Sequence[Row]) -> np.ndarray:
     for row in four:
         caption, picture = _place(row)
         if _chooses(row) and row.get("scores") is not None:
-            affirms = row["templates"].index(records.AFFIRMATION)
+            affirms = row["templates"].index(AFFIRMATION)
             cells[:, picture] = row["scores"][affirms], row["scores"][1 - affirms]
         elif row["templates"][0] is None and row["shares"] is not None:
             cells[caption, picture] = row["shares"][0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nein.benchmarks import baselines
-from nein.benchmarks.baselines import BASELINES, GAIN
+from nein.benchmarks.baselines import BASELINES, GAIN, READ, READER, TEXT_READER
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
 from nein.datasets.negbench.other_tests import ALL_FOUR, GROUP
@@ -110,11 +110,11 @@ MULTIPLE_CHOICE = Table(
         Column("drop from control ↓", {"metric": "drop"}, _SHOWN),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
-        *(Column(baseline, {"metric": baseline, "type": "all"}, _SHOWN) for baseline in BASELINES),
+        *(Column(name, {"metric": name, "type": "all"}, _SHOWN) for name in (*BASELINES, TEXT_READER)),
         Column("chance", {"metric": "chance"}),
         *_counts(metric="accuracy", type="all"),
     ),
-    {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES)},
+    {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES, TEXT_READER)},
     "Text only, picture only: the same without the picture, without the text (--blind). – where no answer "
     "could be read, and of figures as printed.",
 )
@@ -122,12 +122,12 @@ HALVES = Table(
     "halves",
     "Without the picture, without the text",
     (*NAME, Row("metric", "shown")),
-    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), *COUNTS),
-    {"metric": (*BASELINES, GAIN)},
+    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), *_counts(type="all")),
+    {"metric": (*BASELINES, GAIN, *READER)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
     "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
     "chance and not measured. Under --protocol paper an all-equal score has no figure. Gain over text: "
-    "accuracy minus text only, paired, in points.",
+    f"accuracy minus text only, paired, in points. {READ}",
 )
 CHOSEN = Table(
     "chosen",

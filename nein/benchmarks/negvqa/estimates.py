@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from nein import statistics
-from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY
+from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY, TEXT_READER, beside_reader, gain
 from nein.datasets.negvqa import AVERAGE, CATEGORIES, OTHER, VARIANTS
 from nein.engine.folder import Row
 from nein.reporting import figures as frames
@@ -45,7 +45,8 @@ def of_table(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
         parts: list[Iterable[Row]] = [_accuracies(rows, protocol), _unread(rows)]
         if protocol == "fixed":
             blind = scores.where(scoring=scoring, metric=BASELINES)
-            parts += [_by_subset(rows), _blind(rows, blind), _positions(rows)]
+            reader = scores.where(metric=TEXT_READER)
+            parts += [_by_subset(rows), _blind(rows, blind), _reader(rows, reader), _positions(rows)]
             parts += [paired(members, category) for category, members in by_category(rows)]
         figures += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
@@ -118,10 +119,14 @@ def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[Row]:
             for (baseline,), asked in members.groups("metric"):
                 yield asked.figure(metric=baseline, **what)
             alone = members.where(metric=TEXT_ONLY)
-            with_image, without, clusters = seen.pair(alone)
-            gain = statistics.bounded_mean(with_image - without, clusters, -1.0, 1.0)
-            unscored = len(alone) - (gain.n if gain else 0)
-            yield frames.figure(gain, unit="points", unscored=unscored, metric=GAIN, **what)
+            yield gain(seen, alone, metric=GAIN, **what)
+
+
+def _reader(rows: ScoreTable, reader: ScoreTable) -> Iterator[Row]:
+    for variant in VARIANTS if len(reader) else ():
+        for category, members in by_category(reader.where(variant=variant)):
+            what = {"task": "blind", "variant": variant, "category": category}
+            yield from beside_reader(rows.where(variant=variant), members, **what)
 
 
 def paired(rows: ScoreTable, category: str) -> Iterator[Row]:

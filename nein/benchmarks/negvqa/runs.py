@@ -235,8 +235,8 @@ class NegVqa(Benchmark):
             found += [maker.of_file(name, reference)] if of_file else maker.of_model(name, reference)
         return found
 
-    def scores(self, run: Run) -> ScoreTable:
-        return scores.of_folder(run.folder)
+    def scores(self, run: Any) -> ScoreTable:
+        return scores.of_run(run.folder, run.stages[0].items, run.stages[0].blocks.wanted)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table, folder.manifest()["identity"].get("asking"))

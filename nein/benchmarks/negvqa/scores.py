@@ -6,11 +6,13 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from nein.benchmarks import baselines
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, Answer, Match
 from nein.benchmarks.runner import selected
+from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine.folder import Folder, Row
 from nein.metrics.choices import Reply
-from nein.metrics.letters import by_option, parse, without_missing
+from nein.metrics.letters import LETTERS, by_option, parse, without_missing
 from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
@@ -22,13 +24,27 @@ PROTOCOLS = ("fixed", "paper")
 DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "failed")
 
 
-def of_folder(folder: Folder) -> ScoreTable:
-    """The scores of a run that has all its answers."""
+def of_run(folder: Folder, items: Sequence[Item], wanted: Iterable[int]) -> ScoreTable:
+    """The scores of a run that has all its answers. items: of the file, of which the `wanted` were asked."""
     facts = folder.manifest()
     matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
     rows = score(selected(folder, ANSWERS), facts["scoring"], folder.rows(MATCHES, sorted(matched)))
     blind = selected(folder, BLIND) if BLIND in facts["selected"] else ()
-    return table(itertools.chain(rows, score(blind, facts["scoring"])))
+    return table(itertools.chain(rows, score(blind, facts["scoring"]), of_reader(items, wanted)))
+
+
+def of_reader(items: Sequence[Item], wanted: Iterable[int]) -> Iterator[Row]:
+    """Rows of the text reader, which learns from all items."""
+    learned = {}
+    for item, variant in itertools.product(items, VARIANTS):
+        right = LETTERS.index(item.answers[variant])
+        question = baselines.Question(item.questions[variant], item.options, right, item.source)
+        learned[item.id, variant] = question
+    right_by = baselines.read_texts(learned)
+    for item, variant in itertools.product((items[index] for index in wanted), VARIANTS if right_by else ()):
+        what = {key: getattr(item, key) for key in ("id", "subset", "category", "source")}
+        what |= {"metric": baselines.TEXT_READER, "variant": variant, "answer": item.answers[variant]}
+        yield {**what, "value": right_by[item.id, variant]}
 
 
 table = functools.partial(ScoreTable.of, details=DETAILS)

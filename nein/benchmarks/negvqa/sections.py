@@ -75,7 +75,8 @@ BLIND = Table(
     (_CATEGORIES, *_COUNTS),
     note="Accuracy in per cent on --blind questions, evenly spread. Text only: with a grey picture. Picture "
     "only: with the options and no question; one answer counts for the question and its negation. Gain over "
-    f"text: accuracy minus text only on the same questions, paired, in points. {_CLUSTERED}.",
+    f"text: accuracy minus text only on the same questions, paired, in points. {baselines.READ} "
+    f"{_CLUSTERED}.",
 )
 
 
