@@ -1,7 +1,7 @@
 """`nein negbench analyse`: how text encoders place affirmed and negated templates.
 
 OUT: table.md, figures.csv, report.html and measures.png with every measure of `MEASURES`; sentences.csv;
-coordinates.csv, pca.png and pca_all.png, like figures 6 and 9 of the paper.
+coordinates.csv, pca.png and pca-all.png, like figures 6 and 9 of the paper.
 
 The paper prints five templates of each group (Alhamoud et al., CVPR 2025, appendix); they come first and are
 marked (`PUBLISHED`). The rest is written here in the same spirit: the k-th negated template denies what the
@@ -246,7 +246,7 @@ def run(options: AnalyseConfig) -> None:
         encoded = dict(zip(texts, encoder.encode_text(texts), strict=True))
         if bad := next((text for text, row in encoded.items() if not np.isfinite(row).all()), None):
             raise UserError(f"'{name}' cannot encode the sentence '{bad}': its feature is not finite.")
-        features = [np.stack([encoded[s.text] for s in group]) for group in sets]
+        features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
         rows += _measured([measure(each) for each in features], pairs, label)
         for key, _, groups in PLOTS:
             places = [index for index, s in enumerate(sets[0]) if s.group in groups]
@@ -255,6 +255,12 @@ def run(options: AnalyseConfig) -> None:
                 what = {"plot": key, "model": label, "group": group, "template": template}
                 first_name = f"A = {pairs[0][not first]}"
                 coordinates.append({**what, "first": first_name, "sentence": text, "x": x, "y": y})
+    points = pd.DataFrame(coordinates).round(6)
+    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
+    named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
+    named["published"] = named["template"] < PUBLISHED
+    for name, table in (("coordinates", points), ("sentences", named)):
+        atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
     for metric, (_, chance) in MEASURES.items():
         if chance is not None:
             rows.append({**frames.number(chance, unit="", model=CHANCE, metric=metric), "source": "chance"})
@@ -265,18 +271,16 @@ def run(options: AnalyseConfig) -> None:
         f"negation means that negation hardly moves a sentence. {PUBLISHED} templates of each group are the "
         "paper's."
     )
-    page = Page("Templates: what text encoders separate", notes=[note], sections=SECTIONS)
+    drawn = [
+        plots.plot(key, title, {"source": ""}, scatter, points=points[points["plot"] == key])
+        for key, title, _ in PLOTS
+    ]
+    sections = [Section("measures", "Measures", [MEASURED], [DOTS, *drawn])]
+    page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
     written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
-    drawn = pd.DataFrame(coordinates)
-    for key, title, _ in PLOTS:
-        [(_, files)] = plots.drawings([plots.plot(key, title, {"plot": key}, scatter)], drawn)
-        atomic.write_bytes(out / f"{key}.png", files["png"])
-    parts = [pd.DataFrame(group).assign(pair="/".join(pair)) for pair, group in zip(pairs, sets, strict=True)]
-    named = pd.concat(parts).reindex(columns=["pair", *Sentence._fields])
-    named["published"] = named["template"] < PUBLISHED
-    for name, table in (("coordinates", drawn.round(6)), ("sentences", named)):
-        atomic.write_text(out / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    print(pages.headline(figures, [MEASURED], [note], pages.places(out, written, 0)), end="")
+    images = ", ".join(file.name for file in written if file.suffix == ".png")
+    last = [*pages.places(out, written, 0), f"Plots: {images}"]
+    print(pages.headline(figures, [MEASURED], [note], last), end="")
 
 
 def _measured(
@@ -293,8 +297,9 @@ def _measured(
         yield frames.figure(estimate, unit="", model=model, metric=metric)
 
 
-def scatter(points: pd.DataFrame) -> plots.Canvas:
-    """A panel per model; the color is the group, the marker which object stands first."""
+def scatter(figures: pd.DataFrame, *, points: pd.DataFrame) -> plots.Canvas:
+    """Principal components of sentences, whatever the figures: a panel per model; color: group, marker: the
+    object that stands first."""
     canvas, axes = plots.panels([*points["model"].unique()], 2.8, shared=False)
     for at, (_, of_model) in zip(axes, points.groupby("model", sort=False), strict=True):
         for number, (first, of_first) in enumerate(of_model.groupby("first", sort=False)):
@@ -339,10 +344,8 @@ DOTS = plots.plot(
     dots=True,
     rule={name: chance for name, (_, chance) in MEASURES.items() if chance is not None},
 )
-SECTIONS = (Section("measures", "Measures", (MEASURED,), (DOTS,)),)
-
 #: Key and title of a plot, and whose sentences it shows.
 PLOTS = (
-    ("pca", "One object, affirmed and negated", (AFFIRMED, DENIED)),
-    ("pca_all", "All five groups of templates", GROUPS),
+    ("pca", "Principal components: one object, affirmed and negated", (AFFIRMED, DENIED)),
+    ("pca-all", "Principal components: all five groups of templates", GROUPS),
 )
