@@ -140,7 +140,7 @@ def test_the_command_writes_numbers_and_pictures(tmp_path, clip_folder, capsys):
     written = list(csv.DictReader((tmp_path / "out" / "sentences.csv").open()))
     assert len(written) == 3 * 238
     assert sum(row["published"] == "True" for row in written) == 3 * 50
-    assert "Plots: measures.png, pca.png, pca-all.png" in text
+    assert "Plots (.pdf, .svg, .png): measures, pca, pca-all" in text
     assert (tmp_path / "out" / "report.html").read_text().count("data:image/svg") == 3
     for name in ("pca.png", "pca-all.png", "measures.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")

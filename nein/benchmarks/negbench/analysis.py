@@ -278,8 +278,7 @@ def run(options: AnalyseConfig) -> None:
     sections = [Section("measures", "Measures", [MEASURED], [DOTS, *drawn])]
     page = Page("Templates: what text encoders separate", notes=[note], sections=sections)
     written = pages.write(out, figures, page, ("md", "csv", "plots", "html"))
-    images = ", ".join(file.name for file in written if file.suffix == ".png")
-    last = [*pages.places(out, written, 0), f"Plots: {images}"]
+    last = pages.places(out, written, 0)
     print(pages.headline(figures, [MEASURED], [note], last), end="")
 
 
