@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -75,39 +75,32 @@ def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 
 
 class Checks:
-    """What editors and judges have in common: an answer per input, whatever else is asked."""
+    """What editors and judges have in common: an answer per input, whatever else is asked.
 
-    within: tuple[float, float]  #: how far answers may be apart: asked again, and in other company
+    within  How far answers may be apart: asked again, and in other company.
+    input   Something to ask, with its `image`.       answer  What the subject makes of inputs.
+    check   What is seen; raises Failed for answers that are not of the inputs, or not of the right form.
+    apart   How far two answers to one input are apart; raises Failed where they cannot be compared.
+    """
+
+    within: tuple[float, float]
+    input: Callable[..., Any]
+    answer: Callable[..., Any]
+    check: Callable[..., str]
+    apart: Callable[..., float]
 
     def __init__(self, subject: Any, number: int = 6) -> None:
         self.subject = subject
         self.inputs = [self.input(seed) for seed in range(number)]
         self.first: list[Any] = []  # the answers to the inputs, once `contract` has asked
 
-    def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Any:
-        """Something to ask, with its `image`."""
-
-    def answer(self, inputs: list[Any]) -> list[Any]:
-        """What the subject makes of inputs."""
-        raise NotImplementedError
-
-    def check(self, inputs: list[Any], answers: list[Any]) -> str:
-        """What is seen; raises Failed for answers that are not of the inputs, or not of the right form."""
-        raise NotImplementedError
-
-    def apart(self, one: Any, other: Any) -> float:
-        """How far two answers to one input are apart; raises Failed where they cannot be compared."""
-        raise NotImplementedError
-
     def run(self, on_cpu: bool = False) -> Iterator[tuple[str, bool, str]]:
         """Runs the checks, those after the first only where it left answers: (title, whether it passed, what
         was seen). One that raises has failed with that reason. on_cpu: see `machine.side_by_side`."""
         first, *others = TITLES
-        for method, (passed, seen) in itertools.chain(
-            machine.side_by_side(self._outcome, [first], on_cpu),
-            machine.side_by_side(self._outcome, others, on_cpu),
-        ):
-            yield TITLES[method], passed, seen
+        for methods in ([first], others):
+            for method, (passed, seen) in machine.side_by_side(self._outcome, methods, on_cpu):
+                yield TITLES[method], passed, seen
 
     def _outcome(self, method: str) -> tuple[bool, str]:
         if method != "contract" and not self.first:
@@ -165,9 +158,7 @@ class Checks:
 
 
 class EditorChecks(Checks):
-    """Grey levels may differ by one in other company."""
-
-    within = (0, 1)
+    within = (0, 1)  # gray levels
 
     def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> EditRequest:
         return EditRequest(f"s{seed}", scene(seed, size), INSTRUCTIONS[seed % 3], 1000 + seed)
@@ -178,10 +169,9 @@ class EditorChecks(Checks):
     def check(self, inputs: list[EditRequest], answers: list[EditResult]) -> str:
         if [result.id for result in answers] != [request.id for request in inputs]:
             raise Failed(f"asked for {[r.id for r in inputs]}, got {[r.id for r in answers]}")
+        if nothing := [result.id for result in answers if result.image is None and not result.error]:
+            raise Failed(f"{nothing[0]} has neither an image nor an error")
         edited = [result.image for result in answers if result.image is not None]
-        for result in answers:
-            if result.image is None and not result.error:
-                raise Failed(f"{result.id} has neither an image nor an error")
         if not edited:
             raise Failed(f"every edit failed: {answers[0].error}")
         sizes = {images.check(image).shape[:2] for image in edited}
@@ -212,9 +202,7 @@ class Question(NamedTuple):
 
 
 class JudgeChecks(Checks):
-    """Of a VQA judge. Soft scores may differ by a thousandth."""
-
-    within = (1e-3, 1e-3)
+    within = (1e-3, 1e-3)  # of soft scores
 
     def input(self, seed: int, size: tuple[int, int] = (64, 64)) -> Question:
         return Question(scene(seed, size), ["cat", "dog", "traffic light"][: 1 + seed % 3])
@@ -227,10 +215,9 @@ class JudgeChecks(Checks):
         return self.subject.ask([one.image for one in inputs], prompts)
 
     def check(self, inputs: list[Question], answers: list[list[Any]]) -> str:
-        if [len(row) for row in answers] != [len(one.nouns) for one in inputs]:
-            raise Failed(
-                f"{[len(one.nouns) for one in inputs]} questions, {[len(r) for r in answers]} answers"
-            )
+        asked, given = [len(one.nouns) for one in inputs], [len(row) for row in answers]
+        if asked != given:
+            raise Failed(f"{asked} questions, {given} answers")
         return self.check_each(list(itertools.chain(*answers)))
 
     def check_each(self, answers: list[Any]) -> str:
@@ -245,14 +232,13 @@ class JudgeChecks(Checks):
         return f"{clear} of {len(answers)} answers begin with yes or no"
 
     def apart(self, one: list[Any], other: list[Any]) -> float:
-        worst = 0.0
-        for a, b in zip(one, other, strict=True):
-            if getattr(a, "text", None) != getattr(b, "text", None):
-                raise Failed(f"{a.text!r} one time and {b.text!r} the other")
+        distances = [0.0]
+        for first, second in zip(one, other, strict=True):
+            if getattr(first, "text", None) != getattr(second, "text", None):
+                raise Failed(f"{first.text!r} one time and {second.text!r} the other")
             for name in ("score", "p_yes", "p_no"):
-                x, y = getattr(a, name, None), getattr(b, name, None)
-                worst = max(worst, abs((x or 0) - (y or 0)))
-        return worst
+                distances.append(abs((getattr(first, name, 0) or 0) - (getattr(second, name, 0) or 0)))
+        return max(distances)
 
     def empty(self) -> str:
         if any(self.answer([self.inputs[0]._replace(nouns=[])])):

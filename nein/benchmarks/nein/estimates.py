@@ -1,7 +1,7 @@
 """Figures of runs on NeIn as rows of the frame: of one run, of an editor's two runs, and of parts of a run.
 
 Columns besides the usual (`model` is the editor, `variant` the instruction track): group (of a breakdown),
-statistic (of a gap), source ("printed": by the paper's authors).
+statistic (of a gap).
 
 task              metric
 limit             FID as of infinitely many images, or in `refused` why not
@@ -28,7 +28,6 @@ import pandas as pd
 import safetensors
 
 from nein import statistics
-from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.nein.runs import (
     REMOVALS,
     SCORES,
@@ -52,7 +51,6 @@ from nein.wording.families import CELLS, DEPTH, LABELS, OTHERS
 BELOW = " below a denial"
 FAMILY_NOTE = " (object must stay: Removal ↓)"
 ALL_FAMILIES, ALL_FOUR, ALL = "all families", "all four", "all"
-PRINTED = ", as printed in the paper"
 
 
 def unit(metric: str) -> str:
@@ -173,25 +171,15 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
-def printed(editor: str, name: str) -> pd.DataFrame:
-    """What the paper's Table 3 has of an editor on negative instructions; empty for others."""
-    of_editor = {"editor": editor, "track": "negative"}
-    table = paper_numbers.published("table3", of_editor) if editor in paper_numbers.ROW_OF else ()
-    what = {"benchmark": "nein", "model": f"{name}{PRINTED}", "source": "printed"}
-    return frames.frame(frames.number(row.value, unit=row.unit, n=row.n, **row.of, **what) for row in table)
-
-
 def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd.DataFrame:
-    """The figures of all runs, with what the paper prints of its editors where the preset is the paper's.
-    Figures of a plug-in's metric that is not installed here are left out. Raises UserError."""
+    """The figures of all runs; those of a plug-in's metric that is not installed here are left out. Raises
+    UserError."""
     parts = []
     for run in runs:
         known = frames.select(figures[run.path], metric=(*METRICS, "refused"))
         if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
             raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
         parts.append(frames.label(known, model=run.name))
-        if run.about.get("config", {}).get("preset") == "paper" and run.track == "negative":
-            parts.append(printed(run.editor, run.name))
     return frames.concat(parts)
 
 

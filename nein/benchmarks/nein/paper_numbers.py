@@ -1,4 +1,4 @@
-"""Figures the NeIn paper prints in Table 3, for the paper preset to show beside ours.
+"""Figures the NeIn paper prints in Table 3, for `nein reproduce` and the leaderboard.
 
 Source: Bui et al., "NeIn: Telling What You Don't Want" (CVPR Workshops 2025), Table 3. Units as printed
 there: per cent, except FID and LPIPS. Rows "+ NeIn" are the authors' fine-tuned models, whose weights are

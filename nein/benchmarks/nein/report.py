@@ -101,7 +101,7 @@ _FINDINGS = (
         "{} {}",
     ),
     (
-        {"task": "results", "variant": "negative", "source": ""},
+        {"task": "results", "variant": "negative"},
         "Told that X is absent, {} removes it in {} % of the samples",
         "{} in {} %",
     ),
@@ -130,7 +130,7 @@ def finding(frame: pd.DataFrame) -> list[str]:
 
 def notes(frame: pd.DataFrame, loaded: Sequence[RunDir]) -> list[str]:
     """What a reader has to know: small sets, rows that differ, samples lost."""
-    results = frames.records(frame, task="results", source="")
+    results = frames.records(frame, task="results")
     configs = [run.about.get("config", {}) for run in loaded]
     sentences = []
     sizes = [row["n"] for row in results if row["metric"] == "fid" and row["value"] is not None]

@@ -31,11 +31,9 @@ def _columns(of: str, titles: Mapping[str, Any], show: Show | None = None) -> li
 
 
 def shown(figures: Sequence[Figure]) -> str:
-    """A figure with ± or, where bounded, the ends of its interval; the paper's own as printed."""
-    figure = figures[0]
-    if figure.get("source") == "printed":
-        return tables.number(figure["value"], figure["unit"], digits=2)
-    return tables.text(figure, interval="reach" if METRICS[figure["metric"]].span is None else "ends")
+    """A figure with ± or, where bounded, the ends of its interval."""
+    is_mean = METRICS[figures[0]["metric"]].span is None
+    return tables.text(figures[0], interval="reach" if is_mean else "ends")
 
 
 def _metrics(where: Mapping[str, Any]) -> Column:
@@ -50,9 +48,8 @@ def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
 
 def scored(figures: Sequence[Figure]) -> str:
     """How many samples have a value, by the metric with fewest and with most, of how many were asked:
-    "46-48 of 48"; of printed figures how many there are."""
-    asked = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
-    return f"{count()(figures)} of {max(asked)}" if asked else count()(figures)
+    "46-48 of 48"."""
+    return f"{count()(figures)} of {max(figure['n'] + figure['unscored'] for figure in figures)}"
 
 
 def _refused(figures: Sequence[Figure]) -> str:
@@ -153,7 +150,7 @@ def _gap(every: bool) -> Section:
     removal = plots.plot(
         "gap",
         "Removal by instruction, with 95 % intervals clustered by source image",
-        {"task": "results", "metric": tuple(REMOVALS), "source": ""},
+        {"task": "results", "metric": tuple(REMOVALS)},
         plots.bars,
         place=("model",),
         series="variant",
