@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.datasets import hub
+from nein.datasets import hub, spread
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.loading.errors import Problems, UserError
@@ -80,7 +80,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Questions:
-    """All items in file order, where they come from, and a hash over everything that decides an answer."""
+    """All items, in the order of `spread`; where they come from; a hash of all that decides an answer."""
 
     items: tuple[Item, ...]
     origin: Row = field(hash=False)
@@ -142,11 +142,12 @@ def load(
     problems.raise_if_any(f"'{source}'")
     if not items:
         raise UserError(f"'{source}' holds no questions.")
+    ordered = spread(items.values(), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
-    for item in items.values():
+    for item in ordered:
         facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
         digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
-    return Questions(tuple(items.values()), origin, digest.hexdigest())
+    return Questions(ordered, origin, digest.hexdigest())
 
 
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:

@@ -7,6 +7,7 @@ not there) and the NeIn samples (the editor's input: the object was painted in).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -18,7 +19,7 @@ from typing import Any
 
 from typing_extensions import NotRequired
 
-from nein.datasets import hub
+from nein.datasets import hub, spread
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
 from nein.engine.folder import Blocks, sample_seed
@@ -85,13 +86,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples in the order of the file; where they came from; the hash of their records, not of the
-    pixels, which a run pins one by one. missing: names of COCO and NeIn images that are in no folder."""
+    """All samples and where they came from. missing: names of COCO and NeIn images that are in no folder."""
 
     samples: Sequence[Sample]
     origin: Row
-    records_sha256: str
     missing: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def records_sha256(self) -> str:
+        """Over records in order, not over pixels, which a run pins one by one."""
+        return records_hash(self.samples)
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> Sequence[int]:
         """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
@@ -121,8 +125,8 @@ class Dataset:
 
 
 def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | None = None) -> Dataset:
-    """Reads the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`. Raises
-    UserError naming every problem of the records at once; images are not looked at.
+    """Reads the official layout: `<split>.json`, `coco_for_<split>/` and `nein_<split>/` in `root`, in the
+    file's order. Raises UserError naming every problem of the records at once; images are not looked at.
 
     columns  Official field name -> name in this file, for files that call a field something else.
     """
@@ -161,7 +165,7 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     for by_name in images:
         missing -= by_name.keys()
     found = tuple(samples.values())
-    return Dataset(found, {**origin, "columns": dict(columns or {})}, records_hash(found), frozenset(missing))
+    return Dataset(found, {**origin, "columns": dict(columns or {})}, frozenset(missing))
 
 
 def _sample(
@@ -267,7 +271,7 @@ def load(
     families: Sequence[str] = (),
 ) -> Dataset:
     """Loads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
-    "hub:OWNER/NAME[@REVISION]". Raises UserError.
+    "hub:OWNER/NAME[@REVISION]"; samples are in the order of `spread`. Raises UserError.
 
     columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
     families Labels of `nein.wording.families`: other sentences in place of the data's own (`in_families`).
@@ -286,8 +290,7 @@ def load(
         found, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
     else:
         found, origin = load_folder(Path(data), split=split, columns=columns), {}
-    found = replace(found, origin={**found.origin, **origin})
-    return in_families(found, families) if families else found
+    return _ordered(replace(found, origin={**found.origin, **origin}), families)
 
 
 def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:
@@ -296,7 +299,11 @@ def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset
     if moved:
         return load(moved, split=split, families=families)
     root, columns = Path(origin["annotations"]).parent, origin.get("columns")
-    data = load_folder(root, split=origin.get("split", "val"), columns=columns)
+    return _ordered(load_folder(root, split=origin.get("split", "val"), columns=columns), families)
+
+
+def _ordered(data: Dataset, families: Sequence[str]) -> Dataset:
+    data = replace(data, samples=spread(data.samples, lambda sample: sample.source_id))
     return in_families(data, families) if families else data
 
 
@@ -377,7 +384,7 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
 def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
     left_out = len(data.samples) - len(samples) // of_each
     origin = {**data.origin, "families": list(labels), "not said": left_out}
-    return Dataset(tuple(samples), origin, records_hash(samples), data.missing)
+    return Dataset(tuple(samples), origin, data.missing)
 
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:

@@ -341,6 +341,14 @@ def test_drawn_pairs_are_read_with_their_pictures(name):
         assert all(data.media.frames(reference)[0].ndim == 3 for reference in task.references[:4])
         sizes = Counter(group for question in task.questions for group in question.groups)
         assert all(count == size for (_, _, size), count in sizes.items())
+        together = [question.id.partition("/")[0] for question in task.first(8).questions]
+        assert len(set(together)) == 2  # a limit leaves whole pairs
+
+
+def test_a_limit_takes_a_question_of_every_image_first():
+    (data,) = loading.load("nano", scenes=10)
+    images = [question.image for question in data.tasks[1].questions]
+    assert len(images) > len(set(images)) == len(set(images[: len(set(images))]))
 
 
 def test_beafs_figures_are_those_of_its_script():

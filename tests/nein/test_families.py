@@ -137,7 +137,7 @@ def sample(number, noun, source="s", caption="A cat sleeps.", template=0, family
 
 
 def dataset(*samples):
-    return Dataset(samples, {"kind": "folder"}, records_hash(samples))
+    return Dataset(samples, {"kind": "folder"})
 
 
 def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():

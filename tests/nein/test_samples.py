@@ -37,9 +37,18 @@ def test_records_become_samples_in_file_order(make_data):
     )  # fmt: skip
     told = [third.instruction(track) for track in ("negative", "remove", "add")]
     assert told == [third.negative, "Remove the apple.", third.generated]
-    assert loading.reload(loading.load(str(found.samples[0].source_path.parents[1])).origin).samples == (
-        found.samples
-    )
+
+
+def test_a_limit_takes_the_first_sample_of_every_image_first(make_data):
+    root = make_data(3, 2)
+    rewrite(root, lambda rows: rows[:2] + rows[3:])  # the second image has one sample, its second
+    data = loading.load(str(root))
+    order = ["1_1", "2_2", "3_1", "1_2", "3_2"]
+    assert [sample.id for sample in data.samples] == [f"NeIn_00000000000{name}" for name in order]
+    assert [list(data.select(limit, None)) for limit in (2, 3)] == [[0, 1], [0, 1, 2]]
+    assert loading.reload(data.origin).samples == data.samples
+    cells = loading.load(str(root), families=["minimal_pairs"]).samples[:8]  # whole pairs, of two images
+    assert [cell.source_id[-1] for cell in cells] == [*"11112222"]
 
 
 def test_a_sample_without_file_of_any_kind_is_named_with_every_other_problem(make_data):
@@ -151,7 +160,7 @@ def test_a_hub_data_set_is_downloaded_laid_out_and_loaded(make_data, tmp_path, m
     named = {"columns": {"T_original": "caption", "source_image": "gt"}, "cache": tmp_path / "hub"}
     with pytest.raises(UserError, match="has no column 'T_original'; it has caption, COCO"):
         loading.load("hub:owner/name@abc", cache=tmp_path / "other")
-    found, original = loading.load("hub:owner/name@abc", **named), load_folder(root)
+    found, original = loading.load("hub:owner/name@abc", **named), loading.load(str(root))
     assert (found.records_sha256, found.origin["name"]) == (original.records_sha256, "owner/name")
     pixels = [[(s.sample_path.read_bytes(), s.source_path.read_bytes()) for s in data.samples]
               for data in (found, original)]  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nein.datasets import spread
 from nein.datasets.negbench import official, other_tests, registry
 from nein.datasets.negbench.records import (
     NEGATED,
@@ -35,7 +36,8 @@ PAIRS = 300  # pairs of drawn scenes when no number is asked for
 
 @dataclass(frozen=True)
 class DataSet:
-    """All tasks found over the same pictures: the selection must not decide who shares a batch."""
+    """All tasks found over the same pictures: the selection must not decide who shares a batch. Questions
+    are in the order of `spread`, but those that have to be right together stay together."""
 
     name: str
     title: str
@@ -141,7 +143,9 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
     if name not in ROWS:
         world = world_of(data)
         tasks = drawn.tasks(split, scenes, seed, world)
-        return DataSet(tasks[0].name.partition("/")[0], world.name, tasks, tasks[0].media)
+        return DataSet(
+            tasks[0].name.partition("/")[0], world.name, tuple(map(_ordered, tasks)), tasks[0].media
+        )
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(
             f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files give "
@@ -202,7 +206,7 @@ def _dataset(
     beside = next(path for path in found[0][1:] if path).parent
     media = Files(roots.get(row.name, roots.get("")), beside=beside)
     tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in found]
-    return DataSet(row.name, row.title, tuple(_same_names(tasks)), media)
+    return DataSet(row.name, row.title, tuple(map(_ordered, _same_names(tasks))), media)
 
 
 def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str) -> Task:
@@ -228,6 +232,12 @@ def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: 
         if (published := row.sizes.get(part.task, rows)) != rows:
             log.warning("'%s' has %d rows; as published it has %d", path, rows, published)
     return task
+
+
+def _ordered(task: Task) -> Task:
+    if not isinstance(task, ChoiceTask) or any(question.groups for question in task.questions):
+        return task
+    return replace(task, questions=spread(task.questions, lambda question: question.cluster))
 
 
 def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
