@@ -34,7 +34,7 @@ from benchmarks import common, published
 from benchmarks.common import Measured
 from nein.editors import EditRequest, get_editor
 from nein.editors.checkpoint import quiet
-from nein.engine.machine import one_thread, tune_process
+from nein.engine.machine import set_threads, tune_process
 from nein.loading.digests import DTYPES, torch_dtype
 from nein.models.references import resolve
 
@@ -149,7 +149,7 @@ def measure_ours(checkpoint: str, options: argparse.Namespace) -> tuple[Measured
     first = requests[: options.batch_size]
 
     def work() -> list[Any]:
-        start = one_thread if options.device == "cpu" else None
+        start = set_threads if options.device == "cpu" else None
         batches = [requests[i : i + options.batch_size] for i in range(0, len(requests), options.batch_size)]
         with ThreadPoolExecutor(at_once, initializer=start) as pool:
             return [image for images in pool.map(batched, batches) for image in images]

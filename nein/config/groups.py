@@ -124,7 +124,14 @@ class OnDevice(Options):
 
 
 @dataclass(kw_only=True)
-class Batches(Options):
+class Threads(Options):
+    """How much of a busy machine is taken."""
+
+    threads: PositiveInt | None = option(None, "PyTorch threads (default on a CPU: one per core)", "Machine")
+
+
+@dataclass(kw_only=True)
+class Batches(Threads):
     """How much is computed together."""
 
     #: Also the records of a block, which is made as a whole.
@@ -205,12 +212,19 @@ def start(options: Any) -> run.Executor:
         from nein.engine.ray import Ray
 
         pool = options.executor
-        return Ray(options.device, None, pool.workers, pool.gpus_per_worker)
+        return Ray(options.device, None, pool.workers, pool.gpus_per_worker, options.threads)
     if on == "ranks" and not launched:
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
     ranks = machine.from_environment() if on == "ranks" else None
     requests = options.endpoint.concurrency or AT_ONCE
-    return run.Executor(options.device, ranks, share=run.share(), requests=requests, debug=on == "debug")
+    return run.Executor(
+        options.device,
+        ranks,
+        share=run.share(),
+        threads=getattr(options, "threads", None),
+        requests=requests,
+        debug=on == "debug",
+    )
 
 
 @dataclass(kw_only=True)

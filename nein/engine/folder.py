@@ -26,13 +26,13 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pydantic
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import NotRequired
 
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
@@ -84,27 +84,19 @@ class Blocks:
     def selection(self) -> Json:
         """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
         spans: list[list[int]] = []
-        if isinstance(self.wanted, range):
-            spans += [[self.wanted.start, self.wanted.stop]] if self.wanted else []
+        if isinstance(self.wanted, range) and self.wanted:
+            spans.append([self.wanted.start, self.wanted.stop])
         else:
-            runs = itertools.groupby(enumerate(self.wanted), lambda pair: pair[1] - pair[0])
-            for members in ([number for _, number in run] for _, run in runs):
-                spans.append([members[0], members[-1] + 1])
+            for index in self.wanted:
+                if not spans or index > spans[-1][1]:
+                    spans.append([index, index])
+                spans[-1][1] = index + 1
         return {"size": self.size, **({"unit": self.unit} if self.unit else {}), "records": spans}
 
     @property
     def units(self) -> Blocks:
         """The same records in blocks of a unit."""
-        return Blocks(self.count, self.unit, self.wanted) if self.unit else self
-
-    def covers(self, other: Blocks) -> bool:
-        """Whether all selected records of another selection are selected here."""
-        if isinstance(self.wanted, range) and self.wanted.step == 1:
-            return not other.wanted or (other.wanted[0] in self.wanted and other.wanted[-1] in self.wanted)
-        return set(self.wanted).issuperset(other.wanted)
-
-    def unit_of(self, number: int) -> int:
-        return number * self.size // self.unit if self.unit else number
+        return Blocks(self.count, self.unit or self.size, self.wanted)
 
     def selected(self, number: int) -> int:
         """How many records of a block are selected."""
@@ -114,20 +106,16 @@ class Blocks:
     @property
     def numbers(self) -> Sequence[int]:
         """The blocks that hold a selected record, ascending; a range where the records are one."""
-        if isinstance(self.wanted, range) and self.wanted.step == 1:
-            if not self.wanted:
-                return range(0)
+        if isinstance(self.wanted, range) and self.wanted:
             return range(self.wanted[0] // self.size, self.wanted[-1] // self.size + 1)
         return sorted({index // self.size for index in self.wanted})
 
     def share(self, rank: int, size: int) -> Sequence[int]:
-        """The needed blocks of worker `rank` of `size`, ascending."""
-        numbers = self.numbers
+        """The needed blocks of worker `rank` of `size`, ascending; all blocks of a unit are one worker's."""
         if size == 1:
-            return numbers
-        if self.unit or not isinstance(numbers, range):
-            return [number for number in numbers if self.unit_of(number) % size == rank]
-        return range(numbers.start + (rank - numbers.start) % size, numbers.stop, size)
+            return self.numbers
+        unit = self.unit or self.size
+        return [number for number in self.numbers if number * self.size // unit % size == rank]
 
     def members(self, number: int) -> range:
         """Indices of a block's records, selected or not."""
@@ -154,54 +142,22 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 # --- the folder --------------------------------------------------------------------------------------
 
 
-@pydantic.with_config(extra="allow")
-class Selection(TypedDict):
-    """Of `Blocks.selection`: [[first, end], ...] of records."""
-
-    size: int
-    unit: NotRequired[int]
-    records: list[Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]]
-
-
-@pydantic.with_config(extra="allow")
-class Call(TypedDict):
-    """A command in a manifest."""
-
-    started: str
-    command: NotRequired[list[str]]
-    directory: NotRequired[str]
-    environment: NotRequired[Json]
-
-
-#: What is read of every manifest, by `Folder.manifest_type`, and of models.
+#: What is read of every manifest, by `Folder.manifest_type`; of models; and of notes: stage -> what a worker
+#: took for it (peak_memory: "host", "device" -> bytes), and model -> what its work has taken.
 _KIND = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
+_SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
+_SELECTION: Any = record({"size": int, "unit": NotRequired[int], "records": list[_SPAN]})
+_WORDS = {"command": NotRequired[list[str]], "directory": NotRequired[str], "environment": NotRequired[Json]}
+_CALL: Any = record({"started": str, **_WORDS})
 EVERY: Row = {
     "status": NotRequired[str],
     "identity": Row,
-    "invocations": NotRequired[list[Call]],
-    "selected": NotRequired[dict[str, Selection]],
+    "invocations": NotRequired[list[_CALL]],
+    "selected": NotRequired[dict[str, _SELECTION]],
 }
 _MODEL = record({"fingerprint": str})
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a worker, or all of them, took for a stage."""
-
-    blocks: int
-    rows: int
-    seconds: float
-    peak_memory: dict[str, int]  # "host", "device": bytes
-
-
-@dataclass(frozen=True)
-class Note:
-    """A file of notes/: stage -> cost, model -> what its work has taken, sentence -> the traceback of what a
-    user's code raised."""
-
-    stages: dict[str, Cost]
-    usage: Json
-    tracebacks: dict[str, str] = field(default_factory=dict)
+_COST: Any = record({"blocks": int, "rows": int, "seconds": float, "peak_memory": dict[str, int]})
+_NOTE = record({"stages": dict[str, _COST], "usage": Row})
 
 
 @dataclass(frozen=True)
@@ -257,12 +213,10 @@ class Folder:
                 f"{family} --help names the commands for it."
             )
         found = atomic.read_json(self.path / MANIFEST, self.manifest_type)
-        notes = self.notes()
-        usage = {f"{kind}-{name}": used for name, note in notes.items() for kind, used in note.usage.items()}
-        return {
-            "invocations": [], **found, "models": self.models(), "usage": usage,
-            "spent": spent(self.path),
-        }  # fmt: skip
+        notes = self.notes().items()
+        usage = {f"{kind}-{name}": used for name, note in notes for kind, used in note["usage"].items()}
+        more = {"models": self.models(), "usage": usage, "spent": spent(self.path)}
+        return {"invocations": [], **found, **more}
 
     def open(
         self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool, anew: bool = False
@@ -347,19 +301,18 @@ class Folder:
     def costs(self) -> dict[str, Row]:
         """Stage -> blocks, rows and seconds of all workers, and the largest peak_memory of one."""
         sums: dict[str, Row] = {}
-        for note in self.notes().values():
-            for stage, cost in note.stages.items():
-                total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
-                for key in ("blocks", "rows", "seconds"):
-                    total[key] += getattr(cost, key)
-                for where, peak in cost.peak_memory.items():
-                    total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
+        for stage, cost in (pair for note in self.notes().values() for pair in note["stages"].items()):
+            total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
+            for key in ("blocks", "rows", "seconds"):
+                total[key] += cost[key]
+            for where, peak in cost["peak_memory"].items():
+                total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
         return sums
 
-    def notes(self) -> dict[str, Note]:
+    def notes(self) -> dict[str, Row]:
         """What every worker has noted, by its name."""
         paths = sorted((self.path / "notes").glob("[!.]*.json"))
-        return {path.stem: atomic.read_json(path, Note) for path in paths}
+        return {path.stem: atomic.read_json(path, _NOTE) for path in paths}
 
     # --- blocks ----------------------------------------------------------------------------
 
@@ -379,23 +332,10 @@ class Folder:
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
-    def done(self, output: str, segments: Iterable[int] | None = None) -> set[int]:
-        """Numbers of the blocks of an output that are there; of `segments`, where they are named."""
-        root = self.path / output
-        if segments is None:
-            folders = [path for path in root.iterdir() if path.name.isdigit()] if root.is_dir() else []
-        else:
-            folders = [self.block_path(output, segment * SEGMENT).parent for segment in segments]
-        files = [file for folder in folders if folder.is_dir() for file in os.scandir(folder)]
-        return {int(f.name[:-6]) for f in files if f.name.endswith(".jsonl") and f.name[:-6].isdigit()}
-
-    def forget(self, output: str, number: int) -> None:
-        """Removes a block of an output, and of every output that lies below it ("scores")."""
-        root = self.path / output
-        folders = [path for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
-        below = [f"{output}/{path.name}" for path in folders]
-        for name in (output, *below):
-            self.block_path(name, number).unlink(missing_ok=True)
+    def done(self, output: str) -> set[int]:
+        """Numbers of the blocks of an output that are there."""
+        files = (self.path / output).glob("[0-9]*/[0-9]*.jsonl")
+        return {int(file.stem) for file in files if file.stem.isdigit()}
 
     def read(self, output: str, number: int) -> list[Any]:
         """The rows of a block that is done, as `row_types` says. Raises UserError for a row that is none of

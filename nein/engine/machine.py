@@ -1,5 +1,5 @@
-"""The machine: which process this is and how many there are, its devices and memory, and what a manifest says
-of it and of the code. No names, no secrets."""
+"""The machine: which process this is and how many there are, its devices and memory, what a manifest says of
+it and of the code (no names, no secrets), and how a command ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import gc
 import io
+import itertools
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,11 +29,12 @@ from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 from nein.loading.digests import Json
-from nein.loading.errors import UserError
+from nein.loading.errors import UserError, out_of_memory
 
 #: The devices by their names, as PyTorch has them, or "auto"; and in words.
 DEVICES = r"auto|cpu|mps|cuda(:\d+)?"
 DEVICES_SAID = "auto, cpu, cuda, cuda:N or mps"
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -78,20 +81,9 @@ class Processes:
         device = wanted if wanted != "auto" else "cuda" if cuda else "mps" if mps else "cpu"
         if device == "cuda" and self.size > 1:
             device = f"cuda:{self.local_rank}"
-        if self.is_main:
+        if self.rank == 0:
             say_device(wanted, device)
         return device
-
-    def workers(self) -> int:
-        """How many blocks to work on at once on a CPU: one per core (shared by the processes). PyTorch gets
-        one thread per block: the number of cores decides the time and no bit of a result."""
-        one_thread()
-        return max(1, cores() // self.size)
-
-    def close(self) -> None:
-        if self._state is not None:
-            self._state.destroy_process_group()
-            self._state = None
 
 
 def from_environment() -> Processes:
@@ -100,9 +92,10 @@ def from_environment() -> Processes:
 
     # They meet once, before there is any work: the first looks through the data, and no one waits later.
     state = PartialState(cpu=True, timeout=timedelta(minutes=30))
-    return Processes(
-        rank=state.process_index, size=state.num_processes, local_rank=state.local_process_index, _state=state
-    )
+    return Processes(state.process_index, state.num_processes, state.local_process_index, state)
+
+
+# --- cores and threads ---------------------------------------------------------------------------
 
 
 def cores() -> int:
@@ -110,18 +103,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-Item = TypeVar("Item")
+def set_threads(count: int = 1) -> None:
+    """How many threads PyTorch takes for the work of the thread that calls; 0: as many as it likes. Where the
+    environment says the same, PyTorch is not loaded for that."""
+    limits = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", str(count))
+    if count and ("torch" in sys.modules or limits != (str(count),) * 2):
+        import torch
 
-
-def one_thread() -> None:
-    """PyTorch's own threads off, in the thread that calls. Where the environment says one thread, PyTorch is
-    not loaded for that."""
-    limits = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", "1")
-    if "torch" not in sys.modules and limits == ("1", "1"):
-        return
-    import torch
-
-    torch.set_num_threads(1)
+        torch.set_num_threads(count)
 
 
 def read_ahead(
@@ -131,80 +120,29 @@ def read_ahead(
     start_thread: Callable[[], None] | None = None,
 ) -> Iterator[tuple[Item, Any]]:
     """(item, work(item)) in order, doing up to `ahead` of them in threads before they are asked for."""
-    with ThreadPoolExecutor(max(1, ahead), thread_name_prefix="ahead", initializer=start_thread) as pool:
-        waiting: list[tuple[Item, Future[Any]]] = []
+    rest = iter(items)
+    with ThreadPoolExecutor(max(1, ahead), "ahead", start_thread) as pool:
+        waiting = deque[tuple[Item, Future[Any]]]()
         try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > ahead:
-                    first, future = waiting.pop(0)
-                    yield first, future.result()
-            while waiting:
-                first, future = waiting.pop(0)
-                yield first, future.result()
+            for count in itertools.chain([ahead + 1], itertools.repeat(1)):
+                waiting.extend((item, pool.submit(work, item)) for item in itertools.islice(rest, count))
+                if not waiting:
+                    return
+                item, future = waiting.popleft()
+                yield item, future.result()
         finally:
-            for _, future in waiting:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
 
 
 def side_by_side(
-    work: Callable[[Item], Any], items: Iterable[Item], on_cpu: bool
+    work: Callable[[Item], Any], items: Iterable[Item], on_cpu: bool, threads: int | None = None
 ) -> Iterator[tuple[Item, Any]]:
-    """(item, work(item)) in order; on a CPU as many at once as there are cores, each on one thread."""
+    """(item, work(item)) in order; on a CPU `threads` at once, by default as many as there are cores, each on
+    one thread."""
+    set_threads(1 if on_cpu else threads or 0)
     if not on_cpu:
         return ((item, work(item)) for item in items)
-    one_thread()
-    return read_ahead(work, items, cores(), one_thread)
-
-
-# --- what a manifest says ------------------------------------------------------------------------
-
-#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
-GIVEN = "NEIN_COMMAND"
-PACKAGES = (
-    "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
-    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
-)  # fmt: skip
-
-
-def describe(device: str | None) -> Json:
-    """JSON-serialisable facts. `device` is the one in use, or None when no stage needed one."""
-    packages = {}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            packages[package] = metadata.version(package)
-    name, arithmetic = hardware(device)
-    return {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "packages": packages,
-        "git": git_state(Path(__file__).resolve().parent),
-        "device": device,
-        "device_name": name,
-        "arithmetic": arithmetic,
-    }
-
-
-def say_device(wanted: str, device: str) -> None:
-    """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
-    if wanted == "auto":
-        facts = ", ".join(filter(None, [device, *hardware(device)]))
-        print(f"--device auto: {facts}", file=sys.stderr, flush=True)
-
-
-def command_line() -> list[str]:
-    """The words behind the name of this command, without the credentials of endpoints."""
-    from nein.loading.references import without_credentials
-
-    words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
-    return [without_credentials(word) for word in words]
-
-
-def typed() -> str:
-    """This command as it was typed, without credentials; in words where it is no command of the shell."""
-    program = Path(sys.argv[0])
-    here = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
-    return shlex.join(["nein", *command_line()]) if here else "the same command"
+    return read_ahead(work, items, threads or cores(), set_threads)
 
 
 def tune_process() -> None:
@@ -227,30 +165,39 @@ def tune_process() -> None:
             mallopt(option, value)
 
 
-def peak_memory(device: str = "cuda") -> dict[str, int]:
-    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated on a
-    device of CUDA that is in use). Empty where the system does not say (Windows).
-    """
-    try:
-        import resource
-    except ImportError:
-        return {}
-    unit = 1 if sys.platform == "darwin" else 1024
-    peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized() and device.startswith("cuda"):
-        peaks["device"] = int(torch.cuda.max_memory_allocated(device))
-    return peaks
+# --- what a manifest says ------------------------------------------------------------------------
+
+#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
+GIVEN = "NEIN_COMMAND"
+PACKAGES = (
+    "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
+    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
+)  # fmt: skip
 
 
-def git_state(folder: Path) -> Json | None:
-    """Commit and whether tracked files differ from it; None outside a checkout or without git."""
-    line = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
+def describe(device: str | None) -> Json:
+    """JSON-serialisable facts: versions; `git`, the commit and whether tracked files differ from it, None
+    outside a checkout; the hardware. device: the one in use, None when no stage needed one."""
+    packages = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            packages[package] = metadata.version(package)
+    line = ["git", "-C", str(Path(__file__).resolve().parent), "describe"]
+    line += ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    git = None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
         commit = subprocess.run(line, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
+        git = {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")}
+    name, arithmetic = hardware(device)
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": packages,
+        "git": git,
+        "device": device,
+        "device_name": name,
+        "arithmetic": arithmetic,
+    }
 
 
 def hardware(device: str | None) -> tuple[str | None, str | None]:
@@ -266,12 +213,48 @@ def hardware(device: str | None) -> tuple[str | None, str | None]:
         version = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
         return torch.cuda.get_device_name(device), version
     name = platform.processor() or None
-    if name is None and Path("/proc/cpuinfo").is_file():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        name = next(models, None)
+    if name is None and (facts := Path("/proc/cpuinfo")).is_file():
+        found = re.search(r"^model name\s*: (.*)", facts.read_text(encoding="utf-8"), re.MULTILINE)
+        name = found[1] if found else None
     used = device is not None and torch is not None
     return name, str(torch.backends.cpu.get_cpu_capability()) if used else None  # type: ignore[union-attr]
+
+
+def say_device(wanted: str, device: str) -> None:
+    """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
+    if wanted == "auto":
+        facts = ", ".join(filter(None, [device, *hardware(device)]))
+        print(f"--device auto: {facts}", file=sys.stderr, flush=True)
+
+
+def peak_memory(device: str = "cuda") -> dict[str, int]:
+    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated on a
+    device of CUDA that is in use). Empty where the system does not say (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    peaks = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and device.startswith("cuda"):
+        peaks["device"] = int(torch.cuda.max_memory_allocated(device))
+    return peaks
+
+
+def command_line() -> list[str]:
+    """The words behind the name of this command, without the credentials of endpoints."""
+    from nein.loading.references import without_credentials
+
+    words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
+    return [without_credentials(word) for word in words]
+
+
+def typed() -> str:
+    """This command as it was typed, without credentials; in words where it is no command of the shell."""
+    program = Path(sys.argv[0])
+    here = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if here else "the same command"
 
 
 # --- how a command ends --------------------------------------------------------------------------
@@ -285,10 +268,14 @@ class Terminated(BaseException):
 
 def exit_with(command: Callable[[], int | None]) -> NoReturn:
     """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:  # closed by `>&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what an encoding lacks is a "?"
     handlers = {signal.SIGTERM: _terminate, signal.SIGINT: _interrupt}
     if threading.current_thread() is not threading.main_thread():  # only there signals can be caught
         handlers = {}
-    _open_streams()
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = command() or 0
@@ -304,7 +291,7 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
         message = sentence(error)
         if message is None:
             raise
-        code = _say(message, USER_MISTAKE)
+        code = _say(f"error: {message}", USER_MISTAKE)
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is handlers[number]:  # a second Ctrl-C ends at once
@@ -312,19 +299,9 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
     sys.exit(code)
 
 
-def _open_streams() -> None:
-    """Output that was closed (`>&-`) goes nowhere; what an encoding lacks is a "?"."""
-    for name in ("stdout", "stderr"):
-        if (stream := getattr(sys, name)) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
 def sentence(error: BaseException) -> str | None:
     """What to tell the user, or None for a defect of ours, which deserves its traceback."""
     from nein.editors import EditorError
-    from nein.loading.errors import out_of_memory
     from nein.metrics import MetricError
 
     if isinstance(error, UserError | EditorError | MetricError):
@@ -337,13 +314,10 @@ def sentence(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
         return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"'{_shown(error.filename)}' cannot be used: {error.strerror}."
+        path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+        path = path if len(path) <= 200 else f"{path[:100]}...{path[-60:]}"
+        return f"'{path}' cannot be used: {error.strerror}."
     return None
-
-
-def _shown(path: object) -> str:
-    text = os.fsdecode(path) if isinstance(path, bytes) else str(path)
-    return text if len(text) <= 200 else f"{text[:100]}...{text[-60:]}"
 
 
 def printable(text: str) -> str:
@@ -351,15 +325,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
 
 
-def _say(sentence: str, code: int) -> int:
-    rank = os.environ.get("RANK", "0")
-    prefix = "" if rank == "0" else f"process {rank}: "
-    if "://" in sentence:
-        from nein.loading.references import without_credentials
+def _say(text: str, code: int) -> int:
+    from nein.loading.references import without_credentials
 
-        sentence = without_credentials(sentence)
-    text = prefix + (f"error: {sentence}" if code == USER_MISTAKE else sentence)
-    print(printable(text), file=sys.stderr, flush=True)
+    rank = os.environ.get("RANK", "0")
+    text = text if rank == "0" else f"process {rank}: {text}"
+    print(printable(without_credentials(text)), file=sys.stderr, flush=True)
     return code
 
 

@@ -34,13 +34,18 @@ LEAVING = 10.0  # seconds for workers to leave in order
 
 
 def work(
-    plan: Plan, device: str, share: tuple[int, int], part: tuple[int, int], secrets: Mapping[str, str]
+    plan: Plan,
+    device: str,
+    share: tuple[int, int],
+    part: tuple[int, int],
+    secrets: Mapping[str, str],
+    threads: int | None,
 ) -> list[int]:
     """What runs on a node: a share of the steps from part[0] to part[1]. Raises UserError for what this node
     lacks."""
     os.environ.update(secrets)
     machine.tune_process()
-    executor = Executor(device, share=share, at_once=1)
+    executor = Executor(device, share=share, threads=threads or (1 if device == "cpu" else None))
     return executor.compute(plan(executor.device)[slice(*part)])
 
 
@@ -58,8 +63,9 @@ class Ray(Executor):
         address: str | None = None,
         workers: int | None = None,
         gpus_per_worker: float = 1.0,
+        threads: int | None = None,
     ) -> None:
-        super().__init__("cpu")
+        super().__init__("cpu", threads=threads)
         self._ray, self._limit, self._gpus = _connect(address), workers or 2**31, gpus_per_worker
         gpus = self._ray.cluster_resources().get("GPU", 0)
         if device.startswith("cuda") and not gpus:
@@ -89,12 +95,14 @@ class Ray(Executor):
         most = max((len(step.stage.blocks.numbers) for step in steps), default=0)
         if not any(next(open_tasks(step), None) for step in steps):
             return [0] * len(steps)
-        total = self._ray.cluster_resources()
-        room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6) if on_gpu else int(total.get("CPU", 0))
+        total, cores = self._ray.cluster_resources(), self.threads or 1
+        room = math.floor(total.get("CPU", 0) / cores)
+        if on_gpu:
+            room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6)
         size = max(1, min(PER_WORKER * room, most))
         # An object of the cluster, which no log and no page shows; a runtime environment is in both.
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
-        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": 1}
+        options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
         # Ray begins a task again whose process or node has died, and not one that raised something.
         task = self._ray.remote(work).options(max_retries=DEATHS, **options)
         shared, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
@@ -105,7 +113,9 @@ class Ray(Executor):
             try:
                 while waiting or running:
                     while waiting and len(running) < self._limit:
-                        running.append(task.remote(shared, device, waiting.pop(0), part, secrets))
+                        running.append(
+                            task.remote(shared, device, waiting.pop(0), part, secrets, self.threads)
+                        )
                     [done], running = self._ray.wait(running)
                     made = [sum(pair) for pair in zip(made, self._result(done), strict=True)]
                     bar.update()

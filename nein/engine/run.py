@@ -11,6 +11,7 @@ behind an address works on as many blocks as it takes requests.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -29,7 +30,7 @@ from tqdm import tqdm
 
 from nein.engine import atomic, machine
 from nein.engine.folder import Folder
-from nein.engine.machine import Processes, one_thread
+from nein.engine.machine import Processes
 from nein.engine.stages import Model, Plan, Step, Task, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, tracebacks
@@ -91,7 +92,8 @@ class Executor:
     device     Of the models (`Processes.device`): part of what decides a row.
     processes  Which process this is, of how many that were started together.
     share      (r, n): this command is one of n, and a later one does the rest and the report.
-    at_once    Blocks side by side on a CPU; None: as many as there are cores.
+    threads    Of PyTorch in all: blocks side by side on a CPU, each on one; beside a GPU those of its block.
+               None: one for every core; what PyTorch takes.
     requests   Blocks side by side of a model behind an address.
     debug      One block after the other in this thread: a debugger stops anywhere.
     """
@@ -102,16 +104,16 @@ class Executor:
         ranks: Processes | None = None,
         *,
         share: tuple[int, int] = (0, 1),
-        at_once: int | None = None,
+        threads: int | None = None,
         requests: int = 8,
         debug: bool = False,
     ) -> None:
         self.processes = ranks or Processes()
         self.device = self.processes.device(device)
         self._job, self._jobs = share
-        self._at_once, self._requests, self._debug = at_once, requests, debug
+        self.threads, self._requests, self._debug = threads, requests, debug
         #: Whether this process opens the folders, and whether it writes what follows from all blocks.
-        self.is_main = self.processes.is_main
+        self.is_main = self.processes.rank == 0
         self.concludes = self.is_main and self._jobs == 1
         self._mutex = threading.Lock()
         self._model: Model | None = None  # the one in memory, which is `_thing`
@@ -149,7 +151,10 @@ class Executor:
             yield
 
     def close(self) -> None:
-        self.processes.close()
+        if self.processes.size > 1:
+            import torch
+
+            torch.distributed.destroy_process_group()
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
         """Makes what the folders lack; how many blocks of each step were made here. Nothing is loaded if
@@ -213,15 +218,18 @@ class Executor:
         self._notes.setdefault(step.folder.path, (step.folder, {"stages": {}, "usage": {}}))
         model = step.stage.model
         on_gpu = model is not None and model.place == "device" and self.device != "cpu"
+        at_once = self.threads or max(1, machine.cores() // self.processes.size)
+        if on_gpu or self._debug:
+            at_once = 1
         if model is not None and model.place == "remote":
             at_once = model.requests or self._requests
-        else:
-            at_once = 1 if on_gpu or self._debug else self._at_once or self.processes.workers()
+        start = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
+        start()  # models are loaded in this thread
         count, running = 0, set[Future[int]]()
         with (
             bar,
             ThreadPoolExecutor(AHEAD, "ahead") as readers,
-            ThreadPoolExecutor(at_once, "block", None if on_gpu else one_thread) as pool,
+            ThreadPoolExecutor(at_once, "block", start) as pool,
         ):
             try:
                 for task in itertools.chain([first], tasks, [None]):

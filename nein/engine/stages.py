@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nein.engine import atomic
-from nein.engine.folder import SEGMENT, Blocks, Folder, Row, id_of
+from nein.engine.folder import Blocks, Folder, Row, id_of
 from nein.loading.digests import content_digest, json_digest
 
 Rows = Sequence[Any]  # dataclasses, or mappings
@@ -171,13 +170,17 @@ class Task:
         records = stage.records(number)
         made_of = stage.made_of(records)
         files: dict[Path, bytes] = {}
-        for name in self.missing:
-            lines = [stage.head(name, number, records, made_of), *rows[name]]
-            files[folder.block_path(name, number)] = b"".join(map(atomic.json_line, lines))
+        for output in self.missing:
+            lines = [stage.head(output, number, records, made_of), *rows[output]]
+            files[folder.block_path(output, number)] = b"".join(map(atomic.json_line, lines))
         if self.absent and all(path.exists() and path.read_bytes() == data for path, data in files.items()):
             return
+        unit = number * stage.blocks.size // (stage.blocks.unit or stage.blocks.size)
         for output in stage.invalidates:
-            folder.forget(output, stage.blocks.unit_of(number))
+            old = folder.block_path(output, unit)
+            below = (folder.path / output).glob(f"*/{old.parent.name}/{old.name}")
+            for path in (old, *below):
+                path.unlink(missing_ok=True)
         for path, data in files.items():
             atomic.write_bytes(path, data)
 
@@ -187,26 +190,21 @@ def open_tasks(
 ) -> Iterator[Task]:
     """The wanted blocks of share `rank` of `size` that lack an output, or hold one that does not count; found
     as they are asked for. passed: called with every other one."""
-    folder, stage = step.folder, step.stage
-    for segment, numbers in itertools.groupby(stage.blocks.share(rank, size), lambda n: n // SEGMENT):
-        there = {output: folder.done(output, [segment]) for output in stage.outputs}
-        for number in numbers:
-            made_of = functools.cache(stage.made_of)  # files are looked at once for all outputs of a block
-            missing = tuple(
-                name
-                for name in stage.outputs
-                if number not in there[name] or not _counts(step, name, number, made_of)
-            )
-            if missing:
-                yield Task(step, number, missing, all(number not in there[name] for name in missing))
-            else:
-                passed(number)
+    for number in step.stage.blocks.share(rank, size):
+        made_of = functools.cache(step.stage.made_of)  # files are looked at once for all outputs of a block
+        missing = tuple(name for name in step.stage.outputs if not _counts(step, name, number, made_of))
+        if missing:
+            there = any(step.folder.block_path(name, number).exists() for name in missing)
+            yield Task(step, number, missing, absent=not there)
+        else:
+            passed(number)
 
 
 def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str | None]) -> bool:
-    """Whether a block that is there still counts."""
+    """Whether a block is there and still counts."""
     folder, stage = step.folder, step.stage
-    known = folder.head(output, number)
+    if not (known := folder.head(output, number)):
+        return False
     records = stage.blocks.members(number)
     if isinstance(cut := known.get("records"), int):
         records = records[:cut]
@@ -214,8 +212,5 @@ def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str
         return False
     if known != stage.head(output, number, records, made_of(records)):
         return False
-    rows = folder.read(output, number)
-    ids = stage.ids(records)
-    if ids is not None and list(map(id_of, rows)) != list(ids):
-        return False
-    return stage.is_valid(output, number, rows)
+    rows, ids = folder.read(output, number), stage.ids(records)
+    return (ids is None or [*map(id_of, rows)] == [*ids]) and stage.is_valid(output, number, rows)

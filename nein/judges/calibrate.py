@@ -213,6 +213,7 @@ class Asking:
     how: JudgeOptions
     folder: Path
     batch_size: int = 16
+    threads: int | None = None
 
     def rows(self, cases: Sequence[Case]) -> list[Row]:
         """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
@@ -226,7 +227,7 @@ class Asking:
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
-                for batch, fresh in machine.side_by_side(self._ask, batches, on_cpu):
+                for batch, fresh in machine.side_by_side(self._ask, batches, on_cpu, self.threads):
                     cache.put_all({(space, key): answer for key, answer in fresh.items()})
                     found |= fresh
                     bar.update(len(batch))
@@ -257,10 +258,13 @@ def run(options: CalibrateConfig) -> None:
     for name, (present, absent) in counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
     device = Processes().device(options.device or config.device)
+    if device == "cpu":
+        machine.set_threads()
     how = JudgeOptions(config.article, config.threshold)
     for kind in options.named:
         judge = stages.load_models([f"removal_{kind}"], config, device, services)[kind]
-        print(calibrate(Asking(kind, judge, how, out, options.batch_size), cases))
+        asking = Asking(kind, judge, how, out, options.batch_size, options.threads)
+        print(calibrate(asking, cases))
 
 
 def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:

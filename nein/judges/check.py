@@ -50,7 +50,9 @@ def run(options: CheckConfig) -> int:
     from nein.models.cached import Services
 
     how: dict[str, Any] = {"device": machine.Processes().device(options.device), "dtype": options.dtype}
-    services = Services.of(options, None)
+    services, on_cpu = Services.of(options, None), how["device"] == "cpu"
+    if on_cpu:
+        machine.set_threads()
     if options.kind == "editor":
         [choice] = editor_choice.resolve_editors([options.subject], "nano", options.editor_options)
         try:
@@ -59,8 +61,8 @@ def run(options: CheckConfig) -> int:
             raise EditorError(f"{error}; if it is a judge, say --kind vqa or --kind ovd") from error
     else:
         subject = judges.load(options.kind, options.subject, services=services, **how)
-    failed = 0
-    for name, passed, seen in KINDS[options.kind](subject, options.number).run(how["device"] == "cpu"):
+    failed, checks = 0, KINDS[options.kind](subject, options.number)
+    for name, passed, seen in checks.run(on_cpu, options.threads):
         failed += not passed
         print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if seen else ''}{seen}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
@@ -94,12 +96,13 @@ class Checks:
         self.inputs = [self.input(seed) for seed in range(number)]
         self.first: list[Any] = []  # the answers to the inputs, once `contract` has asked
 
-    def run(self, on_cpu: bool = False) -> Iterator[tuple[str, bool, str]]:
+    def run(self, on_cpu: bool = False, threads: int | None = None) -> Iterator[tuple[str, bool, str]]:
         """Runs the checks, those after the first only where it left answers: (title, whether it passed, what
-        was seen). One that raises has failed with that reason. on_cpu: see `machine.side_by_side`."""
+        was seen). One that raises has failed with that reason. on_cpu, threads: see
+        `machine.side_by_side`."""
         first, *others = TITLES
         for methods in ([first], others):
-            for method, (passed, seen) in machine.side_by_side(self._outcome, methods, on_cpu):
+            for method, (passed, seen) in machine.side_by_side(self._outcome, methods, on_cpu, threads):
                 yield TITLES[method], passed, seen
 
     def _outcome(self, method: str) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
 
 from nein.benchmarks.nein.config import Elsewhere, EvalConfig
-from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending
+from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending, Threads
 from nein.config.options import Device, Names, Paths, argument, option
 from nein.loading.errors import UserError, chosen
 from nein.loading.references import Need
@@ -83,7 +83,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
 
 
 @dataclass(kw_only=True)
-class CheckConfig(DtypeOptions, OnDevice, Sending):
+class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
     """What is checked."""
 
     subject: str = argument("SUBJECT", "editor, or judge of --kind: name, folder, hub id, module:attribute")

@@ -56,7 +56,7 @@ def run(options: RetrievedConfig) -> str:
     rates = known.rates(settings.protocol, role="object")
     for one in runs:
         folder, figures = one.folder.path / "judged", []
-        asking = Asking(kind, judge, how, folder, options.batch_size)
+        asking = Asking(kind, judge, how, folder, options.batch_size, options.threads)
         for task in _retrievals(one):
             queries = judged.queries(task, *one.features(task), most=options.queries, seed=one.config.seed)
             # Every image that was found once, with all that is asked about it.

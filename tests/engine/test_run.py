@@ -14,7 +14,8 @@ import torch
 
 from nein.benchmarks import progress
 from nein.benchmarks.runner import selected
-from nein.config.groups import Runs
+from nein.config.groups import Runs, RuntimeOptions
+from nein.config.groups import start as start_executor
 from nein.engine import machine, run
 from nein.engine.folder import Blocks, Folder
 from nein.engine.machine import exit_with, read_ahead
@@ -188,22 +189,37 @@ def test_those_who_wait_for_answers_are_told_to_stop_when_one_block_fails(folder
         compute(folder, work=work, model=Model.one("asking", Asking, "remote"))
 
 
-@pytest.mark.parametrize("requests", [1, 3])
-def test_a_model_behind_an_address_works_on_as_many_blocks_as_it_takes_requests(folder, requests):
-    at_work, most, lock = [], [], threading.Lock()
+@pytest.mark.parametrize(
+    ("options", "place", "most", "threads"),
+    [
+        ({"endpoint": {"concurrency": 1}}, "remote", 1, 1),
+        ({"endpoint": {"concurrency": 3}, "threads": 2}, "remote", 3, 1),
+        ({"threads": 1}, "device", 1, 1),
+        ({"threads": 3}, "device", 3, 1),
+        ({"threads": 3, "device": "mps"}, "device", 1, 3),
+    ],
+)
+def test_so_many_blocks_are_worked_on_at_once_and_so_many_threads_reach_torch(
+    folder, whole, monkeypatch, options, place, most, threads
+):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    at_work, seen, lock, square = [], set(), threading.Lock(), squares.squares().work
 
     def work(model, numbers, missing):
         with lock:
             at_work.append(numbers)
-            most.append(len(at_work))
+            seen.add((len(at_work), torch.get_num_threads()))
         time.sleep(0.05)
         with lock:
             at_work.remove(numbers)
-        return {"squares": []}
+        return square(model, numbers, missing)
 
-    stage = squares.squares(folder, work=work, model=Model.one("asking", Squarer, "remote"))
-    Executor("cpu", requests=requests).compute([Step(folder, stage)])
-    assert max(most) == requests
+    stages = two_stages(folder, work=work, model=Model.one("asking", Squarer, place))
+    start_executor(RuntimeOptions.of(**{"device": "cpu", **options})).compute(stages)
+    torch.set_num_threads(1)
+    assert max(count for count, _ in seen) == most
+    assert {each for _, each in seen} == {threads}
+    assert results(folder.path) == whole
 
 
 def test_a_gpu_does_not_wait_for_what_can_be_read_meanwhile(folder, monkeypatch):

@@ -232,9 +232,10 @@ def validate(
         save_pipeline(pipeline, learned, out / MODEL)
     world.barrier()
     settings = config.validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
-    # One block at a time: more would turn off PyTorch's own threads, which training goes on with.
+    threads = torch.get_num_threads()  # training goes on with them; the executor takes one
     with quiet():
-        NEIN(settings, Executor(device, world, at_once=1))
+        NEIN(settings, Executor(device, world, threads=1 if device == "cpu" else None))
+    torch.set_num_threads(threads)
     world.barrier()
     if not world.is_main:
         return {}

@@ -236,8 +236,8 @@ def run(options: AnalyseConfig) -> None:
     labels = [name if short.count(label) > 1 else label for name, label in zip(chosen, short, strict=True)]
     atomic.make_folder(out)
     device = machine.Processes().device(options.device)
-    if device == "cpu":  # a result does not depend on the number of cores
-        machine.one_thread()
+    # On a CPU a result does not depend on the number of cores.
+    machine.set_threads(1 if device == "cpu" else options.threads or 0)
     sets = [sentences(pair) for pair in pairs]
     texts = list(dict.fromkeys(s.text for group in sets for s in group))
     rows, coordinates = list[Json](), list[Json]()

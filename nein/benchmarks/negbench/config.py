@@ -19,6 +19,7 @@ from nein.config.groups import (
     RuntimeOptions,
     ScoreOptions,
     Seed,
+    Threads,
     TrackerOptions,
 )
 from nein.config.options import DrawnCount, Names, Options, argument, option
@@ -109,7 +110,7 @@ class ReportConfig(benchmarks.ReportConfig):
 
 
 @dataclass(kw_only=True)
-class AnalyseConfig(OnDevice):
+class AnalyseConfig(OnDevice, Threads):
     model: Names = option(
         ["nano:clip", "random"], "name, folder, hub id, open_clip:ARCH/TAG, sentence:MODEL, random", "Main"
     )
