@@ -69,6 +69,10 @@ COMMANDS: dict[str, Command] = {
         "draw the miniature world into a folder",
         "nein.datasets.command:DrawConfig", "nein.datasets.command:draw",
     ),
+    "data show": Command(
+        "write a page of samples, instructions and counts of data",
+        "nein.benchmarks.config:DataPageConfig", "nein.benchmarks.data_page:show",
+    ),
     "data check": Command(
         "validate annotations and images of a NeIn folder",
         "nein.datasets.command:CheckConfig", "nein.datasets.command:check",
@@ -102,10 +106,6 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
         announces="nein.benchmarks.progress:lines",
     ),
-    "negbench report": Command(
-        "write the report of finished NegBench runs",
-        "nein.benchmarks.negbench.config:ReportConfig", "nein.benchmarks.finished:report",
-    ),
     "negbench judge": Command(
         "check whether retrieved images really lack the object",
         "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",
@@ -126,10 +126,6 @@ COMMANDS: dict[str, Command] = {
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
         announces="nein.benchmarks.progress:lines",
-    ),
-    "negvqa report": Command(
-        "write the report of finished NegVQA runs",
-        "nein.benchmarks.negvqa.config:ReportConfig", "nein.benchmarks.finished:report",
     ),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",

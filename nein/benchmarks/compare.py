@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -20,9 +20,6 @@ from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Column, Row, Table
 from nein.statistics import Estimate
 from nein.statistics.estimates import p_value
-
-if TYPE_CHECKING:
-    pass
 
 SIGNIFICANT = 0.05
 _DIFFERENCE = {"statistic": "difference"}
@@ -172,6 +169,24 @@ def corrected(rows: list[Figure], family: str) -> list[Figure]:
         for row, p in zip(members, adjusted, strict=True):
             row |= {"p_holm": None if row["p"] is None else p, "family": str(len(members))}
     return rows
+
+
+def worse(rows: Sequence[Figure], points: float) -> list[str]:
+    """A sentence for every difference whose interval says that the first run is worse than the second by
+    more than `points`, in the unit shown."""
+    sentences = []
+    for row in rows:
+        if row["statistic"] != "difference" or row["low"] is None:
+            continue
+        known, scale = METRICS.get(row["metric"]), frames.UNITS[row["unit"]].scale
+        falls = row.get("variant") != "gap" and (known is None or known.higher_is_better)
+        if (-row["high"] if falls else row["low"]) * scale > points:
+            what = " ".join(filter(None, (known.title if known else row["metric"], row.get("variant"))))
+            sentences.append(
+                f"{row['first']} is worse than {row['second']} by more than {points:g}: {what} "
+                f"{tables.text(row)}"
+            )
+    return sentences
 
 
 def table(rows: Sequence[Figure]) -> Table:

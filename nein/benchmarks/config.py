@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import NonNegativeFloat, NonNegativeInt
+
 from nein.config.groups import Page, Runs
-from nein.config.options import Names, Options, option
+from nein.config.options import Names, Options, argument, option
+from nein.loading.errors import UserError
 
 
 @dataclass(kw_only=True)
@@ -40,6 +43,29 @@ class CompareConfig(Runs, Comparing):
     format: Literal["text", "md", "csv", "tex"] = option(
         "text", "text: one screen; md, csv, tex: every row", "Output"
     )
+    fail_if_worse: NonNegativeFloat | None = option(
+        None, "exit 3 if a run is worse than --baseline by more (95 % interval)", "Tests", value="POINTS"
+    )
+
+    def check(self) -> None:
+        if self.fail_if_worse is not None and self.baseline is None:
+            raise UserError("--fail-if-worse needs a --baseline: the run that others are compared with.")
+
+
+@dataclass(kw_only=True)
+class DataPageConfig(Options):
+    """Which data are shown, and where."""
+
+    data: str = argument(
+        "DATA", "as --data of the command that evaluates: nano, folder, file, hub:OWNER/NAME"
+    )
+    benchmark: Literal["nein", "negbench", "negvqa"] | None = option(
+        None, "whose data (default: negvqa of a .jsonl file, negbench of a .csv file, else nein)", "Main"
+    )
+    split: str | None = option(None, "split of the data (default: the benchmark's)", "Data")
+    images: str | None = option(None, "image folder (negbench, negvqa)", "Data")
+    shown: NonNegativeInt = option(200, "samples shown, drawn at random", "Output")
+    out: Path = option(Path("data.html"), "page to write", "Output")
 
 
 @dataclass(kw_only=True)

@@ -19,17 +19,20 @@ from nein.benchmarks import compare as comparing
 from nein.benchmarks import registry
 from nein.benchmarks.config import CompareConfig, ExportConfig, LeaderboardConfig, ReportConfig
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, Finished
+from nein.config.groups import FORMATS
 from nein.engine import atomic
 from nein.engine.folder import Folder, runs_at
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
-from nein.reporting.page import Page, Section, headline, write
+from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table, widest
 
 #: Models that read nothing, whose small gap is no success.
 BASELINES = ("identity", "solid", "random", "constant")
+#: Exit code of --fail-if-worse.
+WORSE = 3
 MEASURED, PUBLISHED = "measured here", "as published"
 _GAP = {"statistic": "gap"}
 NOTES = (
@@ -41,19 +44,31 @@ NOTES = (
 
 
 def report(options: ReportConfig) -> str:
-    """`nein report`: the report of the complete runs of one benchmark."""
-    benchmark = registry.of_runs(options.runs)
-    options = _own(benchmark, options, benchmark.report_config)
+    """`nein report`: the page of the complete runs of a benchmark; of several, one of their gaps that links
+    to a page of each."""
     atomic.make_folder(options.out.parent)
-    finished, unfinished = _finished(benchmark, options.runs)
-    return benchmark.write_report(options.out.with_suffix(".html"), finished, options, unfinished)
+    by_benchmark: dict[str, list[Path]] = {}
+    for folder in runs_at(options.runs):
+        by_benchmark.setdefault(registry.of_run(folder).name, []).append(folder)
+    page, links = options.out.with_suffix(".html"), []
+    for name, folders in by_benchmark.items():
+        benchmark, out = registry.get(name), page
+        if len(by_benchmark) > 1:
+            out = page.with_stem(f"{page.stem}-{name}")
+            links.append((out.name, benchmark.title))
+        own = own_options(options, benchmark, benchmark.report_config, [*by_benchmark])
+        finished, unfinished = _finished(benchmark, folders)
+        text = benchmark.write_report(out, finished, own, unfinished)
+    if not links:
+        return text
+    return overview(options.runs, page, f"Negation in {len(links)} benchmarks", links, options.formats)
 
 
-def compare(options: CompareConfig) -> str:
+def compare(options: CompareConfig) -> str | int:
     """`nein compare`: every pair of the runs, tested and corrected for their number."""
     benchmark = registry.of_runs(options.runs)
-    options = _own(benchmark, options, benchmark.compare_config)
-    finished, unfinished = _finished(benchmark, options.runs)
+    options = own_options(options, benchmark, benchmark.compare_config)
+    finished, unfinished = _finished(benchmark, runs_at(options.runs))
     if unfinished:
         names = ", ".join("/".join(path.parts[-2:]) for path in unfinished)
         print(f"not compared because not complete: {names}", file=sys.stderr)
@@ -66,31 +81,38 @@ def compare(options: CompareConfig) -> str:
     rows = comparing.comparisons(sides, pairs, options.metrics, options.family)
     if not rows:
         raise UserError("These runs have no metric in common; score them with the same --metrics.")
-    figures, shown, form = frames.frame(rows, benchmark=benchmark.name), comparing.table(rows), options.format
+    figures, table, form = frames.frame(rows, benchmark=benchmark.name), comparing.table(rows), options.format
+    [sheet] = tables.sheets([table], figures)
     if form == "csv":
-        return frames.to_csv(figures)
-    if form == "text":
-        return headline(figures, [shown], [shown.note], ["Every row: --format md, csv or tex"])
-    [sheet] = tables.sheets([shown], figures)
-    return tables.latex(sheet) if form == "tex" else tables.markdown([sheet], "Comparison")
+        text = frames.to_csv(figures)
+    elif form == "text":
+        text = headline(figures, [table], [table.note], ["Every row: --format md, csv or tex"])
+    else:
+        text = tables.latex(sheet) if form == "tex" else tables.markdown([sheet], "Comparison")
+    if options.fail_if_worse is None or not (worse := comparing.worse(rows, options.fail_if_worse)):
+        return text
+    print(text, end="")
+    print("".join(f"{line}\n" for line in worse), end="", file=sys.stderr, flush=True)
+    return WORSE
 
 
-def _finished(benchmark: Benchmark, paths: list[Path]) -> tuple[list[Finished], list[Path]]:
-    """The complete runs at or below the paths, and the folders of the others. Raises UserError for none."""
-    folders = runs_at(paths)
+def _finished(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
+    """The complete runs, and the folders of the others. Raises UserError where none is complete."""
     complete = [path for path in folders if Folder(path).is_complete] or registry.finished(folders)
     return benchmark.of_folders(complete), [path for path in folders if path not in complete]
 
 
-def _own(benchmark: Benchmark, options: Any, kind: type[Any]) -> Any:
-    """The options as the benchmark's command takes them. Raises UserError for one that it does not have."""
-    known = {item.name for item in dataclasses.fields(kind)}
-    for item in dataclasses.fields(options):
+def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
+    """The options as the benchmark's command takes them. Raises UserError for one that neither it nor, in a
+    report of several, one of the `others` has."""
+    named = [kind, *(registry.get(name).report_config for name in others)]
+    known = {item.name for each in named for item in dataclasses.fields(each)}
+    for item in dataclasses.fields(given):
         default = item.default_factory() if callable(item.default_factory) else item.default
-        if item.name not in known and getattr(options, item.name) != default:
+        if item.name not in known and getattr(given, item.name) != default:
             raise UserError(f"--{item.name.replace('_', '-')} does not apply to runs of {benchmark.title}.")
-    own = (item.name for item in dataclasses.fields(options) if item.name in known)
-    return options if type(options) is kind else kind(**{name: getattr(options, name) for name in own})
+    own = {item.name for item in dataclasses.fields(given)} & {item.name for item in dataclasses.fields(kind)}
+    return given if type(given) is kind else kind(**{name: getattr(given, name) for name in own})
 
 
 def export(config: ExportConfig) -> str:
@@ -110,23 +132,36 @@ def export(config: ExportConfig) -> str:
 
 
 def leaderboard(config: LeaderboardConfig) -> str:
-    atomic.make_folder(config.out)
-    groups = registry.by_data(registry.finished(config.runs))
-    board = frame([row for group in groups for row in measured(*group, config)])
+    return overview(config.runs, config.out / "index.html", "Negation leaderboard")
+
+
+def overview(
+    paths: Sequence[Path],
+    out: Path,
+    title: str,
+    links: Sequence[tuple[str, str]] = (),
+    formats: Sequence[str] = FORMATS,
+) -> str:
+    """Writes the page of the gaps of finished runs of any benchmark; returns what is printed."""
+    atomic.make_folder(out.parent)
+    groups = registry.by_data(registry.finished(runs_at(paths)))
+    board = frame([row for group in groups for row in measured(*group, paths)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
     names = dict.fromkeys(run.about["model"] for _, members in groups for run in members)
     lacking = ", ".join(name for name in names if name not in set(ours["model"]))
     note = f"Without a gap, and so not here: {lacking} (NeIn: nein eval --control remove)."
     page = Page(
-        "Negation leaderboard",
+        title,
         f"{ours['model'].nunique()} models and remedies, {len(tests)} tests with those of the papers.",
         [*NOTES, *([note] if lacking else [])],
         findings(ours),
+        links=links,
         sections=sections(board),
     )
-    written = write(config.out / "index.html", board, page)
-    return f"{headline(ours, [GAPS])}\nPage: {written[-1]}\n"
+    files = write(out, board, page, formats)
+    beside = [f"Pages: {', '.join(file for file, _ in links)}"] if links else []
+    return headline(ours, [GAPS], last=[*places(out, files, len(page.notes)), *beside])
 
 
 def frame(rows: Sequence[Figure]) -> pd.DataFrame:
@@ -150,9 +185,7 @@ def frame(rows: Sequence[Figure]) -> pd.DataFrame:
     )
 
 
-def measured(
-    benchmark: Benchmark, members: Sequence[Finished], config: LeaderboardConfig
-) -> Iterator[Figure]:
+def measured(benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[Path]) -> Iterator[Figure]:
     """The gaps of finished runs on the same data; those without their blocks are of others."""
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
@@ -160,7 +193,7 @@ def measured(
         what = {"benchmark": benchmark.name, "model": row["model"], "date": run.about["date"][:10]}
         what["source"] = MEASURED
         if not any(map(run.folder.done, run.manifest["selected"])):
-            given = next(path for path in config.runs if run.folder.path.is_relative_to(path))
+            given = next(path for path in paths if run.folder.path.is_relative_to(path))
             what |= {"source": given.name, "elsewhere": given.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
         test = f"{benchmark.title} {run.about['data'] or 'own data'}: {row['measure']}"

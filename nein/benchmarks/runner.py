@@ -22,7 +22,6 @@ import pandas as pd
 
 from nein.benchmarks import compare
 from nein.benchmarks.config import CompareConfig, ReportConfig
-from nein.config.groups import FORMATS
 from nein.config.options import Options
 from nein.engine import atomic, images, machine
 from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, costs, id_of, runs_below
@@ -32,12 +31,14 @@ from nein.engine.stages import Stage, Step
 from nein.loading.errors import UserError, shortlist
 from nein.reporting import figures as frames
 from nein.reporting import page as pages
-from nein.reporting import tracking
+from nein.reporting import tables, tracking
 from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
 FIGURES, SCORES = "figures.csv", "scores.csv"
+#: What every evaluation leaves of a report; `nein report` makes the page.
+EVALUATION = ("md", "csv", "plots")
 END = "end"  # in a manifest: what a command left that finished everything, and what it printed
 log = logging.getLogger(__name__)
 
@@ -239,10 +240,9 @@ class Benchmark:
             if made and not any(made):
                 print(nothing, file=sys.stderr, flush=True)
             finished = [self._finish(run) for run in runs]
-            if trackers:
-                figures = frames.concat(entry.figures for entry in finished)
-                tracking.log(trackers, out, dataclasses.asdict(config), figures)
             text = self._report_of(config, finished)
+            if trackers:
+                self._track(config, finished)
             unscored = any(entry.unscored for entry in finished)
             if not unscored and not any(run.partial for run in runs):
                 end = {"seal": _seal(config, runs), "said": text}
@@ -287,6 +287,15 @@ class Benchmark:
             print(said, file=sys.stderr, flush=True)
         return Finished(folder, run.name, figures, run, reasons.total())
 
+    def _track(self, config: Any, finished: Sequence[Finished]) -> None:
+        """Gives the trackers figures, the headline tables, the plots and the first edits of every run."""
+        own = frames.concat(entry.figures for entry in finished)
+        page, figures, _ = self._complete(finished, config)
+        sheets = tables.sheets(page.headline or (), figures) if page else []
+        edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
+        drawn = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
+        tracking.log(config.trackers, config.out_dir, dataclasses.asdict(config), own, sheets, drawn)
+
     def _report_of(self, config: Any, finished: Sequence[Finished]) -> str:
         """The report of a command: of its own runs, and of the others in its OUT where it is `whole`."""
         paths = {entry.folder.path for entry in finished}
@@ -318,22 +327,31 @@ class Benchmark:
     ) -> str:
         """Writes the report of finished runs to a folder or a page (`report.write`); what is printed.
         unfinished: runs that a note says are not shown. headline: in place of the benchmark's."""
-        page = self.page(finished, options)
+        page, figures, own = self._complete(finished, options, unfinished)
         if page is None:
             return ""
-        figures = page.frame
-        if figures is None:
-            figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
+        page = dataclasses.replace(page, headline=headline or page.headline)
+        files = pages.write(out, figures, page, getattr(options, "formats", EVALUATION))
+        texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
+        return pages.headline(figures, page.headline or (), texts, pages.places(out, files, len(page.notes)))
+
+    def _complete(
+        self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()
+    ) -> tuple[Page | None, pd.DataFrame, list[str]]:
+        """The page with what every benchmark says, its figures, and what every benchmark notes."""
+        page = self.page(finished, options)
         own = [*dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
         if unfinished:
             names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
             own.insert(0, f"not shown because not complete: {names}.")
+        if page is None:
+            return None, frames.frame([]), own
+        figures = page.frame
+        if figures is None:
+            figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
         notes, sections = [*page.notes, *changed_versions(finished), *own], page.sections or self.sections
-        shown = headline or page.headline or self.headline or next((part.tables for part in sections), ())
-        page = dataclasses.replace(page, notes=notes, sections=sections, headline=shown)
-        files = pages.write(out, figures, page, getattr(options, "formats", FORMATS))
-        texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
-        return pages.headline(figures, shown, texts, pages.places(out, files, len(notes)))
+        headline = page.headline or self.headline or next((part.tables for part in sections), ())
+        return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures, own
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:

@@ -8,11 +8,16 @@ from typing import Any
 
 import pandas as pd
 
+from nein.engine import images
 from nein.loading.errors import UserError, unknown
 from nein.reporting import figures as frames
+from nein.reporting import tables
+from nein.reporting.tables import Sheet
 
 #: Folder of trackers that write files, below a command's.
 FOLDER = "tracking"
+#: Trackers that take a batch of pictures, and how they are told its axes.
+_LAYOUT: Mapping[str, Mapping[str, str]] = {"tensorboard": {"dataformats": "NHWC"}, "wandb": {}}
 
 
 def check(wanted: Sequence[str]) -> None:
@@ -36,9 +41,17 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if isinstance(value, int | float | str)}
 
 
-def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd.DataFrame) -> None:
+def log(
+    wanted: Sequence[str],
+    out: Path,
+    config: Mapping[str, Any],
+    figures: pd.DataFrame,
+    sheets: Sequence[Sheet] = (),
+    pictures: Sequence[Path] = (),
+) -> None:
     """Gives the figures of a command to its trackers, as NAME, NAME/low, NAME/high and NAME/unscored, NAME
-    being "nein/ip2p/negative/results/removal_vqa", say; files lie in OUT/tracking."""
+    being "nein/ip2p/negative/results/removal_vqa", say; and tables and pictures to those that take them.
+    Files lie in OUT/tracking."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -56,4 +69,12 @@ def log(wanted: Sequence[str], out: Path, config: Mapping[str, Any], figures: pd
         opened.start()
         opened.store_init_configuration(plain(config))
         opened.log(values, step=0)
+        for sheet in sheets:
+            if hasattr(opened, "log_table"):  # of Weights & Biases
+                opened.log_table(sheet.title, columns=sheet.columns, data=sheet.rows)
+            elif tracker == "tensorboard":
+                opened.tracker.add_text(sheet.title, tables.markdown([sheet], out.name), 0)
+        for path in pictures if tracker in _LAYOUT else ():  # a batch of one, NHWC
+            name = path.relative_to(out).with_suffix("").as_posix()
+            opened.log_images({name: images.decode(path)[None]}, step=0, **_LAYOUT[tracker])
         opened.finish()

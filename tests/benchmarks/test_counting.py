@@ -60,7 +60,7 @@ def test_a_folder_with_runs_of_another_benchmark_is_refused_and_stays(whole, cap
 LINES = {
     "counting": ("counting", "--limit", "8"),
     "eval": ("eval", "--editor", "identity", "--metrics", "l1", "--control", "none", "--limit", "2"),
-    "negvqa": ("negvqa", "--model", "nano:negvqa", "--questions", "1", "--formats", "md"),
+    "negvqa": ("negvqa", "--model", "nano:negvqa", "--questions", "1"),
 }
 
 

@@ -64,7 +64,7 @@ def negbench_eval(root):
 
 def negvqa(root):
     words = ("negvqa", "--data", str(write_questions(root / "data")), "--batch-size", "2")
-    judge = ("--model", "judge", "--judge", "tests.rehearsal:varied", "--formats", "md,csv")
+    judge = ("--model", "judge", "--judge", "tests.rehearsal:varied")
     refused = (("--prompt", "vlmevalkit"), "prompt paper, not vlmevalkit")
     return Case((*words, *judge), (("--limit", "3"), ("--limit", "5")), refused, 8)
 

@@ -115,7 +115,7 @@ def _lpips(device, dtype):
 
 def _negvqa(device, dtype):
     with tempfile.TemporaryDirectory() as folder:
-        words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder, "--formats", "md")
+        words = ("--model", "nano:negvqa", "--questions", 96, "--out", folder)
         assert run(*words, "--device", device, "--dtype", dtype) == 0
         [file] = Path(folder).glob("*/scores.csv")
         rows = {f"{row.id} {row.variant}": row for row in answers(file.parent)}

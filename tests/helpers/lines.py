@@ -12,6 +12,7 @@ LINES = {
     "check": "identity --number 3 --device cpu",
     "study": "{w}/runs --out {w}/study --labels {w}/ada.csv",
     "data nano": "--split val --sources 1 --out {w}/out/nano",
+    "data show": "{w}/data --out {w}/out/data.html",
     "data check": "{w}/data --split val",
     "status": "{w}/runs",
     "reproduce": "negvqa-table1 --preset nano --limit 1 --out {w}/out/reproduce --device cpu",
@@ -23,15 +24,13 @@ LINES = {
     "--device cpu",
     "stats": "{w}/captions.json --json {w}/out/stats.json",
     "negbench eval": "--model random --scenes 12 --limit 2 --tasks mcq --out {w}/out/negbench --device cpu",
-    "negbench report": "{w}/out/retrieval --out {w}/out/negbench.html --formats md,html",
     "negbench judge": "{w}/out/retrieval --judged-by {w}/done --queries 2 --device cpu",
     "negbench analyse": "--model random --objects dog/cat --out {w}/out/analysis --device cpu",
     "negbench generate": "--source coco --instances {w}/instances.json --captions {w}/captions.json --images "
     "{w}/images --out {w}/out/negbench-data --device cpu",
     "negbench convert": "{w}/open_clip.pt {w}/out/clip --architecture {w}/architecture.json",
-    "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --formats md --out {w}/out/negvqa "
+    "negvqa": "--model nano:negvqa --questions 1 --limit 1 --batch-size 2 --out {w}/out/negvqa "
     "--device cpu",
-    "negvqa report": "{w}/negvqa --out {w}/out/negvqa.html --formats md,html --shown 2",
     "negvqa generate": "--source nano --questions 2 --limit 2 --out {w}/out/questions",
     "negvqa check": "{w}/check.csv --out {w}/out/check.figures.csv",
 }  # fmt: skip

@@ -102,21 +102,19 @@ def test_runs_of_several_folders_are_one_report_also_where_features_or_data_are_
         evaluate(tmp_path / name, data, pictures, "--model", model, "--datasets", "coco", "--tasks", "mcq")
     shutil.copytree(tmp_path / "a", tmp_path / "c")
     outs = [tmp_path / name / "out" for name in "abc"]
-    told = outcome(
-        capsys, "negbench", "report", *outs[:2], "-o", tmp_path / "two.html", "--formats", "csv,html"
-    )
+    told = outcome(capsys, "report", *outs[:2], "-o", tmp_path / "two.html", "--formats", "csv,html")
     assert told.code == 0
     assert "Multiple choice" in told.stdout
     two = frames.read(tmp_path / "two.csv")
     assert set(two["model"]) == {"random", "constant"}
     assert "This image features car and surfboard" in (tmp_path / "two.html").read_text()
-    assert exit_code("negbench", "report", *outs, "-o", tmp_path / "three.html", "--formats", "csv") == 0
+    assert exit_code("report", *outs, "-o", tmp_path / "three.html", "--formats", "csv") == 0
     three = frames.read(tmp_path / "three.csv")
     assert set(three["model"]) == {f"random ({outs[0]})", "constant", f"random ({outs[2]})"}
     page = tmp_path / "page.html"
     for gone, said in ((outs[2] / "cache", "Features have vanished"), (data, "no question of")):
         shutil.rmtree(gone)
-        assert exit_code("negbench", "report", outs[2], "-o", page, "--formats", "html") == 0
+        assert exit_code("report", outs[2], "-o", page, "--formats", "html") == 0
         assert said in caplog.text
         assert "Multiple choice" in page.read_text()
         assert ("This image features" in page.read_text()) == (gone != data)

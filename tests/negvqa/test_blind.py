@@ -35,7 +35,7 @@ class Model:
 
 def evaluated(tmp_path, model, **more):
     more |= {"data": write_questions(tmp_path / "data"), "out": tmp_path / "out", "batch_size": 4}
-    nein.negvqa({"model": model}, device="cpu", formats=["csv", "md"], **more)
+    nein.negvqa({"model": model}, device="cpu", **more)
     return runs_below(tmp_path / "out")[0]
 
 

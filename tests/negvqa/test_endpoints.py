@@ -35,7 +35,7 @@ def answer(body):
 def ask(server, questions, out, *more):
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out,
-        "--endpoint.concurrency", 3, "--endpoint.retries", 0, "--formats", "csv", "--blind", 0, *more,
+        "--endpoint.concurrency", 3, "--endpoint.retries", 0, "--blind", 0, *more,
     )  # fmt: skip
 
 

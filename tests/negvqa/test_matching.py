@@ -64,7 +64,7 @@ def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
 def ask(server, questions, out, *more):
     return run(
         "--model", f"openai:{server.url}#eye-7b", "--data", questions, "--out", out, "--endpoint.retries", 0,
-        "--formats", "csv", "--scoring", "generated", *more,
+        "--scoring", "generated", *more,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ QUESTIONS = 24
 
 
 def test_the_affirmative_model_falls_on_negated_questions_and_the_one_taught_negation_hardly(tmp_path):
-    words = ("--questions", QUESTIONS, "--device", "cpu", "--blind", 0, "--formats", "md")
+    words = ("--questions", QUESTIONS, "--device", "cpu", "--blind", 0)
     assert run(*words, "--out", tmp_path) == 0
     overall = {"category": "Average", "protocol": "fixed"}
     shares = {"task": "accuracy", "scoring": "generated", **overall}

@@ -17,6 +17,7 @@ from nein.engine.folder import Folder, runs_below
 from nein.loading.errors import UserError
 from nein.metrics.choices import Reply
 from nein.metrics.judges.base import Answer
+from tests.helpers.commands import exit_code
 from tests.metrics.tiny import picture
 from tests.negvqa.tiny import answers as answers_of
 from tests.negvqa.tiny import figure, records, run, scores, write_questions
@@ -27,10 +28,10 @@ def questions(tmp_path):
     return write_questions(tmp_path / "data")
 
 
-def ask(vlms, questions, out, *more, formats="csv"):
+def ask(vlms, questions, out, *more):
     return run(
         "--model", vlms / "llava", "--data", questions, "--out", out, "--batch-size", 4,
-        "--max-new-tokens", 3, "--device", "cpu", "--formats", formats, *more,
+        "--max-new-tokens", 3, "--device", "cpu", *more,
     )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def folder_of(out):
 
 def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, questions, tmp_path, capsys):
     out = tmp_path / "out"
-    assert ask(vlms, questions, out, formats="html,md,csv,tex,plots") == 0
+    assert ask(vlms, questions, out) == 0
     folder = folder_of(out)
     answers, read = answers_of(folder.path), scores(folder.path)
     assert [(row.id, row.variant) for row in answers] == [
@@ -61,7 +62,8 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
     entry = figure(folder.path, task="accuracy", interval="clustered", **what)
     assert entry["value"] == pytest.approx(sum(own) / len(own))
     assert (entry["n"], entry["clusters"]) == (12, 6)
-    page = (out / "report.html").read_text()
+    assert exit_code("report", out, "--data", questions, "-o", tmp_path / "page.html") == 0
+    page = (tmp_path / "page.html").read_text()
     assert "What is not number 3?" in page
     day = folder.manifest()["invocations"][-1]["started"][:10]
     head = f"Data: questions.jsonl. n = 12 questions, each as it is and negated. Date: {day}."
@@ -82,7 +84,7 @@ def test_only_the_data_decide_what_stands_beside_table_1(vlms, questions, tmp_pa
     more = ("--model", model, "--preset", "paper", "--dtype", "float32", "--scoring", "logprob")
     published, out = dict(Counter(row["category"] for row in records())), tmp_path / "out"
     monkeypatch.setattr("nein.benchmarks.negvqa.report.is_negvqa", lambda data: data["subsets"] == published)
-    assert run("--data", questions, "--out", out, "--device", "cpu", "--formats", "csv,md", *more) == 0
+    assert run("--data", questions, "--out", out, "--device", "cpu", *more) == 0
     with (out / "figures.csv").open(newline="") as file:
         table = [row for row in csv.DictReader(file) if row["task"] == "table1"]
     assert len({(row["model"], row["variant"]) for row in table}) == 42
@@ -129,7 +131,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions
     monkeypatch.setattr("nein.metrics.models.load_judge", lambda *a, **k: seer)
     asked = ("--model", "judge", "--judge", "tests.rehearsal:yes", "--data", questions, "--out", out)
     asked += ("--blind", 0)
-    assert run(*asked, "--formats", "csv", "--batch-size", 24) == 0
+    assert run(*asked, "--batch-size", 24) == 0
     assert seer.asked[:2] == [
         f'<image>\nDoes the caption "What is number 0? {word} 0" describe this image? Answer only yes or no'
         for word in ("cat", "dog")
@@ -152,7 +154,7 @@ def test_a_judge_is_asked_about_each_option_in_its_own_yes_no_question(questions
     assert figure(out / "judge", task="gap", metric="gap", **overall)["n"] == 12
     # The other way of asking is another run beside it.
     assert run(*asked, "--judge-asking", "letters", "--scoring", "logprob") == 2
-    assert run(*asked, "--judge-asking", "letters", "--formats", "csv") == 0
+    assert run(*asked, "--judge-asking", "letters") == 0
     assert seer.asked[0].startswith("<image>\nQuestion: What is number 0?\nOptions: A. cat 0 B. dog 0")
     assert {path.parent.name for path in out.glob("*/figures.csv")} == {"judge", "judge-letters"}
 
@@ -189,10 +191,9 @@ def test_two_files_with_other_columns_are_joined_and_a_report_of_them_finds_the_
     files = ("--data", tmp_path / "original.jsonl", "--negated", tmp_path / "negated.jsonl")
     named = ("--columns.index", "number", "--columns.category", "set")
     out = tmp_path / "out"
-    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out,
-               "--formats", "csv") == 0  # fmt: skip
+    assert run("--model", "mine=judge", "--judge", "tests.rehearsal:yes", *files, *named, "--out", out) == 0
     assert Folder(out / "mine").manifest()["identity"]["role"] == "judge"
-    assert run("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html,csv") == 0
+    assert exit_code("report", out, *files, "-o", tmp_path / "page.html", "--formats", "html,csv") == 0
     assert (tmp_path / "page.csv").read_text() == (out / "figures.csv").read_text()
     assert (tmp_path / "page.html").read_text().count('"pictures":[[') == 4
     halves = partial(
@@ -209,7 +210,7 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(question
     file.write_text('index,original,negated\n10,A,the dog 0\n11,"(A)",A\n13,B,\n')
     out = tmp_path / "out"
     asked = ("--model", "judge", "--judge", "tests.rehearsal:b", "--judge-asking", "letters")
-    assert run(*asked, "--answers-from", file, "--data", questions, "--out", out, "--formats", "html") == 0
+    assert run(*asked, "--answers-from", file, "--data", questions, "--out", out) == 0
     for variant, value, n, unscored in (("original", 2 / 3, 3, 0), ("negated", 1.0, 2, 1)):
         what = {"variant": variant, "category": "Average", "interval": "clustered", "protocol": "fixed"}
         entry = figure(out / "people", task="accuracy", **what)
@@ -241,6 +242,6 @@ def test_options_that_pandas_takes_for_missing_vanish_under_paper_only(tmp_path)
     read = {p: score_of(row, "generated", p)["value"] for p in ("paper", "fixed")}
     assert read == {"paper": 0.0, "fixed": 1.0}
     asked = ("--data", tmp_path / "questions.jsonl", "--model", "judge", "--judge", "tests.rehearsal:b",
-             "--judge-asking", "letters", "--formats", "csv", "--protocol", "paper")  # fmt: skip
+             "--judge-asking", "letters", "--protocol", "paper")  # fmt: skip
     assert run(*asked, "--out", tmp_path / "out") == 0
     assert Folder(tmp_path / "out/judge-letters").manifest()["identity"]["missing"] == "not shown"

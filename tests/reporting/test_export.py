@@ -1,5 +1,6 @@
 """`nein export` of finished runs of every benchmark; and `nein leaderboard`, which reads both."""
 
+import re
 import shutil
 
 import pandas as pd
@@ -25,7 +26,7 @@ def runs(out, tmp_path_factory):
 COMMANDS = {
     "nein": ("eval", "--stages", "report", "--out"),
     "negbench": ("negbench", "eval", "--model", "random", "--limit", 12, "--device", "cpu", "--out"),
-    "negvqa": ("negvqa", "--model", "nano:negvqa", "--limit", 8, "--formats", "csv,md", "--out"),
+    "negvqa": ("negvqa", "--model", "nano:negvqa", "--limit", 8, "--out"),
 }  # fmt: skip
 
 
@@ -37,14 +38,53 @@ def test_what_a_command_prints_when_it_ends_fits_on_a_screen(runs, benchmark, tm
     for done in (evaluated, reported):
         lines = done.stdout.splitlines()
         assert len([*lines, *done.stderr.splitlines()]) <= 25
-        assert lines[1].endswith("unscored")
+        assert lines[1].endswith("scored")
         assert any(name in done.stdout for name in ("figures.csv", "page.csv"))
     assert f"Report: {page} (" in reported.stdout
     finding = next(line for line in page.with_suffix(".md").read_text().splitlines() if line[:2] == "- ")
     for done in (evaluated, reported):
         assert finding[2:] in " ".join(done.stdout.split())
-    if benchmark != "negbench":  # which has written a page itself
-        assert f"nein report {runs[benchmark]} -o report.html" in evaluated.stdout
+    assert f"nein report {runs[benchmark]} -o report.html" in evaluated.stdout
+    [named] = re.findall(r"Plots \(\.pdf, \.svg, \.png\): (.*)", evaluated.stdout)
+    plots = {f"{name}.{kind}" for name in named.split(", ") for kind in ("pdf", "svg", "png")}
+    assert {"table.md", "figures.csv", *plots} <= {path.name for path in runs[benchmark].iterdir()}
+
+
+def test_a_report_of_several_benchmarks_is_a_page_of_gaps_that_links_to_a_page_of_each(
+    runs, tmp_path, capsys
+):
+    done = outcome(capsys, "report", *runs.values(), "-o", tmp_path / "all.html", "--shown", 3)
+    assert done.code == 0
+    html = (tmp_path / "all.html").read_text()
+    assert re.findall(r'href="(all-\w+\.html)"', html) == [f"all-{name}.html" for name in runs]
+    for name in runs:
+        assert 'id="answer-' in (tmp_path / f"all-{name}.html").read_text()
+        assert f"all-{name}.html" in done.stdout
+    board = frames.read(tmp_path / "all.csv")
+    assert set(board["benchmark"]) == set(runs)
+    assert (tmp_path / "all-negvqa.html").read_text().count('"pictures":[[') == 3
+    odd = outcome(capsys, "report", runs["negvqa"], "-o", tmp_path / "x.html", "--protocols")
+    assert (odd.code, "--protocols does not apply to runs of NegVQA" in odd.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "samples", "said"),
+    [
+        ("nein", 566, "Object,cat,25"),
+        ("negbench", 4271, "Kind,hybrid,761"),
+        ("negvqa", 640, "Category,General,320"),
+    ],
+)
+def test_data_are_shown_before_anything_is_evaluated(tmp_path, capsys, benchmark, samples, said):
+    page = tmp_path / "data.html"
+    done = outcome(capsys, "data", "show", "nano", "--benchmark", benchmark, "--shown", 7, "-o", page)
+    assert (done.code, f"{samples:,} samples, 7 of them shown." in done.stdout) == (0, True)
+    html = page.read_text()
+    assert html.count('"pictures":[[') == 7
+    assert html.count("data:image/webp;base64,") >= 7
+    rows = re.findall(r'<th scope="row">(\w+)</th><td>(\w*)</td><td class="number">(\d+)</td>', html)
+    assert tuple(said.split(",")) in rows
+    assert ("all", "", str(samples)) in rows
 
 
 @pytest.mark.parametrize("benchmark", registry.OURS)

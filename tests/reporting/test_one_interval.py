@@ -11,6 +11,7 @@ from nein.benchmarks.finished import compare
 from nein.benchmarks.nein.config import CompareConfig
 from nein.loading.errors import UserError
 from nein.reporting import tables
+from tests.helpers.commands import outcome
 from tests.reporting import made
 
 #: "75.0 [66.1, 82.3]", "11.2 ± 0.4".
@@ -74,6 +75,26 @@ def test_against_a_baseline_only_its_pairs_are_compared_and_corrected_for(out):
     assert [row["p"] for row in found] == [row["p_holm"] for row in found]
     with pytest.raises(UserError, match="magic"):
         compare(CompareConfig.parse([*runs, "--baseline", "magik"]))
+
+
+@pytest.mark.parametrize(("points", "code"), [(10, 3), (24, 0)])
+def test_a_run_that_is_worse_than_the_baseline_by_more_than_allowed_exits_with_3(
+    tmp_path, rows, capsys, points, code
+):
+    """Removal falls from 100 to 70 % of 70 samples, by 30 points [20, 43]; L1 is better, and no failure."""
+    for editor, removed, error in (("full", lambda i: 1.0, 0.2), ("small", lambda i: float(i % 10 < 7), 0.1)):
+        values = {"removal_vqa": removed, "l1": lambda i, error=error: error + 0.001 * (i % 5)}
+        made.write_run(tmp_path, tmp_path / "data", editor, "negative", rows, values, pictures=False)
+    words = ("compare", tmp_path, "--baseline", "full", "--fail-if-worse", points)
+    done = outcome(capsys, *words)
+    assert (done.code, done.stdout.startswith("Paired comparisons")) == (code, True)
+    failed = [line for line in done.stderr.splitlines() if "worse than" in line]
+    assert len(failed) == (code == 3)
+    if failed:
+        assert failed[0].startswith(
+            "small/negative is worse than full/negative by more than 10: Removal (VQA) -30.0 ["
+        )
+    assert outcome(capsys, *words[:2], *words[4:]).code == 2  # worse than what?
 
 
 def test_where_no_difference_could_be_significant_a_sentence_says_so(tmp_path):

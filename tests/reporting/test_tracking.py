@@ -4,6 +4,7 @@ from unittest import mock
 
 import pytest
 
+from nein.engine import images
 from nein.reporting import figures as frames
 from nein.reporting import tracking
 from tests.helpers.commands import exit_code
@@ -28,6 +29,11 @@ def test_tensorboard_gets_every_figure_of_an_evaluation(tmp_path):
     assert shown[f"{name}/unscored"] == 0
     numbers = {tag for tag in shown if not tag.endswith(("/low", "/high", "/unscored"))}
     assert len(numbers) == sum(row["value"] is not None for row in figures)
+    [table] = [tag for tag in events.Tags()["tensors"] if tag.startswith("Text to image retrieval")]
+    assert "| random |" in " ".join(events.Tensors(table)[0].tensor_proto.string_val[0].decode().split())
+    assert set(events.Tags()["images"]) == {"recall", "mcq", "choices"}
+    picture = images.decode(tmp_path / "recall.png")
+    assert (events.Images("recall")[0].height, events.Images("recall")[0].width) == picture.shape[:2]
 
 
 def test_a_tracker_that_works_in_every_process_finds_out_which_this_is(tmp_path, monkeypatch):

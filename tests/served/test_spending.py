@@ -130,7 +130,7 @@ def test_a_dry_run_tells_cost_and_time_by_a_table_and_then_by_the_first_samples(
     server.models = (200, {"data": [{"id": "gpt-4o-mini"}, {"id": "gpt-image-1.5"}]}, {})
     server.rule = lambda body, count: (200, {**say("A"), "usage": USAGE}, {})
     model = ["--model", f"openai:{server.url}#gpt-4o-mini", "--device", "cpu", "--out", tmp_path]
-    asks = ["negvqa", "--questions", 40, "--blind", 0, "--formats", "md", "--batch-size", 5, *model]
+    asks = ["negvqa", "--questions", 40, "--blind", 0, "--batch-size", 5, *model]
     table = "(by a table: 600 tokens in, 10 out, 2 s a request)"
     assert announced(capsys, *asks) == [
         f"gpt-4o-mini: about 80 requests, $0.01, 0:00:20 at 8 at a time {table}"

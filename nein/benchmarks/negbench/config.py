@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
     Limit,
@@ -102,11 +101,6 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
             )
         if self.data.partition(":")[0] != NANO and (self.scenes is not None or self.split != "val"):
             raise UserError("--scenes and --split are about --data nano; leave them out.")
-
-
-@dataclass(kw_only=True)
-class ReportConfig(benchmarks.ReportConfig):
-    out: Path = option(Path("negbench.html"), "page to write; the other files lie beside it", "Output")
 
 
 @dataclass(kw_only=True)

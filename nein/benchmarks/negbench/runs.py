@@ -14,7 +14,7 @@ import pandas as pd
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench import estimates, report, scores, sections
-from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig, ReportConfig
+from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig
 from nein.benchmarks.negbench.data import Choice, ResultsDir, selected
 from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.retrieval import KS
@@ -136,7 +136,7 @@ class NegBench(Benchmark):
     """Captions and questions that deny things."""
 
     name, title, command = "negbench", "NegBench", "negbench eval"
-    config, report_config, folder = EvalConfig, ReportConfig, ResultsDir
+    config, folder = EvalConfig, ResultsDir
     gap, whole = KINDS, True
     sections, headline = sections.SECTIONS, sections.HEADLINE
     page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -11,7 +10,6 @@ from pydantic import NonNegativeInt, PositiveInt
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
     Blind,
-    Formats,
     Limit,
     Output,
     Preset,
@@ -29,9 +27,7 @@ EXACT, LLM = "exact", "llm:"
 
 
 @dataclass(kw_only=True)
-class NegvqaConfig(
-    Preset, Limit, Protocol, Blind, RuntimeOptions, Output, Formats, ScoreOptions, TrackerOptions
-):
+class NegvqaConfig(Preset, Limit, Protocol, Blind, RuntimeOptions, Output, ScoreOptions, TrackerOptions):
     """Field names are the keys of a configuration file."""
 
     presets = "negvqa/eval-"
@@ -83,8 +79,6 @@ class NegvqaConfig(
     judge_quantization: Literal["none", "bnb-fp4"] = option(
         "none", "bnb-fp4: 4 bit, as in the NeIn paper (CUDA)", "Judge"
     )
-    formats: Names = field(default_factory=lambda: ["html", "md", "csv"])
-    shown: NonNegativeInt = option(400, "questions shown in the page", "Output")
 
     @property
     def matching(self) -> str | None:
@@ -120,7 +114,6 @@ class NegvqaConfig(
 class ReportConfig(benchmarks.ReportConfig):
     """Which runs, and where their pictures are."""
 
-    out: Path = option(Path("negvqa.html"), "page to write; the other files lie beside it", "Output")
     shown: NonNegativeInt = option(400, "questions shown in the page", "Output")
     data: str | None = option(None, "the questions, for their images (not nano's)", "Data")
     negated: str | None = option(None, "second of two question files", "Data")

@@ -63,13 +63,16 @@ def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> 
         heads=VARIANTS,
         columns=COLUMNS,
     )
-    read = functools.partial(asked, finished, _items(first, options), options.shown, headlines)
+    parts = []
+    if isinstance(options, ReportConfig) and options.shown:  # an evaluation writes no page
+        read = functools.partial(asked, finished, _items(first, options), options.shown, headlines)
+        parts = [cards.browser(samples, read, title="Answers")]
     return Page(
         "NegVQA",
         _subtitle(finished),
         _notes(finished),
         [finding] if finding else [],
-        [cards.browser(samples, read, title="Answers")] if options.shown else [],
+        parts,
         figures=figures,
         sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
         headline=[*([sections.accuracy("paper", "clustered")] if as_published else []), sections.OVER_ALL],

@@ -57,7 +57,6 @@ class EvalConfig(
 
     presets = "nein/eval-"
     default_out = "runs/PRESET"
-    formats = ("md", "csv", "plots")  # of its report
 
     editor: Names = option(
         ["magicbrush"], "NAME, hub id, folder, file.py:function; a,b; LABEL=EDITOR; all", "Main"
@@ -205,6 +204,9 @@ class ReportConfig(benchmarks.ReportConfig, benchmarks.Comparing, Elsewhere):
     embed: NonNegativeInt = option(
         24, "MiB of images inside the page; the rest goes into files next to it", "Output"
     )
+    shown: NonNegativeInt = option(400, "NegVQA: questions shown in the page", "Output")
+    negated: str | None = option(None, "NegVQA: second of two question files", "Data")
+    images: str | None = option(None, "NegVQA: image folder (default: next to the file)", "Data")
 
 
 @dataclass(kw_only=True)
@@ -216,4 +218,5 @@ class CompareConfig(benchmarks.CompareConfig):
     def check(self) -> None:
         from nein.metrics.table import METRICS
 
+        super().check()
         self.metrics = [chosen("metric", name, METRICS) for name in self.metrics]

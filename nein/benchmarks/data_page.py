@@ -1,0 +1,100 @@
+"""`nein data show DATA`: a page of samples, instructions and counts, before anything is evaluated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from nein.benchmarks.config import DataPageConfig
+from nein.datasets import negvqa, nein
+from nein.datasets.negbench import loading
+from nein.datasets.negbench.records import Question
+from nein.engine import atomic, images
+from nein.metrics.letters import LETTERS
+from nein.reporting import cards, tables
+from nein.reporting import figures as frames
+from nein.reporting.cards import Card
+from nein.reporting.page import Page, Section, headline, places, write
+from nein.reporting.tables import Column, Row, Table
+from nein.wording.families import NEGATIVE_TEMPLATES
+
+COUNTS = Table(
+    "counts", "Samples", (Row("what"), Row("entry", "")), (Column("samples", show=tables.value()),)
+)
+
+
+def show(options: DataPageConfig) -> str:
+    """Writes the page; returns what is printed. Raises UserError for data that are not in order."""
+    by_name = {".jsonl": "negvqa", ".csv": "negbench"}.get(
+        options.data[options.data.rfind(".") :].lower(), "nein"
+    )
+    every = [
+        *{"nein": _nein, "negbench": _negbench, "negvqa": _negvqa}[options.benchmark or by_name](options)
+    ]
+    counts = Counter((name, entry) for card in every for name, of in card.facets.items() for entry in of)
+    ordered = [(("all", ""), len(every)), *sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
+    figures = frames.frame(
+        frames.number(count, unit="count", task="counts", what=what, entry=entry)
+        for (what, entry), count in ordered
+    )
+    drawn = {*cards.drawn([card.id for card in every], options.shown)}
+    visible = (card for card in every if card.id in drawn)
+    shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)
+    subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
+    part = cards.browser(cards.Samples([], []), lambda: shown)
+    page = Page(
+        f"Data: {options.data}", subtitle, parts=[part], sections=[Section("counts", "Counts", [COUNTS])]
+    )
+    out = options.out.with_suffix(".html")
+    atomic.make_folder(out.parent)
+    return headline(figures, [COUNTS], [subtitle], places(out, write(out, figures, page, ["html"]), 0))
+
+
+def _thumbnail(named: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
+    """named: of a picture its title, and its file or NegBench's media with the name there."""
+    title, place = named
+    try:
+        is_media = isinstance(place, tuple)
+        return title, cards.of_picture(place[0].frames(place[1])[0], 128) if is_media else cards.of_file(
+            place, 128
+        )
+    except images.ImageError as error:
+        return title, {"none": str(error)}
+
+
+def _nein(options: DataPageConfig) -> Iterator[Card]:
+    for sample in nein.load(options.data, split=options.split or "val").samples:
+        form = sample.family or ("other" if sample.template is None else NEGATIVE_TEMPLATES[sample.template])
+        facets = {"Object": [sample.object], "Instruction": [form.replace("{S}", "X")]}
+        aside = f"source image {sample.source_id} · object: {sample.object} · caption: {sample.caption}"
+        pictures: Any = [("sample", sample.sample_path), ("target", sample.source_path)]
+        yield Card(sample.id, sample.negative, aside, facets, pictures=pictures)
+
+
+def _negvqa(options: DataPageConfig) -> Iterator[Card]:
+    for item in negvqa.load(options.data, split=options.split or "test", pictures=options.images).items:
+        lines = [
+            f"{name.capitalize()}: {text} ({item.answers[name]})" for name, text in item.questions.items()
+        ]
+        lines.append(" · ".join(f"{a}: {text}" for a, text in zip(LETTERS, item.options, strict=False)))
+        facets, pictures = {"Subset": [item.subset], "Category": [item.category]}, [("", item.picture)]
+        yield Card(item.id, item.questions["original"], item.subset, facets, (), pictures, lines)  # type: ignore[arg-type]
+
+
+def _negbench(options: DataPageConfig) -> Iterator[Card]:
+    roots = [options.images] if options.images else []
+    tasks = [(data, task) for data in loading.load(options.data, image_roots=roots) for task in data.tasks]
+    records = [(data, task, record) for data, task in tasks for record in task.records]
+    for data, task, record in records:
+        title, lines = record.texts[0], [*record.texts[1:]]
+        if isinstance(record, Question):
+            right = record.options[record.correct]
+            kind, title = record.type or "", record.asked or right.text
+            lines = [f"{option.shown}{' (right)' if option is right else ''}" for option in record.options]
+        else:
+            kind = record.kind
+        facets = {"Task": [f"{data.title}, {task.key}"], "Kind": [kind] if kind else []}
+        pictures: Any = [("", (task.media, name)) for name in dict.fromkeys(record.images)]
+        yield Card(f"{task.name}/{task.variant}/{kind}/{record.id}", title, kind, facets, (), pictures, lines)
