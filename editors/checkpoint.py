@@ -169,17 +169,14 @@ def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision
     """`whole` of every model that the index of a pipeline names, on the device "meta": no memory is taken."""
     libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
     for part, entry in index.items():
-        library, name, *more = entry if isinstance(entry, list) else (None, None)
+        library, name = entry if isinstance(entry, list) else (None, None)
         cls = getattr(libraries.get(library), name or "", None)
         if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
             continue
-        own = more[0] if more else {}  # a pipeline made of blocks may have a part from elsewhere
-        home, folder = own.get("pretrained_model_name_or_path") or source, own.get("subfolder", part)
-        if is_local(home) and not Path(home, folder or "").is_dir():
-            raise EditorError(f"{checkpoint!r} lacks the folder {folder}, which its index names")
-        of_part = own.get("revision") if home != source else revision
-        how: dict[str, Any] = {"use_safetensors": True, "subfolder": folder, "device_map": "meta"}
-        whole(cls, checkpoint, home, of_part, **how)
+        if is_local(source) and not Path(source, part).is_dir():
+            raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
+        how: dict[str, Any] = {"use_safetensors": True, "subfolder": part, "device_map": "meta"}
+        whole(cls, checkpoint, source, revision, **how)
 
 
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:

@@ -71,10 +71,9 @@ class Recipe:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further arguments of every call
     kontext: bool = False  # the pipeline resizes to one megapixel unless told otherwise
     float32: tuple[str, ...] = ()  # components that stay in float32 whatever the dtype
-    result: str = "images"  # field of the output with the images; of "frames" the last is the edit; "": it
+    result: str = "images"  # field of the output with the images; of "frames" the last is the edit
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
-    dtype: str = ""  # the only one that the class runs in
     needs: str = ""  # package that the class calls without checking that it is there
     output: str = ""  # what a reader should know about the size of the results
 
@@ -252,7 +251,7 @@ class DiffusersPipeline(Editor):
         output = self._pipeline(
             **{recipe.image: source}, num_inference_steps=self.steps, output_type="np", **arguments
         )
-        results = getattr(output, recipe.result) if recipe.result else output
+        results = getattr(output, recipe.result)
         return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
 
 
@@ -276,24 +275,14 @@ def _load(
             load = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
             return load(path, config=config, torch_dtype=torch_dtype(dtype)), published
-        modular = (name or "").endswith("ModularPipeline")
-        loader = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
-        index = loader.load_config(source, revision=revision)
+        index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
-        if recipe.dtype not in ("", dtype):
-            raise EditorError(f"{chosen} runs in {recipe.dtype} only; give --dtype {recipe.dtype}")
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
         check_parts(index, checkpoint, source, revision)
         load = getattr(diffusers, chosen).from_pretrained
-        if modular:
-            pipeline = load(source, revision=revision)
-            pipeline.load_components(dtype=torch_dtype(dtype), use_safetensors=True)
-            if lacking := [part for part, loaded in pipeline.components.items() if loaded is None]:
-                raise EditorError(f"{source!r} lacks the {lacking[0]} of {chosen}")
-            return pipeline, published
         dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
         options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
         options |= {"safety_checker": None} if "safety_checker" in index else {}

@@ -15,7 +15,7 @@ import yaml
 
 from nein.editors.base import EditorError
 from nein.loading.digests import Json
-from nein.loading.errors import UserError, choose, unknown
+from nein.loading.errors import choose, unknown
 from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
 
 
@@ -80,8 +80,6 @@ CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
 
 #: As diffusers' `save_lora_weights` names it.
 LORA = "pytorch_lora_weights.safetensors"
-#: Files that name the class of a pipeline, whole or made of blocks.
-INDICES = ("model_index.json", "modular_model_index.json")
 OPENAI = "https://api.openai.com/v1"
 
 
@@ -141,15 +139,11 @@ def declared_class(name: str) -> str | None:
     from huggingface_hub.errors import EntryNotFoundError
 
     given = parse_reference(name)
-    for index in INDICES:
-        try:
-            file = expanded(name) / index
-            if given.kind == "hub":
-                check_hub(given.name, given.revision)
-                file = Path(hf_hub_download(given.name, index, revision=given.revision))
-            return json.loads(file.read_text(encoding="utf-8")).get("_class_name")
-        except UserError:
-            return None
-        except (OSError, ValueError, AttributeError, EntryNotFoundError):
-            continue
-    return None  # the loader says more about what is wrong
+    try:
+        file = expanded(name) / "model_index.json"
+        if given.kind == "hub":
+            check_hub(given.name, given.revision)
+            file = Path(hf_hub_download(given.name, "model_index.json", revision=given.revision))
+        return json.loads(file.read_text(encoding="utf-8")).get("_class_name")
+    except (OSError, ValueError, AttributeError, EntryNotFoundError):
+        return None  # the loader says more about what is wrong

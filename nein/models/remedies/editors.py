@@ -9,29 +9,40 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from nein import editors
+from nein.editors import EditRequest, EditResult
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError, chosen
-from nein.metrics.base import Score
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import judges, llm
 from nein.models.cached import Services
 from nein.wording import denials
 from nein.wording.families import removal
 
+#: Rules that guide attention away from what is absent, alone or with a scale, "nag:8" -> above what the scale
+#: has to be (`editors.sampling.RULES`).
+GUIDED = {"vsf": 0, "nag": 1}
+#: Remedies by rule, the cheapest first -> the capability that the editor needs.
+BY_RULE = {
+    "rewrite": "",
+    "attention": "weights",
+    "negative-prompt": "negative_prompt",
+    "negative-prompt-alone": "negative_prompt",
+    **dict.fromkeys(GUIDED, "guided"),
+}
 #: `rewrite:llm:MODEL` is the arm "rewrite" by a language model.
 LLM = "rewrite:llm:"
 #: `best-of:N:JUDGE` is the arm that chooses among several edits, N at most MOST.
 BEST_OF, MOST = "best-of:", 64
-AS_IT_IS = "the sentence denies nothing: sent as it is"
-AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 #: Factor of the attention to what is absent: the far end of what Prompt-to-Prompt uses.
 AWAY = -2.0
+AS_IT_IS = "the sentence denies nothing: sent as it is"
+AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 _PROMPT = (
     "A person tells a program what a picture should be like. The program understands only plain commands, "
     "and no negation. Say the command that brings the picture there.\n"
@@ -43,15 +54,8 @@ _PROMPT = (
     "Sentence: {sentence}"
 )
 
-
-class Sent(NamedTuple):
-    """What an editor is sent in place of a request; without one the picture stays as it is, or there is an
-    `error`. `note` says what was done."""
-
-    request: editors.EditRequest | None
-    note: str = ""
-    error: str | None = None
-    transient: bool = False
+#: What becomes of a request before the editor: another request or already a result; and a note.
+Sent = tuple[EditRequest | EditResult, str]
 
 
 class Command(BaseModel):
@@ -61,35 +65,6 @@ class Command(BaseModel):
     command: str
 
 
-#: Rules by which attention is guided away from what is absent, alone or with a scale, "nag:8" -> above what
-#: the scale has to be (`editors.sampling.RULES`).
-GUIDED = {"vsf": 0, "nag": 1}
-#: Remedies by rule, the cheapest first -> the capability that the editor needs.
-BY_RULE = {
-    "rewrite": "",
-    "attention": "weights",
-    "negative-prompt": "negative_prompt",
-    "negative-prompt-alone": "negative_prompt",
-    **dict.fromkeys(GUIDED, "guided"),
-}
-NUMBER = re.compile(r"\d{1,4}(\.\d+)?")
-
-
-def changes_of(kind: str, absent: Sequence[str]) -> Json:
-    """What a remedy by rule changes in a request, by the absent objects."""
-    if kind == "rewrite":
-        return {"instruction": removal(" and the ".join(absent))}
-    if kind == "attention":  # Prompt-to-Prompt, arXiv:2208.01626
-        return {"weights": dict.fromkeys(absent, AWAY)}
-    alone = {"instruction": ""} if kind == "negative-prompt-alone" else {}
-    return {**alone, "negative_prompt": ", ".join(absent)}
-
-
-def _sent(request: editors.EditRequest, **changes: Any) -> Sent:
-    text = "; ".join(f"{name} {value!r}" for name, value in changes.items())
-    return Sent(dataclasses.replace(request, **changes), f"sent with {text}")
-
-
 def check(arm: str, row: str) -> None:
     """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
     if arm.startswith(BEST_OF):
@@ -97,16 +72,29 @@ def check(arm: str, row: str) -> None:
     if arm.startswith(LLM) and arm != LLM:
         return llm.check(arm.removeprefix(LLM))
     kind, colon, scale = arm.partition(":")
-    if kind in GUIDED and colon and not (NUMBER.fullmatch(scale) and float(scale) > GUIDED[kind]):
-        raise UserError(
-            f"'{arm}' is not a remedy; expected {kind}, or {kind}:SCALE with a scale above {GUIDED[kind]}."
-        )
-    given = kind if kind in GUIDED else arm
-    needs = BY_RULE[chosen("remedy", given, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
+    if kind in GUIDED and colon:
+        if not re.fullmatch(r"\d{1,4}(\.\d+)?", scale) or float(scale) <= GUIDED[kind]:
+            raise UserError(
+                f"'{arm}' is not a remedy; expected {kind}, or {kind}:SCALE with a scale above "
+                f"{GUIDED[kind]}."
+            )
+        arm = kind
+    needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         raise UserError(
             f"--mend {arm} needs an editor that takes '{needs}', which '{row}' does not; use --mend rewrite."
         )
+
+
+def parse_best_of(arm: str) -> tuple[int, str]:
+    """(candidates, judge) of "best-of:4:removal". Raises UserError for another form."""
+    count, _, judge = arm.removeprefix(BEST_OF).partition(":")
+    if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
+        raise UserError(
+            f"'{arm}' is not a remedy; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
+            f"{', '.join(judges.FORMS)}."
+        )
+    return int(count), judge
 
 
 def with_remedy(
@@ -119,9 +107,8 @@ def with_remedy(
     """
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
-        return Best(
-            editor, judges.load_reward(reference, services=services, device=device, **judge), count, name
-        )
+        chooser = judges.load_reward(reference, services=services, device=device, **judge)
+        return Best(editor, chooser, count, name)
     if name.startswith(LLM):
         return ByLanguageModel(editor, name, services, device)
     return ByRule(editor, name)
@@ -133,8 +120,8 @@ class WithRemedy(editors.Editor):
 
     def __init__(self, editor: Any, name: str, facts: Json, helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
-        self._editor, self._facts, self._helper = editor, facts, helper
         self.seeded = getattr(editor, "seeded", True)
+        self._editor, self._facts, self._helper = editor, facts, helper
 
     def describe(self) -> Json:
         return {**self._editor.describe(), "mended": self._facts}
@@ -150,25 +137,31 @@ class WithRemedy(editors.Editor):
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
-            getattr(model, "stop", lambda: None)()
+            if hasattr(model, "stop"):
+                model.stop()
 
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+    def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
         raise NotImplementedError
 
-    def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
         sent = self.send(requests)
-        forwarded = [entry.request for entry in sent if entry.request is not None]
+        forwarded = [item for item, _ in sent if isinstance(item, EditRequest)]
         edited = iter(self._editor.edit(forwarded) if forwarded else ())
-        results = []
-        for request, entry in zip(requests, sent, strict=True):
-            if entry.request is None:
-                image = None if entry.error else request.image.copy()
-                result = editors.EditResult(request.id, image, entry.error, transient=entry.transient)
-            else:
-                result = next(edited)
-            note = "; ".join(filter(None, (entry.note, result.note)))
-            results.append(dataclasses.replace(result, note=note))
-        return results
+        results = [(next(edited) if isinstance(item, EditRequest) else item, note) for item, note in sent]
+        return [_noted(result, note) for result, note in results]
+
+
+def _noted(result: EditResult, note: str) -> EditResult:
+    return dataclasses.replace(result, note="; ".join(filter(None, (note, result.note))))
+
+
+def _changed(request: EditRequest, **changes: Any) -> Sent:
+    told = "; ".join(f"{name} {value!r}" for name, value in changes.items())
+    return dataclasses.replace(request, **changes), f"sent with {told}"
+
+
+def _unchanged_image(request: EditRequest) -> Sent:
+    return EditResult(request.id, request.image.copy()), AFFIRMED
 
 
 class ByRule(WithRemedy):
@@ -176,21 +169,30 @@ class ByRule(WithRemedy):
 
     def __init__(self, editor: Any, name: str) -> None:
         super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
-        self._kind, self._further = name.partition(":")[0], dict[str, Any]()
-        if self._kind in GUIDED:
+        self._arm = name
+        if name.partition(":")[0] in GUIDED:
             from nein.editors.sampling import guidance_rule
 
             self._facts["rule"] = dataclasses.asdict(guidance_rule(name))
-            self._further = {"guided": name}
 
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
-        sent = []
-        for request, reading in zip(requests, denials.read([r.instruction for r in requests]), strict=True):
+    def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
+        readings = denials.read([request.instruction for request in requests])
+        sent: list[Sent] = []
+        for request, reading in zip(requests, readings, strict=True):
             if reading.absent:
-                sent.append(_sent(request, **changes_of(self._kind, reading.absent), **self._further))
+                sent.append(_changed(request, **self._changes(reading.absent)))
             else:
-                sent.append(Sent(None, AFFIRMED) if reading.doubled else Sent(request, AS_IT_IS))
+                sent.append(_unchanged_image(request) if reading.doubled else (request, AS_IT_IS))
         return sent
+
+    def _changes(self, absent: Sequence[str]) -> Json:
+        if self._arm == "rewrite":
+            return {"instruction": removal(" and the ".join(absent))}
+        if self._arm == "attention":  # Prompt-to-Prompt, arXiv:2208.01626
+            return {"weights": dict.fromkeys(absent, AWAY)}
+        changes: Json = {"instruction": ""} if self._arm == "negative-prompt-alone" else {}
+        changes["negative_prompt"] = ", ".join(absent)
+        return changes if self._arm.startswith("negative-prompt") else {**changes, "guided": self._arm}
 
 
 class ByLanguageModel(WithRemedy):
@@ -201,31 +203,19 @@ class ByLanguageModel(WithRemedy):
         client = llm.load(options, services=services, device=device)
         super().__init__(editor, name, {"arm": "rewrite", "prompt": _PROMPT, **client.describe()}, client)
 
-    def send(self, requests: Sequence[editors.EditRequest]) -> list[Sent]:
+    def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
         prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
-        sent = []
+        sent: list[Sent] = []
         for request, outcome in zip(requests, self._helper.complete(prompts, Command), strict=True):
             if outcome.value is None:
                 why = f"no rewriting: {outcome.failure}, {outcome.reason}"
-                sent.append(Sent(None, error=why, transient=outcome.failure in llm.SILENT))
+                silent = outcome.failure in llm.SILENT
+                sent.append((EditResult(request.id, None, why, transient=silent), ""))
+            elif command := outcome.value.command.strip():
+                sent.append(_changed(request, instruction=command))
             else:
-                command = outcome.value.command.strip()
-                sent.append(_sent(request, instruction=command) if command else Sent(None, AFFIRMED))
+                sent.append(_unchanged_image(request))
         return sent
-
-
-# --- the best of several edits: several times the work -----------------------------------------
-
-
-def parse_best_of(arm: str) -> tuple[int, str]:
-    """(candidates, judge) of "best-of:4:removal". Raises UserError for another form."""
-    count, _, judge = arm.removeprefix(BEST_OF).partition(":")
-    if not (count.isascii() and count.isdigit() and 2 <= int(count) <= MOST) or not judge:
-        raise UserError(
-            f"'{arm}' is not a remedy; expected {BEST_OF}N:JUDGE, N from 2 to {MOST} and JUDGE one of "
-            f"{', '.join(judges.FORMS)}."
-        )
-    return int(count), judge
 
 
 class Best(WithRemedy):
@@ -244,31 +234,25 @@ class Best(WithRemedy):
     def describe(self) -> Json:
         return {**self._editor.describe(), "mended": {**self._helper.describe(), **self._facts}}
 
-    def edit(self, requests: Sequence[editors.EditRequest]) -> list[editors.EditResult]:
-        candidates = [
-            self._editor.edit(
-                [dataclasses.replace(request, seed=seed_of(request, k)) for request in requests]
-            )
-            for k in range(self._count)
-        ]
-        return [self._chosen(request, [row[i] for row in candidates]) for i, request in enumerate(requests)]
+    def edit(self, requests: Sequence[EditRequest]) -> list[EditResult]:
+        candidates = []
+        for k in range(self._count):
+            seeded = [dataclasses.replace(request, seed=seed_of(request, k)) for request in requests]
+            candidates.append(self._editor.edit(seeded))
+        return [self._chosen(*edits) for edits in zip(requests, *candidates, strict=True)]
 
-    def _chosen(
-        self, request: editors.EditRequest, results: Sequence[editors.EditResult]
-    ) -> editors.EditResult:
-        pictures = {k: result.image for k, result in enumerate(results) if result.image is not None}
-        if not pictures:
+    def _chosen(self, request: EditRequest, *results: EditResult) -> EditResult:
+        images = {k: result.image for k, result in enumerate(results) if result.image is not None}
+        if not images:
             return results[0]
-        ranked = rank(self._helper, request.image, list(pictures.values()), request.instruction)
-        scores: dict[int, Score] = dict(zip(pictures, ranked, strict=True))
-        values = {k: score.value for k, score in scores.items() if score.value is not None}
+        scores = rank(self._helper, request.image, list(images.values()), request.instruction)
+        values = {k: score.value for k, score in zip(images, scores, strict=True) if score.value is not None}
         if not values:
-            why = next(iter(scores.values())).reason
-            return editors.EditResult(request.id, None, f"none of {len(scores)} edits could be judged: {why}")
+            why = f"none of {len(scores)} edits could be judged: {scores[0].reason}"
+            return EditResult(request.id, None, why)
         best = max(values, key=lambda k: values[k])  # the first of equals
         listed = ", ".join(f"{values[k]:.4g}" if k in values else "unscored" for k in range(len(results)))
-        note = f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})"
-        return dataclasses.replace(results[best], note="; ".join(filter(None, (note, results[best].note))))
+        return _noted(results[best], f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})")
 
 
 def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
@@ -280,6 +264,6 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
     return total
 
 
-def seed_of(request: editors.EditRequest, candidate: int) -> int:
+def seed_of(request: EditRequest, candidate: int) -> int:
     """Of candidate 0 the sample's own seed, of others one that follows from it and the sample's id."""
     return request.seed if candidate == 0 else sample_seed(int(request.seed), request.id, candidate)
