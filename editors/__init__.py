@@ -27,7 +27,7 @@ from nein.editors.presets import (
     split_lora,
 )
 from nein.editors.presets import DEFAULT_CONFIG as DEFAULT_CONFIG
-from nein.editors.presets import declared_class as declared_class
+from nein.editors.presets import declared as declared
 from nein.loading.errors import unknown
 from nein.loading.references import TEXTS, Need, expanded, is_served, load_attribute, located, parse_reference
 

@@ -200,9 +200,10 @@ def as_editor(
     label = name or name_of(thing)
     given: dict[str, Any] = {"name": label, "device": device, "dtype": dtype, "batch_size": batch_size}
     if _is_pipeline(thing):
-        row = row_of_class(type(thing).__name__, preset)
+        kind = type(thing).__name__
+        row = row_of_class({**thing.config, "_class_name": kind}, preset)
         given |= {**row.options(), **options, "dtype": str(thing.dtype).removeprefix("torch.")}
-        if type(thing).__name__ == "StableDiffusionInstructPix2PixPipeline":
+        if kind == "StableDiffusionInstructPix2PixPipeline":
             from nein.editors.checkpoint import in_memory
             from nein.editors.instruct_pix2pix import InstructPix2Pix
 

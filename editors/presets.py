@@ -68,16 +68,14 @@ DEFAULT_ROWS = {(row.editor, row.preset): row.name for row in reversed(PRESETS.v
 #: Class of diffusers -> how it is called, the fields of `editors.pipelines.Recipe`.
 PIPELINES: dict[str, Json] = _TABLE["pipelines"]
 
-#: Where the configurations and the tokenizer of a file that holds tensors only come from.
+#: Where `nein convert` takes configurations and tokenizer from.
 DEFAULT_CONFIG = "timbrooks/instruct-pix2pix"
-#: Options that change neither a picture nor its last bits, and so may differ when a run is continued.
+#: Options that change neither an image nor its last bits, and so may differ when a run is continued.
 WITHOUT_EFFECT = ("offload", "concurrency", "timeout", "retries")
 #: The editors of the NeIn paper's Table 3, which `--editor all` stands for, and what is printed beside them:
 #: doing nothing, and painting everything over.
 PAPER_EDITORS = ("ip2p", "magicbrush", "zone", "hqedit", "instructdiffusion")
 CONTROLS = {"nano": ("identity", "solid"), "paper": ("identity",)}
-
-
 #: As diffusers' `save_lora_weights` names it.
 LORA = "pytorch_lora_weights.safetensors"
 OPENAI = "https://api.openai.com/v1"
@@ -86,8 +84,10 @@ OPENAI = "https://api.openai.com/v1"
 def split_lora(reference: str) -> tuple[str, str]:
     """(folder or hub id, file) of a file, a folder, or `owner/name[@revision][:FILE]`."""
     path = expanded(reference)
-    if path.is_file() or path.is_dir():
-        return (str(path), LORA) if path.is_dir() else (str(path.parent), path.name)
+    if path.is_file():
+        return str(path.parent), path.name
+    if path.is_dir():
+        return str(path), LORA
     where, _, file = reference.partition(":")
     return where, file or LORA
 
@@ -109,32 +109,34 @@ def preset_row(name: str, preset: str) -> EditorPreset:
     """The row for `--editor NAME --preset PRESET`; a model reference gets the values of the row of the
     pipeline class it declares, else InstructPix2Pix's. Raises EditorError."""
     choose("preset", preset, sorted({row.preset for row in PRESETS.values()}))
-    if (name, preset) in DEFAULT_ROWS:
-        return PRESETS[DEFAULT_ROWS[name, preset]]
-    if name in PRESETS and PRESETS[name].preset == preset:
-        return PRESETS[name]
+    row = PRESETS.get(DEFAULT_ROWS.get((name, preset), name))
+    if row is not None and row.preset == preset:
+        return row
     given = parse_reference(name)
-    if name not in PRESETS and given.has_files:
+    if row is None and given.has_files:
         same = [row for row in PRESETS.values() if row.pipeline and row.checkpoint == given.name]
-        parent = same[0] if same else row_of_class(declared_class(name), preset)
+        parent = same[0] if same else row_of_class(declared(name), preset)
         sources = {"checkpoint": "given by the user", "*": f"row {parent.name!r}"}
         own: Json = {"name": name, "editor": name, "checkpoint": name, "revision": None, "note": ""}
         return replace(parent, **own, sources=sources)
-    rows = [row for row in PRESETS.values() if row.preset == preset]
-    choices = sorted({name for row in rows for name in (row.name, row.editor)})
-    raise unknown(f"editor of --preset {preset}", name, choices, "Or give a local folder or hub id.")
+    choices = {
+        choice for row in PRESETS.values() if row.preset == preset for choice in (row.name, row.editor)
+    }
+    raise unknown(f"editor of --preset {preset}", name, sorted(choices), "Or give a local folder or hub id.")
 
 
-def row_of_class(declared: str | None, preset: str) -> EditorPreset:
-    if declared in PIPELINES:
-        return next(row for row in PRESETS.values() if row.pipeline == declared)
+def row_of_class(index: Mapping[str, Any], preset: str) -> EditorPreset:
+    """The row of the class that an index declares: FLUX.2-klein has two, by whether it is distilled."""
+    rows = [row for row in PRESETS.values() if row.pipeline and row.pipeline == index.get("_class_name")]
+    if rows:
+        return rows[-1 if index.get("is_distilled") else 0]
     row = PRESETS[DEFAULT_ROWS["ip2p", preset]]
     return replace(row, values={**row.values, "resolution": None})
 
 
 @functools.cache
-def declared_class(name: str) -> str | None:
-    """The pipeline class in the index of a local folder or a repository on the hub, or None."""
+def declared(name: str) -> Mapping[str, Any]:
+    """The index of the pipeline in a local folder or a repository on the hub; {} without one."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -144,6 +146,7 @@ def declared_class(name: str) -> str | None:
         if given.kind == "hub":
             check_hub(given.name, given.revision)
             file = Path(hf_hub_download(given.name, "model_index.json", revision=given.revision))
-        return json.loads(file.read_text(encoding="utf-8")).get("_class_name")
-    except (OSError, ValueError, AttributeError, EntryNotFoundError):
-        return None  # the loader says more about what is wrong
+        index = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, EntryNotFoundError):
+        return {}  # the loader says more about what is wrong
+    return index if isinstance(index, dict) else {}

@@ -87,7 +87,7 @@ def kind_of(config: MendConfig) -> str:
     if name in (*MODELS, "random") or given in MODELS or dual_prefix(name) is not None:
         return "encoder"
     where = references.resolve(name) if form.has_files else ""
-    if where and editors.declared_class(where):
+    if where and editors.declared(where).get("_class_name"):
         return "editor"
     from transformers.models.auto import modeling_auto as auto
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from nein import editors
@@ -73,6 +75,16 @@ def test_a_checkpoint_gets_the_values_of_instruct_pix2pix_and_its_own_resolution
     assert paper.checkpoint == nano.checkpoint == name
     for row, parent in ((paper, "ip2p"), (nano, "ip2p-nano")):
         assert row.options() == {k: v for k, v in PRESETS[parent].options().items() if k != "resolution"}
+
+
+@pytest.mark.parametrize("distilled, steps, scale", [(True, 4, 1.0), (False, 50, 4.0)])
+def test_a_distilled_klein_gets_a_recipe_of_its_own(distilled, steps, scale, tmp_path):
+    index = {"_class_name": "Flux2KleinPipeline", "is_distilled": distilled}
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    values = preset_row(str(tmp_path), "paper").values
+    assert (values["pipeline"], values["steps"], values["guidance_scale"]) == (
+        "Flux2KleinPipeline", steps, scale,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
