@@ -73,3 +73,8 @@ class ExportConfig(Runs):
     """What is written, and where to."""
 
     out: Path = option(Path("export"), "folder to write", "Output")
+    format: Literal["csv", "vlmevalkit", "lmms-eval", "inspect"] = option(
+        "csv", "csv: scores and figures; else the questions of a run, as a task of that harness", "Output"
+    )
+    data: str | None = option(None, "where the questions of the run are, if not those of nano", "Data")
+    images: Path | None = option(None, "folder of their images", "Data")

@@ -20,6 +20,7 @@ from nein.benchmarks import registry
 from nein.benchmarks.config import CompareConfig, ExportConfig, LeaderboardConfig, ReportConfig
 from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, Finished
 from nein.config.groups import FORMATS
+from nein.datasets import harness
 from nein.engine import atomic
 from nein.engine.folder import Folder, runs_at
 from nein.loading.errors import UserError
@@ -116,9 +117,17 @@ def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Seque
 
 
 def export(config: ExportConfig) -> str:
-    """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`."""
-    atomic.make_folder(config.out)
+    """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`; or the
+    questions of a run as a task of another harness."""
     folders = registry.finished(config.runs)
+    if config.format != "csv":
+        benchmark = registry.of_runs(config.runs)
+        run = benchmark.of_folders(folders)[0]
+        written = harness.write(
+            benchmark.harness_questions(run, config), config.format, config.out, f"nein_{benchmark.name}"
+        )
+        return "".join(f"{path}\n" for path in written)
+    atomic.make_folder(config.out)
     top = os.path.commonpath([*folders]) if len(folders) > 1 else folders[0].parent
     runs = [Path(os.path.relpath(folder, top)).as_posix() for folder in folders]
     for name in (SCORES, FIGURES):

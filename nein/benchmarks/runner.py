@@ -23,6 +23,7 @@ import pandas as pd
 from nein.benchmarks import compare
 from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.options import Options
+from nein.datasets.harness import Question
 from nein.engine import atomic, images, machine
 from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, costs, id_of, runs_below
 from nein.engine.machine import UNSCORED
@@ -203,6 +204,10 @@ class Benchmark:
     def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
         """The figures printed of the model and data of a run, by its manifest; without a run all."""
         return iter(())
+
+    def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
+        """The questions of a run, for another harness. Raises UserError where they cannot be found."""
+        raise UserError(f"{self.title} has no questions for another harness; leave --format out.")
 
     # --- what a command does -------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.datasets import hub, spread
+from nein.datasets import harness, hub, spread
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.loading.errors import Problems, UserError
@@ -152,7 +152,9 @@ def load(
 
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Question id -> variant -> answer, of a .csv with the columns index, original and negated, of any of the
-    questions; an empty cell is no answer. Raises UserError."""
+    questions, or of the log of another harness; an empty cell is no answer. Raises UserError."""
+    if path.suffix in harness.LOGS:
+        return _logged(path, items)
     columns, known, found = ("index", *VARIANTS), {item.id for item in items}, {}
     problems = Problems()
     for number, row in atomic.read_csv(path, columns):
@@ -165,6 +167,27 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
             found[name] = dict(zip(VARIANTS, cells, strict=True))
     problems.raise_if_any(f"'{path}'")
     return found
+
+
+def _logged(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
+    prompts = {
+        f"{item.id}/{variant}": harness.prompt(item.questions[variant], item.options)
+        for item in items
+        for variant in VARIANTS
+    }
+    found: dict[str, dict[str, str]] = {}
+    for key, text in harness.read_answers(path, prompts).items():
+        name, _, variant = key.rpartition("/")
+        found.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
+    return found
+
+
+def exported(items: Iterable[Item]) -> Iterator[harness.Question]:
+    """The questions for another harness, the original before the negated one."""
+    for item in items:
+        for variant in VARIANTS:
+            asked = item.questions[variant], item.options, item.answers[variant]
+            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes(), *asked, item.subset)
 
 
 def _item(row: Row, letters: Sequence[str], folder: Path | None) -> Item:

@@ -65,7 +65,7 @@ def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> 
     )
     parts = []
     if isinstance(options, ReportConfig) and options.shown:  # an evaluation writes no page
-        read = functools.partial(asked, finished, _items(first, options), options.shown, headlines)
+        read = functools.partial(asked, finished, find_items(first, options), options.shown, headlines)
         parts = [cards.browser(samples, read, title="Answers")]
     return Page(
         "NegVQA",
@@ -129,7 +129,7 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
 # --- single questions ------------------------------------------------------------------------------
 
 
-def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item]:
+def find_items(run: Finished, options: Any) -> Sequence[Item]:
     """The questions that runs were asked, where they can be found."""
     origin = run.manifest["data"]
     if "world" in origin:
@@ -138,7 +138,7 @@ def _items(run: Finished, options: NegvqaConfig | ReportConfig) -> Sequence[Item
         return ()
     found = questions.load(
         options.data,
-        negated=options.negated,
+        negated=getattr(options, "negated", None),
         pictures=options.images,
         columns=origin.get("columns"),
         split=origin.get("split", "test"),

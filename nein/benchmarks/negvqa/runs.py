@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from nein.benchmarks.negvqa import estimates, report, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, AnswersDir
 from nein.benchmarks.negvqa.stages import Answerer, Asking, FileAnswers, Matching, Questioning
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark, Finished, Run
 from nein.datasets import negvqa as questions
+from nein.datasets.harness import Question
 from nein.datasets.negvqa import VARIANTS, Questions
 from nein.engine.folder import Blocks
 from nein.engine.stages import Model, Stage, shared, usage_of
@@ -240,6 +241,9 @@ class NegVqa(Benchmark):
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table, folder.manifest()["identity"].get("asking"))
+
+    def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
+        return questions.exported(report.find_items(run, options))
 
     def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores under `--protocol`, by the scoring named first."""
