@@ -95,7 +95,7 @@ def evaluate(
 
     from nein.benchmarks.nein.run import NEIN
 
-    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.results()))
+    return EditingResult(*_run(NEIN, config, objects, make), tuple(sections.quality_and_presence()))
 
 
 def negvqa(
@@ -239,7 +239,7 @@ def _run(
         return benchmark, config.out_dir, tuple(names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Finished runs of one benchmark in a folder. In a notebook it shows as its table.
 
@@ -269,12 +269,9 @@ class Result:
         """Of the figures of this call, as their column names them."""
         return self.names
 
-    def _sheets(self) -> list[Sheet]:
-        return tables.sheets(self.shown, self.figures)
-
     def table(self) -> pd.DataFrame:
         """The main table as text, a row per model: values with their 95 % intervals."""
-        return _as_frame(self._sheets()[0])
+        return _as_frame(tables.sheets(self.shown, self.figures)[0])
 
     @property
     def runs(self) -> list[Path]:
@@ -285,28 +282,20 @@ class Result:
         """The negation gap per model and metric, in points: what is lost when the input is negated (of
         `evaluate` Removal when told "Remove the X." minus Removal when told that X is absent); `value`,
         `low`, `high`, `n`. Empty without what is compared."""
-        names = {
-            "model": "model",
-            "measure": "metric",
-            "value": "value",
-            "low": "low",
-            "high": "high",
-            "n": "n",
-        }
         every = self.benchmark.gaps(self.benchmark.of_folders(self.runs))
-        gaps = frames.select(every, statistic="gap").reindex(columns=list(names)).rename(columns=names)
-        scaled = {name: 100 * gaps[name] for name in ("value", "low", "high")}
-        return gaps.assign(**scaled).reset_index(drop=True)
+        gaps = frames.select(every, statistic="gap").rename(columns={"metric": "", "measure": "metric"})
+        gaps = gaps.reindex(columns=["model", "metric", "value", "low", "high", "n"]).reset_index(drop=True)
+        return gaps.assign(**{name: 100 * gaps[name] for name in ("value", "low", "high")})
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, run and metric: `model`, what the sample is, `value`, or NaN with a `reason`."""
         import pandas as pd
 
-        names = {run: Folder(run).entries()["name"] for run in self.runs}
-        parts = [ScoreTable.read(run / SCORES).frame.assign(model=name) for run, name in names.items()]
-        return pd.concat(
-            [part.astype({"metric": object, "reason": object}) for part in parts], ignore_index=True
-        )
+        parts = []
+        for run in self.runs:
+            part = ScoreTable.read(run / SCORES).frame.assign(model=Folder(run).entries()["name"])
+            parts.append(part.astype({"metric": object, "reason": object}))
+        return pd.concat(parts, ignore_index=True)
 
     def report(self, file: str | Path = "report.html", **options: Any) -> Path:
         """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
@@ -317,16 +306,15 @@ class Result:
         return Path(file)
 
     def _repr_html_(self) -> str:
-        sheets = "".join(
-            f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in self._sheets()
-        )
-        return f"{sheets}<p>{html.escape(str(self.out))}</p>"
+        sheets = tables.sheets(self.shown, self.figures)
+        shown = (f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in sheets)
+        return f"{''.join(shown)}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
-        return "\n\n".join(tables.plain(sheet, 20) for sheet in self._sheets()) + f"\n{self.out}"
+        sheets = tables.sheets(self.shown, self.figures)
+        return "\n\n".join(tables.plain(sheet, 20) for sheet in sheets) + f"\n{self.out}"
 
 
-@dataclass(frozen=True, repr=False)
 class EditingResult(Result):
     """What `evaluate` gives."""
 
@@ -337,11 +325,7 @@ class EditingResult(Result):
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""
-        import pandas as pd
-
-        named = [_as_frame(sheet).set_index(["editor", "instruction"]) for sheet in self._sheets()]
-        together = [frame.drop(columns="scored") for frame in reversed(named)]
-        return pd.concat([*together, named[-1]["scored"]], axis=1).reset_index()
+        return _as_frame(sections.results().sheet(self.figures))
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
@@ -350,7 +334,7 @@ class EditingResult(Result):
         return found
 
     def grid(self, number: int = 6, **options: Any) -> Image:
-        """Samples as rows, editors as columns: the picture of `nein grid`, whose options it takes."""
+        """Samples as rows, editors as columns: the image of `nein grid`, whose options it takes."""
         from PIL import Image
 
         from nein.benchmarks.nein.config import GridConfig
@@ -358,16 +342,16 @@ class EditingResult(Result):
 
         file = Path(options.pop("out", self.out / "grid.png"))
         grid(GridConfig(runs=self.runs, number=number, out=file, **options))
-        with Image.open(file) as picture:
-            return picture.convert("RGB")
+        with Image.open(file) as image:
+            return image.convert("RGB")
 
     def _repr_html_(self) -> str:
         from base64 import b64encode
 
         sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in finding(self.figures))
         self.grid(3)
-        picture = b64encode((self.out / "grid.png").read_bytes()).decode()
-        return f'{sentences}<img src="data:image/png;base64,{picture}" alt="samples">{super()._repr_html_()}'
+        image = b64encode((self.out / "grid.png").read_bytes()).decode()
+        return f'{sentences}<img src="data:image/png;base64,{image}" alt="samples">{super()._repr_html_()}'
 
 
 def _as_frame(sheet: Sheet) -> pd.DataFrame:

@@ -55,6 +55,7 @@ def test_a_function_becomes_a_row_of_figures_that_its_samples_give(result):
     assert list(table["instruction"]) == ["negative", '"Remove the X."']
     assert {"L1 ↓", "Removal (VQA) ↑", "scored"} <= {*table.columns}
     assert list(table["scored"]) == ["16 of 16", "16 of 16"]
+    assert "Removal (VQA)" in str(table)  # what print shows of many columns
     figures = result.figures.query("metric == 'l1' and variant == 'negative' and task == 'results'")
     values = result.samples().query("metric == 'l1' and track == 'negative'")["value"]
     assert len(values) == 16

@@ -160,7 +160,7 @@ def test_samples_are_selected_by_id_and_a_dry_run_makes_none(make_data, evaluate
     assert done.code == 0
     assert list(values(out, "identity/negative", "l1")) == ["NeIn_000000000001_1", "NeIn_000000000003_1"]
     assert len(list((out / "identity/negative/images").rglob("*.png"))) == 2
-    assert "| 2   |" in (out / "table.md").read_text()
+    assert "| 2 of 2   |" in (out / "table.md").read_text()
 
 
 def test_what_has_no_score_is_an_error_where_that_is_asked_for(server, evaluate, tmp_path):

@@ -56,7 +56,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
     results = estimates.together({entry.folder.path: entry.figures for entry in finished}, loaded)
     frame = frames.concat([results, estimates.gaps(loaded)], benchmark="nein")
-    shown = [table for table in reversed(sections.results()) if table.sheet(results).rows]
+    shown = [table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows]
     how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
     how |= {"headline": shown[:1], "notes": notes(results, loaded)}
     if not isinstance(options, ReportConfig):

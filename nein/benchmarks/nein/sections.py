@@ -56,18 +56,22 @@ def _refused(figures: Sequence[Figure]) -> str:
     return f"{round(figures[0]['value'] * figures[0]['n'])} of {figures[0]['n']}"
 
 
-def results() -> list[Table]:
-    """Table 3, in two parts as the paper has it."""
-    counts = Column("scored", {"task": "results"}, scored), Column("refused", {"task": "refusals"}, _refused)
-    columns, where = (_metrics({"metric": tuple(METRICS)}), *counts), {"task": ("results", "refusals")}
-    quality, presence = (
-        {**where, "group": ("", ALL), "metric": (*_of_presence(by_judge), "refused")}
-        for by_judge in (False, True)
-    )
-    return [
-        Table("results_quality", "Image quality", RUN, columns, quality),
-        Table("results_presence", "Removal and retention", RUN, columns, presence),
+def results(key: str = "results", title: str = "Results", metrics: Sequence[str] | None = None) -> Table:
+    """Table 3, of some metrics; of all with Removal last, which a narrow screen shows."""
+    order = metrics or (*(name for name in METRICS if name not in REMOVALS), *reversed(REMOVALS))
+    where = {"task": ("results", "refusals"), "group": ("", ALL), "metric": (*order, "refused")}
+    columns = [
+        Column("", {"metric": order}, shown, by="metric", names=heading, order=order),
+        Column("scored", {"task": "results"}, scored),
+        Column("refused", {"task": "refusals"}, _refused),
     ]
+    return Table(key, title, RUN, columns if metrics else [*columns[1:], columns[0]], where)
+
+
+def quality_and_presence() -> list[Table]:
+    """Table 3, in two parts as the paper has it."""
+    quality = results("results_quality", "Image quality", _of_presence(by_judge=False))
+    return [quality, results("results_presence", "Removal and retention", _of_presence())]
 
 
 def _results() -> Section:
@@ -86,7 +90,7 @@ def _results() -> Section:
         [Column("%"), Column("refused", {}, _refused)],
     )
     refusals = Table("refusals", "Refused by the editor", rows, columns, note=f"{note}retry_refused.")
-    return Section("results", "Results", [*results(), limit, refusals])
+    return Section("results", "Results", [*quality_and_presence(), limit, refusals])
 
 
 def _families() -> Section:
