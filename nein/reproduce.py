@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,7 +56,9 @@ def _negbench(title: str, source: str, models: str, **more: str) -> Table:
     return Table(title, "negbench", source, named, options, miniature)
 
 
-_MCQ = "repository, results/mcq/"
+_MCQ, _WHOLE = "repository, results/mcq/", {"tasks": "all", "features": "unnormalised"}
+_FIGURES = {"datasets": "coco,chexpert", "variants": "all", **_WHOLE}
+_OPENED = "clip-laion400m,clip-datacomp"
 TABLES = {
     "nein-table3": Table(
         "NeIn (CVPR Workshops 2025), Table 3",
@@ -66,22 +68,12 @@ TABLES = {
         options={"control": "none", "protocol": "paper"},
         asks="editor",
     ),
-    "negbench-table1": _negbench(
-        "Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", tasks="all", features="unnormalised"
-    ),
-    "negbench-baselines": _negbench(
-        f"{_MCQ}1_baseline", "repo_baseline", "clip,clip-laion400m,clip-datacomp"
-    ),
+    "negbench-table1": _negbench("Table 1", "paper_table1", "clip", datasets="coco,msr-vtt", **_WHOLE),
+    "negbench-baselines": _negbench(f"{_MCQ}1_baseline", "repo_baseline", f"clip,{_OPENED}"),
     "negbench-scaling": _negbench(f"{_MCQ}2_scaling_clip", "repo_scaling", "clip-laion400m,clip-l,clip-h"),
     "negbench-finetuned": _negbench(f"{_MCQ}3_finetuned_total", "repo_finetuned", "clip"),
     "negbench-figures": _negbench(
-        "Figures 3 and 4c, drops",
-        "paper_figures",
-        "clip-laion400m,clip-datacomp,biomedclip",
-        datasets="coco,chexpert",
-        tasks="all",
-        variants="all",
-        features="unnormalised",
+        "Figures 3 and 4c, drops", "paper_figures", f"{_OPENED},biomedclip", **_FIGURES
     ),
     "negvqa-table1": Table(
         "NegVQA (ACL Findings 2025), Table 1",
@@ -176,55 +168,49 @@ def run(config: ReproduceConfig) -> str | None:
     from nein.reporting import figures as frames
     from nein.reporting import tables
 
-    inner, table = config.inner(), TABLES[config.table]
+    inner, source = config.inner(), TABLES[config.table].source
     with contextlib.closing(start(inner)) as executor:
         config.benchmark(inner, executor)
         if not executor.concludes:
             return None
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
-    seen = {pair for printed in config.benchmark.published(table.source, None) for pair in printed.of.items()}
+    seen = {pair for printed in config.benchmark.published(source, None) for pair in printed.of.items()}
     several = [key for key, count in Counter(key for key, _ in seen).items() if count > 1]
     # A run is of one data set, and one of drawn data of one wording, which need not be the table's.
     apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
     rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
-        manifest, measured = folder.manifest(), frames.read(folder.path / FIGURES)
-        name, row, figures = folder.path.relative_to(config.out_dir).as_posix(), "", []
-        for printed in config.benchmark.published(table.source, manifest):
+        manifest, measured, stages = folder.manifest(), frames.read(folder.path / FIGURES), folder.costs()
+        name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
+        for printed in config.benchmark.published(source, manifest):
             where = {key: value for key, value in printed.of.items() if key not in apart}
-            found, row = frames.pick(measured, **where) or {}, printed.row
+            found = frames.pick(measured, **where) or {}
             ours: Json = {key: found.get(key) for key in ("value", "low", "high")}
             ours |= {key: found.get(key) or 0 for key in ("n", "unscored")}
             what = ", ".join(value for key, value in printed.of.items() if value and key in several)
             theirs = tables.number(printed.value, printed.unit, digits=2)
             shown = tables.text({**ours, "unit": printed.unit}, digits=2)
+            scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
-            rows.append([row, what, theirs, shown, ours["n"], ours["unscored"], verdict])
+            rows.append([printed.row, what, theirs, shown, scored, verdict])
             figures.append({"of": dict(printed.of), **ours, "published": printed.value})
-        costs = folder.costs()
-        for stage, cost in costs.items():
+        for stage, cost in stages.items():
             memory = [f"{cost['peak_memory'].get(where, 0) / 2**30:.2f}" for where in ("host", "device")]
             spent.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *memory])
-        models = {kind: str(facts["fingerprint"]) for kind, facts in manifest["models"].items()}
+        facts: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
+        facts["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
+        facts["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
         machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
-        data = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
-        facts = {"run": name, "row": row, "data": data, "models": models, "stages": costs}
         runs.append({**facts, "machines": machines, "figures": figures})
     given = {name: Path(value).name if Path(value).exists() else value for name, value in config.run.items()}
     told = {name: value for name, value in given.items() if name not in PLACES}
-    named = {"table": config.table, "preset": config.preset, "samples": config.limit, "options": told}
-    atomic.write_json(config.out_dir / FILE, {**named, "runs": runs})
-    return f"{_shown(config, rows, spent, told)}For others: {config.out_dir / FILE}\n"
-
-
-def _shown(
-    config: ReproduceConfig, rows: list[list[Any]], spent: list[list[Any]], told: Mapping[str, str]
-) -> str:
-    """The table: published, ours, whether they agree; then what it cost."""
-    from nein.reporting import tables
-
-    heads = ("row", "figure", "published", "ours [95 % interval]", "n", "unscored", "agree")
+    file, facts = (
+        config.out_dir / FILE,
+        {"table": config.table, "preset": config.preset, "samples": config.limit},
+    )
+    atomic.write_json(file, {**facts, "options": told, "runs": runs})
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"
+    heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
     parts = [
         f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:",
         tables.pipes(rows, heads),
@@ -232,12 +218,15 @@ def _shown(
     if told:
         options_told = ", ".join(f"--{name} {value}" for name, value in told.items())
         parts.append(f"With other options than the table's: {options_told}.")
-    count = Counter(verdict for *_, verdict in rows)
-    if total := count["yes"] + count["no"]:
-        more = f"\n{len(rows) - total} figures cannot be compared." if total < len(rows) else ""
-        rule = "the published value lies within our 95 % interval"
-        parts.append(f"{count['yes']} of {total} comparable figures agree ({rule}).{more}")
-    else:
-        parts.append("Nothing is comparable.")
+    parts.append(_agreements([row[-1] for row in rows]))
     parts.append(tables.pipes(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
-    return "\n\n".join(parts) + "\n\n"
+    return "\n\n".join([*parts, f"For others: {file}\n"])
+
+
+def _agreements(verdicts: Sequence[str]) -> str:
+    count = Counter(verdicts)
+    if not (total := count["yes"] + count["no"]):
+        return "Nothing is comparable."
+    more = f"\n{len(verdicts) - total} figures cannot be compared." if total < len(verdicts) else ""
+    rule = "the published value lies within our 95 % interval"
+    return f"{count['yes']} of {total} comparable figures agree ({rule}).{more}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,11 +69,11 @@ def run(options: StudyConfig) -> str:
 def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     dataset = loading.reload(loaded[0].about["data"], options.data, options.split)
     resolution = read_config(options.run)[1].align_resolution
-    truth = {sample.id: sample for sample in dataset.samples if not sample.stays}
+    samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
     entries: dict[str, labels.Item] = {}
     plan = StudyPlan([options.seed, options.items, options.shared, options.gold, options.raters], [], {})
-    for shown, run in (*_drawn(loaded, [*truth], options), *_known(loaded, [*truth], options)):
-        sample, label = truth[shown.id], [run.label] if run else []
+    for shown, run in [*_drawn(loaded, [*samples], options), *_known(loaded, [*samples], options)]:
+        sample, label = samples[shown.id], [run.label] if run else []
         before = images.decode(sample.sample_path)
         if run:
             after = images.decode(run.image_path(run.edits[shown.id]))
@@ -84,17 +84,14 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         facts = "/".join(map(str, [options.seed, shown.id, shown.gold, *label]))
         key = hashlib.sha256(facts.encode()).hexdigest()[:10]
         plan.items[key] = shown
-        views = [
-            (name, cards.of_picture(view, SIDE, QUALITY))
-            for name, view in (("before", before), ("after", after))
-        ]
-        entries[key] = labels.Item(key, f"To be removed: {sample.object}", views)
+        views = {"before": before, "after": after}
+        pictures = [(name, cards.of_picture(view, SIDE, QUALITY)) for name, view in views.items()]
+        entries[key] = labels.Item(key, f"To be removed: {sample.object}", pictures)
     gold = [key for key, shown in plan.items.items() if shown.gold]
     edits = [key for key in entries if key not in gold]
     if not edits:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
-    atomic.make_folder(out)
-    if (out / PLAN).exists():
+    if (atomic.make_folder(out) / PLAN).exists():
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
@@ -103,9 +100,8 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         order = [*gold, *shared, *rest[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
-        plan.sheets.append(
-            labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
-        )
+        sheet = labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
+        plan.sheets.append(sheet)
     atomic.write_json(out / PLAN, asdict(plan))
     option = f" --out {out}" if options.out else ""
     return (
@@ -115,31 +111,27 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     )
 
 
-def _drawn(
-    loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig
-) -> Iterator[tuple[Shown, RunDir]]:
+Drawn = tuple[Shown, RunDir | None]
+
+
+def _drawn(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
     """Edits at random, as many of every run."""
-    columns = []
+    columns: list[list[Drawn]] = []
     for run in loaded:
-        names = [name for name in samples if (edit := run.edits.get(name)) and edit.image]
-        names = [name for name in names if not runs.of_edit(run.edits[name], run.track)["stays"]]
-        rng = random.Random(f"{options.seed}/{run.label}")
-        columns.append(
-            [(Shown(name, run.editor, run.track, ""), run) for name in rng.sample(names, len(names))]
-        )
-    flat = (cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None)
-    return itertools.islice(flat, options.items)
+        edits = [run.edits[name] for name in samples if name in run.edits]
+        names = [edit.id for edit in edits if edit.image and not runs.of_edit(edit, run.track)["stays"]]
+        names = random.Random(f"{options.seed}/{run.label}").sample(names, len(names))
+        columns.append([(Shown(name, run.editor, run.track, ""), run) for name in names])
+    drawn = [cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None]
+    return drawn[: options.items]
 
 
-def _known(
-    loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig
-) -> list[tuple[Shown, None]]:
+def _known(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
     """Items of known truth: the object is gone in every other one."""
     names = [name for name in samples if any(name in run.edits for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
-    return [
-        (Shown(name, "", "", ("gone", "there")[n % 2]), None) for n, name in enumerate(names[: options.gold])
-    ]
+    truths = itertools.cycle(("gone", "there"))
+    return [(Shown(name, "", "", next(truths)), None) for name in names[: options.gold]]
 
 
 def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
@@ -153,11 +145,9 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
     resolved = [row | {"id": one.id, "editor": one.editor, "track": one.track} for row, one in counted]
     figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]
-    frame = frames.frame(figures, benchmark="nein")
-    people = sections.people()
-    page = Page("What people say", sections=[Section("people", "People", [*people, labels.RATERS])])
-    write(out, frame, page, ["md", "csv"])
+    frame, people = frames.frame(figures, benchmark="nein"), [labels.RATERS, *sections.people()]
+    write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])
     text = pd.DataFrame(resolved).drop(columns=["sheet", "items"]).to_csv(index=False, lineterminator="\n")
     atomic.write_text(out / LABELS, text)
     last = f"Everything: {out}/table.md; labels for nein report --labels: {out / LABELS}"
-    return headline(frame, [labels.RATERS, *people], last=[last])
+    return headline(frame, people, last=[last])

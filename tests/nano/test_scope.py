@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import RunDir
 from nein.benchmarks.nein.stages import Score
 from nein.datasets import nein as loading
@@ -119,7 +120,8 @@ def test_data_of_another_name_or_without_things_are_one_sentence(tmp_path):
 def test_a_block_of_scores_is_made_again_where_an_image_without_a_thing_has_changed(tmp_path):
     dataset = loading.load("nano:scope")
     blocks = Blocks(len(dataset.samples), 4, range(4))
-    stage = Score(run=RunDir(tmp_path), dataset=dataset, edited=blocks, metrics=["obeyed"], scorer=None)
+    given = {"dataset": dataset, "edited": blocks, "metrics": ["obeyed"], "config": EvalConfig()}
+    stage = Score(run=RunDir(tmp_path), model=None, **given)
     known = {thing.without for sample in dataset.samples[:4] for thing in sample.things}
     assert known
     assert known <= set(stage.files(range(4)))

@@ -14,7 +14,7 @@ from nein.benchmarks.nein import runs
 from nein.benchmarks.nein.config import GridConfig
 from nein.benchmarks.nein.runs import REMOVALS, RunDir
 from nein.datasets import nein as loading
-from nein.datasets.nein import TRACKS, Dataset, Sample
+from nein.datasets.nein import Dataset, Sample
 from nein.engine import atomic, images
 from nein.engine.folder import runs_at
 from nein.loading.errors import UserError, unknown
@@ -33,7 +33,7 @@ class Column:
 
 
 def grid(options: GridConfig) -> str:
-    """Draws the picture; returns its path, a line. Raises UserError for anything the user can mend."""
+    """Draws the image; returns its path, a line. Raises UserError for anything the user can mend."""
     drawn = read_runs(options.runs, options.tracks)
     dataset = loading.reload(drawn[0].about["data"], options.data, options.split)
     chosen = choose(dataset, drawn, options)
@@ -43,10 +43,10 @@ def grid(options: GridConfig) -> str:
         if name not in by_name:
             raise unknown("column", name, by_name)
         visible.append(replace(by_name[name], caption=caption) if equals else by_name[name])
-    names, ids = [column.name for column in visible], [sample.id for sample in chosen]
+    names = [column.name for column in visible]
     for name in options.highlight:
-        if name not in (*names, *ids):
-            raise unknown("column or sample", name, [*names, *ids])
+        if name not in (known := [*names, *(sample.id for sample in chosen)]):
+            raise unknown("column or sample", name, known)
     rows = [build_row(sample, visible, options) for sample in chosen]
     marked = [index for index, name in enumerate(names) if name in options.highlight]
     out = options.out or options.runs[0] / "grid.png"
@@ -56,17 +56,14 @@ def grid(options: GridConfig) -> str:
 
 
 def read_runs(paths: Sequence[Path], tracks: Sequence[str] = ()) -> list[RunDir]:
-    """Every run below `paths`, also one under way, by editor as found; all must be on the same data."""
-    below = map(RunDir, runs_at(paths))
-    loaded = [run for run in below if not tracks or run.track in tracks]
+    """Every run below `paths`, also one under way, in the order of tables; all must be on the same data."""
+    loaded = [run for run in map(RunDir, runs_at(paths)) if not tracks or run.track in tracks]
     if not loaded:
         raise UserError(f"No run here has the track {', '.join(tracks)}; see --tracks.")
     for run in loaded:
         if "annotations" not in run.about.get("data", {}):
             raise UserError(f"'{run.path}' does not say where the data are; it is no run of nein eval.")
-    runs.check_same_data(loaded)
-    order = list(dict.fromkeys(run.name for run in loaded))
-    return sorted(loaded, key=lambda run: (order.index(run.name), TRACKS.index(run.track)))
+    return runs.in_order(loaded)
 
 
 def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> list[Sample]:
@@ -81,8 +78,7 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
     hashes = {s: hashlib.sha256(f"{options.seed}:{s.id}".encode()).hexdigest() for s in edited}
     ranked = sorted(edited, key=hashes.__getitem__)
     if options.select == "random":
-        drawn = set(ranked[: options.number])
-        return [sample for sample in edited if sample in drawn]
+        return sorted(ranked[: options.number], key=edited.index)
     metric = options.metric or "removal_vqa"
     values = pd.DataFrame([run.values(metric, every=True) for run in loaded], dtype=float)
     means = values.mean().dropna()
@@ -98,13 +94,11 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
 
 def columns(loaded: Sequence[RunDir]) -> list[Column]:
     """The sample, every run, and the target."""
-    several_tracks = len({run.track for run in loaded}) > 1
-    several_outs = len({run.out.resolve() for run in loaded}) > 1
-    edits = []
-    for run in loaded:
-        head = f"{run.out.name}/{run.name}" if several_outs else run.name
-        head += f"\n{run.track}" if several_tracks else ""
-        edits.append(Column(head.replace("\n", "/"), head, run))
+    several = len({run.track for run in loaded}) > 1
+    edits = [
+        Column(run.label, f"{run.name}\n{run.track}", run) if several else Column(run.name, run.name, run)
+        for run in loaded
+    ]
     return [Column("sample", "NeIn sample"), *edits, Column("target", "target")]
 
 
@@ -113,42 +107,42 @@ def build_row(sample: Sample, columns: Sequence[Column], options: GridConfig) ->
     which samples are chosen."""
     tracks = list(dict.fromkeys(column.run.track for column in columns if column.run)) or ["negative"]
     lines = [f"{track}: " * (len(tracks) > 1) + sample.instruction(track) for track in tracks]
-    pictures = {"sample": sample.sample_path, "target": sample.source_path}
+    paths = {"sample": sample.sample_path, "target": sample.source_path}
     cells = [
-        _edit(sample.id, column.run, options) if column.run else _picture(pictures[column.name])
+        _edit(sample.id, column.run, options) if column.run else _image(paths[column.name])
         for column in columns
     ]
     facts = f"{sample.id}   object: {sample.object}   caption: {sample.caption}"
     title = "" if options.captions == "none" else "\n".join(lines)
-    marked = sample.id in options.highlight
-    return Row(title, facts if options.captions == "all" else "", cells, marked)
+    is_marked = sample.id in options.highlight
+    return Row(title, facts if options.captions == "all" else "", cells, is_marked)
 
 
-def _picture(path: Path) -> Cell:
+def _image(path: Path) -> Cell:
     try:
         return Cell(images.decode(path))
     except images.ImageError as error:
         return Cell(None, str(error), color=RED)
 
 
-#: What a Removal score says, and its colour.
-_SAID = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
+#: What a Removal score says, and its color.
+_VERDICTS = {None: ("unscored", GREY), 1: ("removed", GREEN), 0: ("still there", RED)}
 
 
 def _edit(name: str, run: RunDir, options: GridConfig) -> Cell:
     edit = run.edits.get(name)
-    if edit is None:
-        return Cell(None, "not edited yet")
-    if edit.image is None:
-        return Cell(None, edit.why_not, color=RED)
+    if edit is None or edit.image is None:
+        return Cell(None, edit.why_not, color=RED) if edit else Cell(None, "not edited yet")
+    asked = [*REMOVALS] if options.verdicts else []
+    asked += [options.metric] if options.metric and options.metric not in REMOVALS else []
     values: dict[str, Any] = {row.metric: row.value for row in run.replies(name)}
     badges = []
-    for metric, judge in REMOVALS.items() if options.verdicts else ():
-        if metric in values:
-            said, color = _SAID[values[metric]]
-            badges.append(Badge(f"{judge}: {said}", color))
-    if (metric := options.metric or "") in values and metric not in REMOVALS:
-        value, info = values[metric], METRICS[metric]
-        number = "unscored" if value is None else f"{value * info.scale:.3g}"
-        badges.append(Badge(f"{info.title} {number}", GREY))
-    return replace(_picture(run.image_path(edit)), badges=badges)
+    for metric in (metric for metric in asked if metric in values):
+        value = values[metric]
+        if metric in REMOVALS:
+            verdict, color = _VERDICTS[value]
+            badges.append(Badge(f"{REMOVALS[metric]}: {verdict}", color))
+        else:
+            number = "unscored" if value is None else f"{value * METRICS[metric].scale:.3g}"
+            badges.append(Badge(f"{METRICS[metric].title} {number}", GREY))
+    return replace(_image(run.image_path(edit)), badges=badges)

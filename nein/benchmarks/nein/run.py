@@ -23,7 +23,6 @@ from nein.engine import atomic
 from nein.engine.folder import Blocks, runs_at
 from nein.engine.stages import Model, Stage, shared
 from nein.loading.errors import UserError, shortlist
-from nein.loading.references import is_served
 from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.cached import Services
@@ -38,39 +37,30 @@ log = logging.getLogger(__name__)
 
 def _data(config: EvalConfig, choices: Sequence[EditorChoice], wanted: Sequence[str]) -> Dataset:
     """The data of a command. Raises UserError, also where they lack what a metric or an editor needs."""
-    dataset = loading.load(
-        config.data,
-        split=config.split,
-        columns=config.columns,
-        families=config.families,
-    )
-    for metric in wanted:
-        if METRICS[metric].by_truth and not any(sample.things for sample in dataset.samples):
-            raise UserError(
-                f"The metric '{metric}' needs data that say which things every picture shows, and "
-                f"'{config.data}' does not; take --data nano:scope, or other metrics."
-            )
+    given = config.data
+    dataset = loading.load(given, split=config.split, columns=config.columns, families=config.families)
+    has_things = any(sample.things for sample in dataset.samples)
+    if lacking := [metric for metric in wanted if METRICS[metric].by_truth and not has_things]:
+        raise UserError(
+            f"The metric '{lacking[0]}' needs data that say which things every picture shows, and "
+            f"'{given}' does not; take --data nano:scope, or other metrics."
+        )
     for choice in choices:
         if choice.external is not None:
             choice.external.check_samples(dataset.samples)
     return dataset
 
 
-def _missing_images(dataset: Dataset, name: str) -> list[str]:
+def _missing_images(dataset: Dataset, name: str) -> Iterator[str]:
     """Sentences on images that are not there, whose samples will be unscored; none is opened. Raises
     UserError where every image of a kind is missing: then the folder is another one."""
-    kinds = {
-        "NeIn": {sample.id for sample in dataset.samples},
-        "COCO": {sample.source_id for sample in dataset.samples},
-    }
-    notes = []
-    for role, names in kinds.items():
+    sources = {sample.source_id for sample in dataset.samples}
+    for role, names in {"NeIn": {sample.id for sample in dataset.samples}, "COCO": sources}.items():
         if missing := sorted(names & dataset.missing):
             message = f"'{name}' lacks {len(missing)} of {len(names)} {role} images ({shortlist(missing, 3)})"
             if len(missing) == len(names):
                 raise UserError(f"{message}; put them there.")
-            notes.append(f"{message}; their samples will be unscored.")
-    return notes
+            yield f"{message}; their samples will be unscored."
 
 
 def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable[[], Editor]) -> Editor:
@@ -104,66 +94,56 @@ class NeIn(Benchmark):
 
     def runs(self, config: EvalConfig, device: str) -> list[Run]:
         """One run per editor and track; none for a report alone."""
-        if not {"edit", "score"} & set(config.stages):
+        edits, scores = "edit" in config.stages, "score" in config.stages
+        if not (edits or scores):
             runs_at([config.out_dir])
             return []
-        choices = editor_choice.resolve_editors(
-            config.editor,
-            config.preset,
-            config.editor_options,
-            config.edited,
-            config.mend,
-            config.protocol == "paper",
-        )
-        for choice in choices if "edit" in config.stages else ():
+        named = (config.editor, config.preset, config.editor_options, config.edited, config.mend)
+        choices = editor_choice.resolve_editors(*named, config.protocol == "paper")
+        for choice in choices if edits else ():
             choice.check_references()
-        wanted = config.metrics if "score" in config.stages else []
+        wanted = config.metrics if scores else []
         stages.check_references(wanted, config)
         dataset = _data(config, choices, wanted)
-        notes = _missing_images(dataset, config.data) if dataset.missing else []
+        notes = [*_missing_images(dataset, config.data)] if dataset.missing else []
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        load_scorer = functools.partial(Scorer, config, device)
         place = "device" if stages.model_kinds(config.metrics) else "host"
+        load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
-        asked = stages.questions(wanted, config)
         outputs = {scores_of(name): stages.score_identity(name, config, device) for name in wanted}
+        how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
+        how["services"] = functools.partial(services_of, config)
+        loaders: dict[str, Callable[[], Editor]] = {}  # of an editor with and without remedies one
         found: list[Run] = []
-        loaders: dict[str, Callable[[], Editor]] = {}
         for choice in choices:
-            how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
-            load = functools.partial(choice.load, services=functools.partial(services_of, config), **how)
-            plain = loaders.setdefault((choice.plain or choice).asked, shared(load))
+            load = shared(functools.partial(choice.load, **how))
+            plain = loaders.setdefault((choice.plain or choice).asked, load)
             made_by = functools.partial(_load, config, choice, device, plain)
-            name = f"{choice.asked}/{choice.external.track}" if choice.external else choice.asked
+            external = choice.external
+            name = f"{choice.asked}/{external.track}" if external else choice.asked
             editor = Model.one(name, made_by, choice.place, "editor", choice.requests or 0)
             singly = choice.requests is not None
             edited = dataclasses.replace(blocks, size=1, unit=blocks.size) if singly else blocks
-            for track in [choice.external.track] if choice.external else config.tracks:
+            chosen = choice.identity()
+            if choice.asks_the_run:
+                judge = config.models.vqa
+                chosen["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
+            for track in [external.track] if external else config.tracks:
                 run = RunDir(config.out_dir / choice.slug / track)
                 steps: list[Stage] = []
-                if "edit" in config.stages:
-                    edit = Edit(run=run, dataset=dataset, blocks=edited, model=editor, seed=config.seed)
-                    edit.retry_refused = config.retry_refused
-                    edit.asks = {choice.row: choice.edits} if is_served(choice.row) else {}
-                    edit.given = choice.external.files if choice.external else {}
-                    steps.append(edit)
-                elif missing := sum(
-                    len(edited.needed(n)) > run.records(EDIT, n, edited) for n in edited.numbers
-                ):
+                of_run: Any = {"run": run, "dataset": dataset, "config": config}
+                if edits:
+                    steps.append(Edit(blocks=edited, model=editor, choice=choice, **of_run))
+                elif lacking := [
+                    n for n in edited.numbers if len(edited.needed(n)) > run.records(EDIT, n, edited)
+                ]:
                     raise UserError(
-                        f"'{run.path}' lacks edits in {missing} of {len(edited.numbers)} blocks of samples; "
-                        "run the stage edit to make them."
+                        f"'{run.path}' lacks edits in {len(lacking)} of {len(edited.numbers)} blocks of "
+                        "samples; run the stage edit to make them."
                     )
-                if "score" in config.stages:
-                    how = {"plain": config.protocol == "paper", "asks": asked}
-                    steps.append(
-                        Score(run=run, dataset=dataset, edited=edited, metrics=wanted, scorer=scorer, **how)
-                    )
-                identity = choice.identity()
-                if choice.asks_the_run:
-                    judge = config.models.vqa
-                    identity["mend.judge"] = {"name": identity_of(judge), **contents({"judge": judge})}
-                identity |= {"track": track, "seed": config.seed, "data": dataset.records_sha256}
+                if scores:
+                    steps.append(Score(edited=edited, metrics=wanted, model=scorer, **of_run))
+                identity = {**chosen, "track": track, "seed": config.seed, "data": dataset.records_sha256}
                 identity |= machine_identity(config, device)
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
                 facts |= {"data": dataset.facts(blocks), "selected": {EDIT: edited.selection}}

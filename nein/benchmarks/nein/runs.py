@@ -211,7 +211,6 @@ class RunDir(Folder):
     def scored(self) -> ScoreTable:
         """The table of scores, from the blocks. Raises UserError for a score without an edit or out of its
         range."""
-
         names = [name for name in self.scored_metrics(self.blocks) if METRICS[name].kind != "corpus"]
         return ScoreTable.of(map(self._line, self.score_rows(names)), DETAILS)
 
@@ -229,9 +228,9 @@ class RunDir(Folder):
                 f"'{self.path}' gives the sample '{row.id}' {row.value} by {metric.name}, which is no such "
                 "score; remove its scores and give its nein eval again."
             )
-        said = {"metric": row.metric, "value": row.value, "reason": row.reason or None}
-        said |= {"before": row.detail.get("present_before"), "failed": row.again or edit.again or None}
-        return {**of_edit(edit, self.track), **said}
+        found = {**of_edit(edit, self.track), "metric": row.metric, "value": row.value}
+        found |= {"reason": row.reason or None, "before": row.detail.get("present_before")}
+        return found | {"failed": row.again or edit.again or None}
 
     @cached_property
     def every(self) -> ScoreTable:
@@ -314,9 +313,11 @@ def load(paths: Sequence[Path]) -> list[RunDir]:
 def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     """Runs as in tables, told apart by name: editors as in the paper, then as in their command, then by
     name; of an editor the instruction under test first. Raises UserError for runs of different data."""
-    if same_data:
-        check_same_data(loaded)
-    editors = list(paper_numbers.ROW_OF)
+    data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
+    if other := next((run for run, sha in zip(loaded, data, strict=True) if sha != data[0]), None):
+        if same_data:
+            both = f"'{loaded[0].path}' and '{other.path}'"
+            raise UserError(f"{both} were made on different data; name them one by one.")
     several = len({run.out.resolve() for run in loaded}) > 1
     for run in loaded:
         run.name = f"{run.out.name}/{run.editor}" if several else run.editor
@@ -324,22 +325,12 @@ def in_order(loaded: Sequence[RunDir], same_data: bool = True) -> list[RunDir]:
     for run in loaded:
         if names[run.label] > 1:
             run.name = str(run.out / run.editor)
-    seen = list(dict.fromkeys(run.name for run in loaded))
+    editors, found = list(paper_numbers.ROW_OF), list(dict.fromkeys(run.name for run in loaded))
 
     def order(run: RunDir) -> tuple[int, str, int, int]:
         given = [slug(name) for name in run.about.get("config", {}).get("editor", [])]
         known = [*editors, *given, run.editor.partition("+")[0]]
         rank = known.index(run.editor if run.editor in editors else known[-1])
-        return rank, run.editor, seen.index(run.name), TRACKS.index(run.track)
+        return rank, run.editor, found.index(run.name), TRACKS.index(run.track)
 
     return sorted(loaded, key=order)
-
-
-def check_same_data(loaded: Sequence[RunDir]) -> None:
-    """Raises UserError where two runs were made on different records."""
-    data = [run.about.get("data", {}).get("records_sha256") for run in loaded]
-    for run, sha256 in zip(loaded, data, strict=True):
-        if sha256 != data[0]:
-            raise UserError(
-                f"'{loaded[0].path}' and '{run.path}' were made on different data; name them one by one."
-            )

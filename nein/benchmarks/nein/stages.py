@@ -7,26 +7,27 @@ reason why it has none; an image is decoded once for all metrics of a block.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
-from nein import editors
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, ScoreRow, read_image, scores_of
 from nein.datasets.nein import Dataset, Sample
+from nein.editors import EditRequest, EditResult
 from nein.engine import atomic, images
 from nein.engine.answers import BlockStore, FeatureCache, scope_of
 from nein.engine.folder import Blocks, sample_seed
 from nein.engine.stages import Model, Stage, usage_of
-from nein.loading.digests import pixel_digest
+from nein.loading.digests import Json, pixel_digest
 from nein.loading.errors import UserError
 from nein.loading.references import is_served, load_attribute, parse_reference
 from nein.metrics import METRICS
@@ -37,7 +38,7 @@ from nein.metrics.metric import Batch, EditPair, SceneObject, Settings
 from nein.metrics.metric import score as score_all
 from nein.models import judges
 from nein.models.cached import Services
-from nein.models.editor_choice import ExternalEdits
+from nein.models.editor_choice import EditorChoice, ExternalEdits
 from nein.models.references import contents, identity, resolve
 from nein.wording.families import MINIMAL_PAIRS
 
@@ -51,9 +52,6 @@ class Edit(Stage):
 
     A block is of one sample where the editor makes them one by one (`EditorChoice.place`): what a service did
     not answer is asked for again alone, and a kill loses what is in work.
-
-    retry_refused  Also send again what a service refused.
-    given          Images made elsewhere, which the editor stands for.
     """
 
     name, outputs, invalidates, cut = EDIT, (EDIT,), (SCORES,), True
@@ -62,10 +60,11 @@ class Edit(Stage):
     dataset: Dataset
     blocks: Blocks
     model: Model
-    seed: int
-    retry_refused: bool = False
-    given: Mapping[str, Path] = field(default_factory=dict)
-    asks: Mapping[str, int] = field(default_factory=dict)
+    choice: EditorChoice
+    config: EvalConfig
+
+    def __post_init__(self) -> None:
+        self.asks = {self.choice.row: self.choice.edits} if is_served(self.choice.row) else {}
 
     def read(self, number: int) -> tuple[int, list[tuple[Sample, Any]]]:
         """The samples of a block, each with its image (H, W, 3) uint8, or why it has none."""
@@ -98,16 +97,14 @@ class Edit(Stage):
             list(pool.map(lambda image: images.write_png(*image), made))
         return {EDIT: rows}
 
-    def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[editors.EditResult, int]]:
+    def _results(self, editor: Any, members: Sequence[Any]) -> list[tuple[EditResult, int]]:
         """What came of each sample, and the EXIF orientation of an image that was made elsewhere."""
         if isinstance(editor, ExternalEdits):
             return [editor.read(sample.id) for sample, _ in members]
-        requests = [
-            editors.EditRequest(
-                sample.id, image, sample.instruction(self.run.track), sample_seed(self.seed, sample.id)
-            )
-            for sample, image in members
-        ]
+        requests = []
+        for sample, image in members:
+            instruction, seed = sample.instruction(self.run.track), sample_seed(self.config.seed, sample.id)
+            requests.append(EditRequest(sample.id, image, instruction, seed))
         results = editor.edit(requests) if requests else []
         if [result.id for result in results] != [request.id for request in requests]:
             raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
@@ -124,12 +121,12 @@ class Edit(Stage):
             family=sample.family,
             stays=sample.stays,
             difficulty=dict(sample.difficulty),
-            seed=sample_seed(self.seed, sample.id),
+            seed=sample_seed(self.config.seed, sample.id),
         )
 
     def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
         """Nothing is worth another try, and no image has vanished, or is empty."""
-        if any(row.again or (self.retry_refused and row.refused) for row in rows):
+        if any(row.again or (row.refused and self.config.retry_refused) for row in rows):
             return False
         made = [self.run.image_path(row) for row in rows if row.image is not None]
         return all(map(atomic.holds_something, made))
@@ -139,8 +136,8 @@ class Edit(Stage):
 
     def files(self, records: range) -> list[Path]:
         samples = self.dataset.members(records)
-        made = [self.given[sample.id] for sample in samples if sample.id in self.given]
-        return [*(sample.sample_path for sample in samples), *made]
+        given = self.choice.external.files if self.choice.external else {}  # images made elsewhere
+        return [*(s.sample_path for s in samples), *(given[s.id] for s in samples if s.id in given)]
 
 
 #: About how many questions a metric asks a VQA judge of a sample: on its object, or on the caption's twice.
@@ -170,11 +167,8 @@ class Scorer:
         wanted = [METRICS[name] for name in names]
         if self._services is None:
             return score_all(wanted, batch)
-        scope, features = (
-            scope_of(item.id for item in items),
-            FeatureCache(self._config.cache_dir / "features"),
-        )
-        stores = BlockStore(features, scope), BlockStore(self._services.cache, scope)
+        scope, folder = scope_of(item.id for item in items), self._config.cache_dir / "features"
+        stores = BlockStore(FeatureCache(folder), scope), BlockStore(self._services.cache, scope)
         scores = score_all(wanted, dataclasses.replace(batch, features=stores[0], records=stores[1]))
         for store in stores:
             store.flush()
@@ -192,18 +186,13 @@ class Scorer:
             getattr(model, "stop", lambda: None)()
 
 
-#: Images of samples at hand: file -> the image and its `pixel_digest`; a sentence, and "", where it
-#: cannot be read.
-Seen = dict[Path, tuple["np.ndarray | str", str]]
-
-
 @dataclass(kw_only=True, eq=False)
 class Score(Stage):
     """Edits of a run -> scores, by metrics in the order of the table. A block has the samples of a unit of
     those of the edits; each image is decoded once for all metrics.
 
-    plain  COCO's and NeIn's images are read as by the released scripts: `images.decode`, and detectors see
-           them upright.
+    By the protocol "paper" COCO's and NeIn's images are read as by the released scripts: `images.decode`, and
+    detectors see them upright.
     """
 
     name, cut = "score", True
@@ -212,13 +201,13 @@ class Score(Stage):
     dataset: Dataset
     edited: Blocks
     metrics: Sequence[str]
-    scorer: Model
-    plain: bool = False
-    asks: Mapping[str, int] = field(default_factory=dict)
+    model: Model
+    config: EvalConfig
 
     def __post_init__(self) -> None:
-        self.blocks, self.model = self.edited.units, self.scorer
+        self.blocks, self.asks = self.edited.units, questions(self.metrics, self.config)
         self.outputs = tuple(map(scores_of, self.metrics))
+        self.plain = self.config.protocol == "paper"
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
@@ -230,10 +219,15 @@ class Score(Stage):
                 f"'{self.run.block_path(EDIT, numbers[0])}' does not hold the samples of its block; remove "
                 "it and give the same command again."
             )
-        seen: Seen = {}
-        return number, [self._pair(sample, edits[sample.id], seen) for sample in samples]
+        # An image of the data, which several samples may share, and its `pixel_digest`.
+        read = functools.cache(self._read)
+        return number, [self._pair(sample, edits[sample.id], read) for sample in samples]
 
-    def _pair(self, sample: Sample, edit: EditRow, seen: Seen) -> EditPair:
+    def _read(self, path: Path, role: str) -> tuple[np.ndarray | str, str]:
+        image = read_image(path, role, self.plain)
+        return image, "" if isinstance(image, str) else pixel_digest(image)
+
+    def _pair(self, sample: Sample, edit: EditRow, read: Callable[..., Any]) -> EditPair:
         """The images of a sample that some metric needs; a sentence for every other."""
         if edit.image is None:
             return EditPair(sample.id, edit.why_not)
@@ -241,23 +235,20 @@ class Score(Stage):
         edited = read_image(self.run.image_path(edit), "edited")
         if not isinstance(edited, str) and pixel_digest(edited) != edit.sha256:
             edited = "the edited image on disk is not the one this run wrote; remove it and run again"
-        found: dict[str, Any] = {"object": sample.object, "caption": sample.caption}
+        found: Json = {"object": sample.object, "caption": sample.caption}
         if edit.orientation != 1 and not isinstance(edited, str):
             found["upright"] = images.upright(edited, edit.orientation)
         if "target" in needed:
-            found["target"], found["target_key"] = self._read(sample.source_path, "COCO", seen)
+            found["target"], found["target_key"] = read(sample.source_path, "COCO")
         if "sample" in needed:
-            unedited, sent = self._read(sample.sample_path, "NeIn", seen)
+            unedited, sent = read(sample.sample_path, "NeIn")
             found |= {"sample": unedited, "sample_key": sent}
             if not isinstance(unedited, str):
-                if (
-                    self.plain and sent != edit.sample_sha256
-                ):  # editors are given what `decode` says otherwise
+                if self.plain and sent != edit.sample_sha256:  # editors are given what `decode` says else
                     sent = pixel_digest(images.decode(sample.sample_path))
                 if sent != edit.sample_sha256:
-                    found["sample"] = (
-                        "the NeIn image is not the one that was edited; it was changed in between"
-                    )
+                    why = "the NeIn image is not the one that was edited; it was changed in between"
+                    found["sample"] = why
                 elif self.plain and (turned := images.orientation(sample.sample_path)) != 1:
                     found["sample_upright"] = images.upright(unedited, turned)
         if "things" in needed:
@@ -268,31 +259,18 @@ class Score(Stage):
             ]
         return EditPair(sample.id, edited, **found)
 
-    def _read(self, path: Path, role: str, seen: Seen) -> tuple[np.ndarray | str, str]:
-        """An image of the data, which several samples may share."""
-        if path not in seen:
-            image = read_image(path, role, self.plain)
-            seen[path] = image, "" if isinstance(image, str) else pixel_digest(image)
-        return seen[path]
-
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
         wanted = [name for name in self.metrics if scores_of(name) in missing]
-        found = {}
+        rows: dict[str, list[ScoreRow]] = {}
         for name, scores in model.score(items, wanted, self.metrics).items():
             if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
-            found[scores_of(name)] = [
-                ScoreRow(
-                    item.id,
-                    None if score.value is None else float(score.value),
-                    score.reason,
-                    dict(score.detail),
-                    score.again,
-                )
-                for item, score in zip(items, scores, strict=True)
-            ]
-        return found
+            of_metric = rows.setdefault(scores_of(name), [])
+            for item, score in zip(items, scores, strict=True):
+                value = None if score.value is None else float(score.value)
+                of_metric.append(ScoreRow(item.id, value, score.reason, dict(score.detail), score.again))
+        return rows
 
     def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
         """No answer of an endpoint is lacking, and features are there where there must be some."""
@@ -305,11 +283,10 @@ class Score(Stage):
         return [sample.id for sample in self.dataset.members(records)]
 
     def files(self, records: range) -> list[Path]:
-        return [
-            path
-            for sample in self.dataset.members(records)
-            for path in (sample.source_path, sample.sample_path, *(thing.without for thing in sample.things))
-        ]
+        paths: list[Path] = []
+        for sample in self.dataset.members(records):
+            paths += [sample.source_path, sample.sample_path, *(thing.without for thing in sample.things)]
+        return paths
 
     def state(self, records: range) -> list[int]:
         """Of our own images the sizes are enough: their pixels are compared where they are read."""
