@@ -36,13 +36,13 @@ class TwoTowers(Described):
         self.bias = 0.0 if bias is None else float(bias)
         self.quick_gelu = any(type(layer).__name__.startswith("QuickGELU") for layer in self.model.modules())
 
-    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
-        return joined(map(self.text_features, chunks(texts, self.batch_size)), self.width)
-
     def text_features(self, texts: Sequence[str]) -> torch.Tensor:
         """(N, width) of sentences in one pass, on the device and in the model's dtype."""
         raise NotImplementedError
+
+    def encode_text(self, texts: Sequence[str]) -> np.ndarray:
+        """Sentences, cut at the model's limit -> (N, width) float32, not normalised."""
+        return joined(map(self.text_features, chunks(texts, self.batch_size)), self.width)
 
 
 #: Sentences are padded to the full length, without a mask, and in lower case: SigLIP and SigLIP 2 saw no
@@ -90,7 +90,7 @@ class PixelEncoder(Described):
         """(H, W, 3) uint8 pictures -> (N, width) float32, not normalised."""
         device, crops = next(self.model.parameters()).device, map_images(self.preprocess, images)
         parts = (torch.from_numpy(np.stack(part)).to(device) for part in chunks(crops, self.batch_size))
-        return joined(map(self.features, parts), self.width)  # N S S 3 => N D
+        return joined(map(self.features, parts), self.width)  # N S S 3 -> N D
 
     def features(self, pixels: torch.Tensor) -> torch.Tensor:
         """(N, S, S, 3), 0 to 255 -> (N, width)."""
@@ -135,10 +135,8 @@ def pooled(features: Any) -> torch.Tensor:
 def joined(features: Iterable[torch.Tensor], width: int) -> np.ndarray:
     """Parts of (n, width), worked out here, as one (N, width) float32 on the CPU."""
     with loading.exact():
-        parts = list(features)
-    if not parts:
-        return np.zeros((0, width), dtype=np.float32)
-    return torch.cat(parts).to("cpu", torch.float32).numpy()
+        parts = [torch.empty(0, width), *(part.to("cpu", torch.float32) for part in features)]
+    return torch.cat(parts).numpy()
 
 
 def _published_numbers(processor: Any, fallback: int) -> tuple[int, Any, Any]:
@@ -265,7 +263,7 @@ NETS = ("alex", "vgg", "squeeze")
 
 class LpipsNetwork(Described):
     """An `lpips.LPIPS` module (arXiv:1801.03924) taken apart at its own seams; `distances` equals `module(a,
-    b)` on pictures in [-1, 1], but the trunk sees a shared target once."""
+    b)` on images in [-1, 1], but the trunk sees a shared target once."""
 
     def __init__(self, module: Any, source: loading.Source, batch_size: int = 16) -> None:
         self.module, self.source, self.batch_size = module, source, batch_size
@@ -282,33 +280,31 @@ class LpipsNetwork(Described):
         }
 
     def distances(self, images: Images, targets: Images) -> np.ndarray:
-        """Of every image to its target, of one size: (N,) float64, >= 0; a shared target is seen once."""
-        result = np.full(len(images), np.nan)
-        first: dict[int, int] = {}  # target -> where it stands first
-        for row, (image, target) in enumerate(zip(images, targets, strict=True)):
-            first.setdefault(id(target), row)
+        """Of every image to its target, of one size: (N,) float64, >= 0."""
+        for image, target in zip(images, targets, strict=True):
             if image.shape != target.shape:
                 raise MetricError(f"LPIPS needs equal sizes, not {image.shape} and {target.shape}.")
-        owner = [first[id(target)] for target in targets]
-        rows = sorted(range(len(images)), key=lambda row: (owner[row], row))
+        first = {id(target): row for row, target in reversed([*enumerate(targets)])}
+        rows = sorted(range(len(images)), key=lambda row: first[id(targets[row])])  # by target
+        result = np.full(len(images), np.nan)
         with loading.exact():
             for chunk in alike(rows, lambda row: images[row].shape, self.batch_size):
-                owned = list(dict.fromkeys(owner[row] for row in chunk))
-                pictures = [*(targets[row] for row in owned), *(images[row] for row in chunk)]
-                result[chunk] = self._compared(pictures, [owned.index(owner[row]) for row in chunk])
+                owned = list(dict.fromkeys(first[id(targets[row])] for row in chunk))
+                owners = [owned.index(first[id(targets[row])]) for row in chunk]
+                pixels = np.stack([*(targets[row] for row in owned), *(images[row] for row in chunk)])
+                result[chunk] = self._compared(torch.from_numpy(pixels), owners)
         return result
 
-    def _compared(self, pictures: Images, owners: list[int]) -> np.ndarray:
-        """Distances of the last pictures, of which `owners` says which of the first is the target."""
+    def _compared(self, pixels: torch.Tensor, owners: list[int]) -> np.ndarray:
+        """Distances of the last images, of which `owners` says which of the first is the target."""
         import lpips
 
-        count = len(pictures) - len(owners)
-        pixels = torch.from_numpy(np.stack(pictures)).to(self._parameter.device)  # N H W 3
-        x = pixels.permute(0, 3, 1, 2).to(self._parameter.dtype) / 127.5 - 1  # N 3 H W
-        x = self.module.scaling_layer(x)
+        count = len(pixels) - len(owners)  # of targets
+        x = pixels.to(self._parameter.device).permute(0, 3, 1, 2)  # N H W 3 -> N 3 H W
+        x = self.module.scaling_layer(x.to(self._parameter.dtype) / 127.5 - 1)
         total: Any = 0
         for level, features in enumerate(self.module.net(x)):
-            unit = lpips.normalize_tensor(features)  # N C h w
+            unit = lpips.normalize_tensor(features)  # N C h w, of length 1 along C
             squared = (unit[count:] - unit[:count][owners]) ** 2
             weighted = self.module.lins[level](squared) if self.module.lpips else squared
             total = total + weighted.sum(1).mean((1, 2)).double()
@@ -345,11 +341,10 @@ def load_lpips(path_or_id: str, *, device: str, dtype: str, batch_size: int = 16
         folder = Path(loading.check_folder(path_or_id)[0])
         try:
             config = json.loads((folder / "config.json").read_bytes())
-            module = build_lpips(
-                choose("LPIPS network", config["net"], NETS), pretrained=False, linear=config["lpips"]
-            )
+            net = choose("LPIPS network", config["net"], NETS)
+            module = build_lpips(net, pretrained=False, linear=config["lpips"])
             state = load_file(folder / "model.safetensors")
-            module.load_state_dict({k: v.float() for k, v in state.items()})
+            module.load_state_dict({key: tensor.float() for key, tensor in state.items()})
         except (*loading.UNREADABLE, TypeError) as error:
             raise MetricError(f"Cannot load LPIPS from '{folder}': {first_line(error)}") from error
         source = loading.Source(path_or_id, None, folder_digest(folder))
