@@ -1,4 +1,4 @@
-"""LLaVA-NeXT as a VQA judge. All prompts about a picture begin the same: the template and some three thousand
+"""LLaVA-NeXT as a VQA judge. All prompts about an image begin the same: the template and some three thousand
 image tokens. This beginning runs once; its cache is repeated for a batch of questions. Answers equal those of
 `generate` called for every question alone."""
 
@@ -22,23 +22,18 @@ from nein.metrics.chat.local import LocalChat, yes_no_tokens
 from nein.metrics.judges.base import TEMPLATES, Answer, check_batch
 from nein.metrics.loading import exact, load_model
 
-#: Questions asked together, per picture of a batch.
+#: Questions asked together, per image of a batch.
 _QUESTIONS = 2
-#: A picture of 1, 3 or 4 rows is otherwise taken for one of so many channels.
+#: An image of 1, 3 or 4 rows is otherwise taken for one of so many channels.
 _PIXELS = {"return_tensors": "pt", "input_data_format": "channels_last"}
 
 
-class _Pixels(NamedTuple):
-    values: torch.Tensor  # (1, tiles, 3, S, S)
-    size: torch.Tensor
-    tokens: int
-
-
 class _Job(NamedTuple):
-    """One pass over one picture: the shared beginning, and prompt -> what follows it."""
+    """One pass over one image: the shared beginning, and prompt -> what follows it."""
 
     image: int
-    pixels: _Pixels
+    pixels: torch.Tensor  # (1, tiles, 3, S, S), padded to the most tiles of its batch
+    size: torch.Tensor  # (1, 2): height and width
     prefix: tuple[int, ...]
     suffixes: dict[str, tuple[int, ...]]
 
@@ -46,7 +41,7 @@ class _Job(NamedTuple):
 class LlavaNextJudge(LocalChat, Described):
     """Greedy answers of at most `max_new_tokens` tokens from a `LlavaNextForConditionalGeneration`.
 
-    batch_size  Pictures whose beginnings are run together; twice as many questions are.
+    batch_size  Images whose beginnings are run together; twice as many questions are.
     """
 
     max_new_tokens = 10
@@ -74,107 +69,90 @@ class LlavaNextJudge(LocalChat, Described):
         }
 
     def ask(self, images: Images, questions: Texts) -> list[list[Answer]]:
-        """`questions[i]`: full prompts about `images[i]`, each with one picture, else MetricError."""
+        """`questions[i]`: full prompts about `images[i]`, each with one image, else MetricError."""
         check_batch(images, questions, "questions")
         for prompt in (p for row in questions for p in row):
             if prompt.count(self._image_word) != 1 or prompt.endswith(self._image_word):
                 raise MetricError(
                     f"A prompt must hold {self._image_word} exactly once, and text after it: {prompt!r}."
                 )
-        answer_to: list[dict[str, Answer]] = [{} for _ in images]
+        answers: dict[tuple[int, str], Answer] = {}
         with exact():
-            looked = self._look({i: image for i, image in enumerate(images) if questions[i]})
-            jobs = self._jobs(looked, questions)
-            for group in alike(jobs, lambda job: len(job.prefix), self.batch_size):
-                for image, prompt, answer in self._answers(group):
-                    answer_to[image][prompt] = answer
-        return [[answer_to[i][prompt] for prompt in row] for i, row in enumerate(questions)]
+            for group in alike(self._jobs(images, questions), lambda job: len(job.prefix), self.batch_size):
+                answers.update(self._answers(group))
+        return [[answers[i, prompt] for prompt in row] for i, row in enumerate(questions)]
 
-    def _look(self, images: dict[int, np.ndarray]) -> dict[int, _Pixels]:
-        """Preprocess pictures and count the tokens that stand for each."""
-        looked: dict[int, _Pixels] = {}
-        for part in chunks(list(images), self.batch_size):
-            inputs = self.processor.image_processor([images[i] for i in part], **_PIXELS)
-            for k, i in enumerate(part):
-                shape = images[i].shape[:2]
-                if shape not in self._token_counts:
-                    encoded = self.processor(images=images[i], text=self._image_word, **_PIXELS)
-                    self._token_counts[shape] = int((encoded["input_ids"] == self._image_id).sum())
-                # of the batch, padded to its most tiles: 1, tiles, 3, S, S
-                values, sizes = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
-                looked[i] = _Pixels(values, sizes, self._token_counts[shape])
-        return looked
-
-    def _jobs(self, pixels: dict[int, _Pixels], questions: Texts) -> list[_Job]:
-        """Splits prompts into a beginning that all share and the rest: pictures of one size run together."""
-        ids = {
-            i: {prompt: self._tokens(prompt, look.tokens) for prompt in questions[i]}
-            for i, look in pixels.items()
-        }
-        all_rows = [row for rows in ids.values() for row in rows.values()]
-        heads = {tuple(row[: row.index(self._image_id)]) for row in all_rows}
-        tails = [row[_after(row, self._image_id) :] for row in all_rows]
+    def _jobs(self, images: Images, questions: Texts) -> list[_Job]:
+        """Splits prompts into a beginning that all share and the rest: images of one size run together."""
+        parts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # prompt -> before and after the image
+        for prompt in dict.fromkeys(p for row in questions for p in row):
+            ids = self._ids(prompt)
+            place = ids.index(self._image_id)
+            parts[prompt] = ids[:place], ids[place + 1 :]
+        tails = [tail for _, tail in parts.values()]
+        common = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*tails, strict=False))
         # At least one token must be left to ask with.
-        common = list(itertools.takewhile(lambda column: len(set(column)) == 1, zip(*tails, strict=False)))
-        shared = min(len(common), min(map(len, tails)) - 1) if len(heads) == 1 else None
+        shared = min(len(list(common)), min(map(len, tails), default=1) - 1)
         jobs = []
-        for i, rows in ids.items():
-            if shared is not None:
-                first = next(iter(rows.values()))
-                cut = _after(first, self._image_id) + shared
-                rest = {prompt: row[cut:] for prompt, row in rows.items()}
-                jobs.append(_Job(i, pixels[i], first[:cut], rest))
-            else:
-                # Prompts that differ before the picture share nothing worth keeping.
-                jobs += [_Job(i, pixels[i], row[:-1], {prompt: row[-1:]}) for prompt, row in rows.items()]
+        for rows in chunks([i for i, row in enumerate(questions) if row], self.batch_size):
+            inputs = self.processor.image_processor([images[i] for i in rows], **_PIXELS)
+            for k, i in enumerate(rows):
+                pixels, size = inputs["pixel_values"][k : k + 1], inputs["image_sizes"][k : k + 1]
+                seen = [self._image_id] * self._token_count(images[i])
+                by_head: dict[
+                    tuple[int, ...], list[str]
+                ] = {}  # prompts that differ before the image share nothing
+                for prompt in questions[i]:
+                    by_head.setdefault(parts[prompt][0], []).append(prompt)
+                for head, prompts in by_head.items():
+                    prefix = (*head, *seen, *parts[prompts[0]][1][:shared])
+                    suffixes = {prompt: parts[prompt][1][shared:] for prompt in prompts}
+                    jobs.append(_Job(i, pixels, size, prefix, suffixes))
         return jobs
 
-    def _tokens(self, prompt: str, count: int) -> tuple[int, ...]:
-        ids = self._ids(prompt)
-        index = ids.index(self._image_id)
-        return (*ids[:index], *[self._image_id] * count, *ids[index + 1 :])
+    def _token_count(self, image: np.ndarray) -> int:
+        """The number of tokens that stand for an image of this size."""
+        shape = image.shape[:2]
+        if shape not in self._token_counts:
+            encoded = self.processor(images=image, text=self._image_word, **_PIXELS)
+            self._token_counts[shape] = int((encoded["input_ids"] == self._image_id).sum())
+        return self._token_counts[shape]
 
     def _encoded(self, prompt: str) -> tuple[int, ...]:
         with self._lock:
             return tuple(self._tokenizer(prompt)["input_ids"])
 
-    def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[int, str, Answer]]:
-        """(image, prompt, answer). Prompts of one length go together: padding would count in the window."""
-        cache = self._prefill(jobs)
+    def _answers(self, jobs: Sequence[_Job]) -> Iterator[tuple[tuple[int, str], Answer]]:
+        """((image, prompt), answer). Prompts of one length go together: padding would count in the window."""
+        layers: Any = self._prefill(jobs).layers
         pairs = [(row, prompt) for row, job in enumerate(jobs) for prompt in job.suffixes]
         size = self.batch_size * _QUESTIONS
         for chunk in alike(pairs, lambda pair: len(jobs[pair[0]].suffixes[pair[1]]), size):
             rows = torch.tensor([row for row, _ in chunk], device=self.model.device)
-            layers: Any = cache.layers
-            behind = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
+            repeated = DynamicCache([(layer.keys[rows], layer.values[rows]) for layer in layers])
             ids = torch.tensor([[*jobs[row].prefix, *jobs[row].suffixes[prompt]] for row, prompt in chunk])
-            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache: behind}
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), self._cache: repeated}
             produced, first = self.generate(inputs, self.max_new_tokens)
-            first = first.softmax(-1)  # N V => N, summed over the words' tokens
+            first = first.softmax(-1)  # N V -> N, summed over the words' tokens
             p_yes, p_no = (first[:, words].sum(-1).tolist() for words in (self._yes, self._no))
             for (row, prompt), tokens, yes, no in zip(chunk, produced, p_yes, p_no, strict=True):
-                yield jobs[row].image, prompt, Answer(self.text(tokens), len(tokens), yes, no)
+                yield (jobs[row].image, prompt), Answer(self.text(tokens), len(tokens), yes, no)
 
     def _prefill(self, jobs: Sequence[_Job]) -> DynamicCache:
-        tiles = max(job.pixels.values.shape[1] for job in jobs)
-        pixels = [job.pixels.values for job in jobs]
-        # as many tiles for every picture: N, tiles, 3, S, S
-        values = [torch.nn.functional.pad(x, (*[0] * 7, tiles - x.shape[1])) for x in pixels]
-        ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)
+        tiles = max(job.pixels.shape[1] for job in jobs)
+        # as many tiles for every image: N, tiles, 3, S, S
+        pixels = [torch.nn.functional.pad(j.pixels, (*[0] * 7, tiles - j.pixels.shape[1])) for j in jobs]
+        ids = torch.tensor([job.prefix for job in jobs], device=self.model.device)  # N, tokens
         output = self.model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
-            pixel_values=torch.cat(values).to(ids.device, self.model.dtype),
-            image_sizes=torch.cat([job.pixels.size for job in jobs]).to(self.model.device),
+            pixel_values=torch.cat(pixels).to(ids.device, self.model.dtype),
+            image_sizes=torch.cat([job.size for job in jobs]).to(self.model.device),
             use_cache=True,
             logits_to_keep=1,
             **{self._cache: DynamicCache()},  # keeps everything, where the model has a window too
         )
         return output[self._cache]
-
-
-def _after(row: Sequence[int], token: int) -> int:
-    return len(row) - list(reversed(row)).index(token)
 
 
 def load(
