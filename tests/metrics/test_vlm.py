@@ -52,6 +52,7 @@ def test_any_image_text_model_answers_as_generate_does(chat):
     assert len(texts) > 1 or len({a.p_yes for row in found for a in row}) > 1  # it looks and reads
 
 
+@pytest.mark.parametrize("chat", ["make_llava_15"], indirect=True)
 def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
     model = ChatChoices(chat.chat)
     asked = [[ChoiceQuestion(prompt("paper", "What?", ["cat", "dog"]))]]
@@ -67,6 +68,7 @@ def test_thoughts_are_no_answer_and_their_probabilities_none(chat, monkeypatch):
         chat.ask(picture, [QUESTIONS[:1]])
 
 
+@pytest.mark.parametrize("chat", ["make_llava_15"], indirect=True)
 def test_a_map_of_devices_is_the_librarys_own_and_nothing_is_moved_after_it(chat, monkeypatch):
     original, seen = loading.from_pretrained, []
 
