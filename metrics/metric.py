@@ -144,12 +144,9 @@ class Batch:
     records: Store = field(default_factory=MemoryStore)
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def of(self, items: Sequence[EditPair], names: Sequence[str] | None = None) -> Batch:
-        """The same for other items or names; this batch itself for its own."""
-        names = self.names if names is None else tuple(names)
-        if items is self.items and names == self.names:
-            return self
-        return replace(self, items=items, names=names, _made={})
+    def of(self, items: Sequence[EditPair]) -> Batch:
+        """The same for other items; this batch itself for its own."""
+        return self if items is self.items else replace(self, items=items, _made={})
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """`make()`, called once per `key`."""
@@ -171,19 +168,18 @@ class Batch:
 
     @cached_property
     def pairs(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per item the edited picture at its target's size, and the target, each (H, W, 3) uint8."""
+        """Per item the edited image at its target's size, and the target, each (H, W, 3) uint8."""
         from nein.metrics.preprocess import map_images, stretch
 
-        targets = [self.targets[item.target_key] for item in self.items]
-        edits = [np.asarray(item.edited) for item in self.items]
-        jobs = [(edit, target.shape[1::-1]) for edit, target in zip(edits, targets, strict=True)]
+        pairs = [(np.asarray(item.edited), self.targets[item.target_key]) for item in self.items]
+        jobs = [(edited, target.shape[1::-1]) for edited, target in pairs]
         stretched = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
-        return list(zip(stretched, targets, strict=True))
+        return [(edited, target) for edited, (_, target) in zip(stretched, pairs, strict=True)]
 
     def edited_features(self, kind: str) -> list[Feature]:
-        """Of every item's edited picture."""
-        pictures = [item.edited for item in self.items]
-        return self.once((kind, "edited"), lambda: self._encoded(self.models[kind].encode, pictures))
+        """Of every item's edited image."""
+        images = [item.edited for item in self.items]
+        return self.once((kind, "edited"), lambda: self._encoded(self.models[kind].encode, images))
 
     def target_features(self, kind: str) -> list[Feature]:
         """Of every item's target, from the cache where it can be."""
@@ -200,7 +196,7 @@ class Batch:
         """A row per input; a sentence for one that cannot be encoded."""
         rows: list[Feature] = []
         for part in chunks(inputs, self.settings.batch_size):
-            rows += isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) => n rows (D,)
+            rows += isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) -> n rows (D,)
         wild = "the features are not finite"
         return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]
 
@@ -293,22 +289,22 @@ class Metric:
 
 
 def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
-    """Metric name -> one Score per item; one that lacks a picture, or that a metric fails on, is unscored.
+    """Metric name -> one Score per item; one that lacks an image, or that a metric fails on, is unscored.
     Judges are asked as if the metrics of `batch.names` were wanted too. Raises MetricError."""
-    rows: dict[str, list[Score]] = {}
-    names = [*batch.names, *(metric.name for metric in wanted)]
-    parts: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}  # metrics of the same pictures share it
     for metric in wanted:
         for kind in metric.models:
             if kind not in batch.models:
                 raise MetricError(f"The metric '{metric.name}' needs the model '{kind}', which is not there.")
+    names = tuple(dict.fromkeys([*batch.names, *(metric.name for metric in wanted)]))
+    rows: dict[str, list[Score]] = {}
+    parts: dict[tuple[str, ...], tuple[list[str | None], Batch]] = {}  # metrics of the same images share it
     for metric in wanted:
         if metric.pictures not in parts:
             lacking = [item.lacks(metric.pictures) for item in batch.items]
             usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
-            parts[metric.pictures] = lacking, batch.of(usable, list(dict.fromkeys(names)))
+            parts[metric.pictures] = lacking, replace(batch, items=usable, names=names, _made={})
         lacking, part = parts[metric.pictures]
-        found = isolated(partial(_scored, metric, part), part.items)
+        found = iter(isolated(partial(_scored, metric, part), part.items))
         scores = (Score(None, result) if isinstance(result, str) else result for result in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows
