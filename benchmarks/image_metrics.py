@@ -74,7 +74,7 @@ def naive(work: list[Pair], encoders: dict[str, Any]) -> dict[str, Any]:
 
 def ours(work: list[Pair], encoders: dict[str, Any], store: MemoryStore, batch_size: int) -> dict[str, Any]:
     """The same metrics together, in blocks."""
-    settings = metrics.Settings(batch_size=batch_size, workers=1)
+    settings = metrics.Settings(batch_size=batch_size)
     result: dict[str, Any] = {name: [] for name in NAMES}
     edited, target = [], []
     for block in common.blocks(work, batch_size):

@@ -96,7 +96,7 @@ class Settings:
     evidence    "both": Retention also asks about the other protocol's objects and keeps all replies
                 (`objects_of` in the detail), so that its figure needs no judge. The scores are the same.
     before      Removal also asks about the object in the unedited sample. The scores are the same.
-    batch_size, workers  Pictures per pass through a network; threads for resizing (None: by the cores).
+    batch_size  Images per pass through a network.
     """
 
     align: Literal["stretch", "crop"] = "stretch"
@@ -107,7 +107,6 @@ class Settings:
     evidence: Literal["own", "both"] = "own"
     before: bool = False
     batch_size: int = 32
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         choose("alignment", self.align, ("stretch", "crop"))
@@ -173,7 +172,7 @@ class Batch:
 
         pairs = [(np.asarray(item.edited), self.targets[item.target_key]) for item in self.items]
         jobs = [(edited, target.shape[1::-1]) for edited, target in pairs]
-        stretched = map_images(lambda job: stretch(*job), jobs, self.settings.workers)
+        stretched = map_images(lambda job: stretch(*job), jobs)
         return [(edited, target) for edited, (_, target) in zip(stretched, pairs, strict=True)]
 
     def edited_features(self, kind: str) -> list[Feature]:

@@ -60,7 +60,7 @@ DUALS: dict[str, str] = {
     "open_clip": "nein.metrics.dual.openclip:load",
     "random": "nein.metrics.dual:load_control",
     "constant": "nein.metrics.dual:load_control",
-    "sentence": "nein.metrics.dual.hub:load_sentences",  # of sentences alone
+    "sentence": "nein.metrics.encoders:load_sentences",  # of sentences alone
 }
 #: Judges of whole edits: prefix of a reference -> loader.
 REWARDS: dict[str, str] = {
@@ -216,7 +216,7 @@ def load_reward(
     reference  "editscore:owner/name", EditScore's questions to an image-text model (arXiv:2509.23909);
                "pairwise:owner/name", any model of multiple choice.
     sending    Options of `metrics.chat.endpoint.Endpoint`, where the model is served.
-    options    editscore: `passes`, `temperature`.
+    options    editscore: `passes`.
     """
     kind, model = check_reward(reference)
     options |= sending if is_served(model) else {}
@@ -240,7 +240,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
         return dual.of(model, name=reference, fingerprint=mark, batch_size=batch_size)
     if prefix is None and Path(reference, "open_clip_config.json").is_file():
         prefix = "open_clip"
-    load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.dual.hub:load")
+    load = pkgutil.resolve_name(DUALS[prefix] if prefix else "nein.metrics.encoders:load_towers")
     return load(reference, device=device, dtype=dtype, batch_size=batch_size)
 
 

@@ -88,13 +88,11 @@ class CleanResize:
         return make_resizer("PIL", False, "bicubic", (self.size, self.size))(image)
 
 
-def map_images(
-    function: Callable[[Item], Result], items: Sequence[Item], workers: int | None = None
-) -> list[Result]:
-    """`[function(x) for x in items]`, large pictures in threads; items: pictures or tuples with one first."""
-    workers = min(8, os.cpu_count() or 1) if workers is None else workers
-    pictures: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
-    if min(workers, len(items)) < 2 or max(p.shape[0] * p.shape[1] for p in pictures) < _WORTH_A_THREAD:
+def map_images(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """`[function(x) for x in items]`, large images in threads; items: images or tuples with one first."""
+    workers = min(8, os.cpu_count() or 1, len(items))
+    images: list[Any] = [item[0] if isinstance(item, tuple) else item for item in items]
+    if workers < 2 or max(image.shape[0] * image.shape[1] for image in images) < _WORTH_A_THREAD:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(workers, len(items))) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, items))

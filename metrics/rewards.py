@@ -136,23 +136,21 @@ class EditScore(RewardJudge):
     answer without two numbers in range leaves the edit unscored.
 
     passes    Answers to each question, seeds 42, 43, ...; one, as released. Their scores' mean counts.
-    temperature, texts  0.7 as released; the two questions, with <instruction>.
+    texts     The two questions, with <instruction>.
     """
 
-    def __init__(
-        self, chat: Chat, *, passes: int = 1, temperature: float = TEMPERATURE, texts: dict[str, str] = OWN
-    ) -> None:
-        if passes < 1 or temperature < 0:
-            raise MetricError(f"passes {passes} and temperature {temperature}: at least 1 and at least 0.")
+    def __init__(self, chat: Chat, *, passes: int = 1, texts: dict[str, str] = OWN) -> None:
+        if passes < 1:
+            raise MetricError(f"passes is {passes}; it must be at least 1.")
         super().__init__(chat)
-        self.chat, self.texts, self.passes, self.temperature = chat, texts, passes, temperature
+        self.chat, self.texts, self.passes = chat, texts, passes
 
     def describe(self) -> dict[str, Any]:
         return {
             **self.chat.describe(),
             "kind": "editscore",
             "passes": self.passes,
-            "decoding": f"temperature {self.temperature:g}, seed {SEED} and up, at most {TOKENS} tokens",
+            "decoding": f"temperature {TEMPERATURE:g}, seed {SEED} and up, at most {TOKENS} tokens",
             "texts": self.texts,
             "numbers": "plain or as strings",  # other readings of answers are another reward
         }
@@ -167,8 +165,7 @@ class EditScore(RewardJudge):
                 # Every image behind its label, as in the released code.
                 messages.append(Message(("<img1>: ", source, "<img2>: ", edit, sc), seed))
                 messages.append(Message(("<img1>: ", edit, pq), seed))
-        drawn = (self.temperature, TOP_P, TOP_K) if self.temperature > 0 else ()
-        answers = self.chat.complete(messages, Sampling(TOKENS, *drawn))
+        answers = self.chat.complete(messages, Sampling(TOKENS, TEMPERATURE, TOP_P, TOP_K))
         pairs = [*zip(answers[::2], answers[1::2], strict=True)]  # (SC, PQ): all edits, then the next pass
         return [_of_passes(pairs[index :: len(edits)]) for index in range(len(edits))]
 
@@ -207,7 +204,7 @@ def read_numbers(answer: str) -> list[float]:
 def load_editscore(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
-    options: dict[str, Any] = {name: how.pop(name) for name in ("passes", "temperature") if name in how}
+    options: dict[str, Any] = {"passes": how.pop("passes", 1)}
     folder = expanded(path_or_id)
     chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / AUTHORS).is_file():

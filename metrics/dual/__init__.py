@@ -9,7 +9,7 @@ in float64, so that the number of rows compared at once cannot decide between eq
 
 One is an object with two encoders, a model of transformers or open_clip in memory (`of`), or a control that
 knows nothing: "random" and "random:SEED" give every input a direction of its own, "constant" one direction
-for everything, so that every score ties. `hub` and `openclip` load others.
+for everything, so that every score ties. `encoders` and `openclip` load others.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def of(thing: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> Any:
     model, *parts = thing if isinstance(thing, tuple) and thing else (thing,)
     encodes = all(callable(getattr(model, part, None)) for part in ("encode_image", "encode_text"))
     if len(parts) == 1 and hasattr(model, "get_image_features") and hasattr(parts[0], "tokenizer"):
-        from nein.metrics.dual.hub import HubDual
+        from nein.metrics.encoders import HubDual
 
         towers = parts[0].image_processor, parts[0].tokenizer
         return HubDual(model.eval(), *towers, _source(name, model), batch_size)

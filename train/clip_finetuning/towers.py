@@ -21,9 +21,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from nein import metrics
 from nein.loading.errors import UserError
-from nein.metrics.dual.hub import HubDual
 from nein.metrics.dual.openclip import CONFIG, WEIGHTS, OpenClipDual, save_tokenizer
-from nein.metrics.encoders import ClipEncoder, pooled
+from nein.metrics.encoders import ClipEncoder, HubDual, pooled
 from nein.metrics.preprocess import map_images, normalised
 from nein.models import references
 from nein.nano.scenes import is_nano
