@@ -43,7 +43,8 @@ def test_table_csv_page_and_resumable_folder_come_by_themselves(whole):
     rows = figures(whole)
     assert set(rows) == {"affirmed", "denied"}
     assert all(int(row["n"]) + int(row["unscored"]) == 48 for row in rows.values())
-    page = (whole / "report.html").read_text()
+    assert commands.exit_code("report", whole, "-o", whole.with_name("page.html"), "--formats", "html") == 0
+    page = whole.with_name("page.html").read_text()
     assert "Accuracy" in page
     assert not re.search(r"(?:src|href)=\"https?:", page)
     assert len(list(whole.glob("*/answers/*/*.jsonl"))) == 6

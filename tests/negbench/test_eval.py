@@ -50,7 +50,8 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
     text = (tmp_path / "out" / "table.md").read_text()
     assert text.count("a caption says what is absent") == 1  # what was found is said once
     assert "CheXpert binary-control" in text
-    html = (tmp_path / "out" / "report.html").read_text()
+    assert exit_code("report", tmp_path / "out", "-o", tmp_path / "page.html", "--formats", "html") == 0
+    html = (tmp_path / "page.html").read_text()
     index = json.loads(html.partition('id="index">')[2].partition("</script>")[0])
     assert {name.rpartition("/")[0] for name in index["ids"]} == {
         "coco/mcq.rephrased",

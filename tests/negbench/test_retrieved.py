@@ -79,7 +79,7 @@ def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world):
     text = command.run(judged_world)
     assert "Retrieval judged: is what is found without the thing?" in text
     assert "without the thing@5" in text
-    assert "the judge vqa was calibrated without controls" in (judged_world.run / "report.html").read_text()
+    assert "the judge vqa was calibrated without controls" in (judged_world.run / "table.md").read_text()
     (folder,) = (path.parent for path in judged_world.run.glob("*/*/judged.csv"))
     figures = frames.read(folder / "judged.csv")
     (file,) = (folder / "judged").glob("*.jsonl")

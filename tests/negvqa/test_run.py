@@ -225,7 +225,7 @@ def test_a_judge_asked_for_letters_and_people_answer_the_same_questions(question
     ]
     assert shares == [0.0, 0.5]  # of A: it never says it
     assert Folder(out / "judge-letters").manifest()["models"]["model"]["judge"]
-    assert "n = 3 to 12 of 12 questions" in (out / "report.html").read_text()
+    assert "n = 3 to 12 of 12 questions" in (out / "table.md").read_text()
     file.write_text("index,original,negated\n10,B,B\n")
     assert run("--model", "", "--answers-from", file, "--data", questions, "--out", out) == 2
     assert run("--model", "", "--answers-from", f"new={file}", "--data", questions, "--out", out) == 0
