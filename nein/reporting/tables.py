@@ -6,7 +6,6 @@ columns without a figure do not appear, so that a table serves runs with few met
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,13 +37,12 @@ def text(figure: Figure | None, *, interval: Interval = "ends", digits: int | No
     far at the digits shown, else the ends."""
     if figure is None or figure["value"] is None:
         return DASH
-    unit = figure["unit"]
+    unit, low, high = figure["unit"], figure.get("low"), figure.get("high")
     value = number(figure["value"], unit, digits=digits)
-    low, high = figure.get("low"), figure.get("high")
     if low is None or high is None or interval == "none":
         return value
-    half = 0.5 * 10 ** -(UNITS[unit].digits if digits is None else digits) / UNITS[unit].scale
-    if interval == "reach" and abs(figure["value"] - (low + high) / 2) < half:
+    half_a_digit = 0.5 * 10 ** -(UNITS[unit].digits if digits is None else digits) / UNITS[unit].scale
+    if interval == "reach" and abs(figure["value"] - (low + high) / 2) < half_a_digit:
         return f"{value} ± {number((high - low) / 2, unit, digits=digits)}"
     return f"{value} [{number(low, unit, digits=digits)}, {number(high, unit, digits=digits)}]"
 
@@ -60,19 +58,18 @@ def widest(gaps: pd.DataFrame, *, what: str, change: str, models: str = "models"
 
     what, change  What is measured, and what becomes what: "accuracy", "a question becomes its negation".
     """
-    by_model: dict[tuple[str, str], dict[str, Figure]] = {}
-    for row in frames.records(gaps):
-        by_model.setdefault((row["model"], row.get("source", "")), {})[row["statistic"]] = row
-    measured = [rows for rows in by_model.values() if rows["gap"]["value"] is not None]
+    measured = [row for row in frames.records(gaps, statistic="gap") if row["value"] is not None]
     if not measured:
         return None
-    measured.sort(key=lambda rows: -rows["gap"]["value"])
-    first, last = measured[0], measured[-1]["gap"]
-    ends = " to ".join(f"{text(first[end], interval='none')} %" for end in ("affirmed", "negated"))
-    loss = f"{what} goes from {ends} when {change}: a gap of {text(first['gap'])} points"
+    measured.sort(key=lambda row: -row["value"])
+    first, last = measured[0], measured[-1]
+    where = {"model": first["model"], "source": first.get("source", "")}
+    ends = [frames.pick(gaps, **where, statistic=end) for end in ("affirmed", "negated")]
+    shares = " to ".join(f"{text(end, interval='none')} %" for end in ends)
+    loss = f"{what} goes from {shares} when {change}: a gap of {text(first)} points"
     if len(measured) == 1:
-        return f"With {last['model']}, {loss}."
-    most = f"Of {len(measured)} {models}, {first['gap']['model']} loses most: {loss}"
+        return f"With {first['model']}, {loss}."
+    most = f"Of {len(measured)} {models}, {first['model']} loses most: {loss}"
     return f"{most}; {last['model']} loses least: {text(last)}."
 
 
@@ -131,9 +128,7 @@ class Row:
 @dataclass(frozen=True)
 class Column:
     """Those of a row's figures that have the entries `where`, shown by `show`; with `by` such a column for
-    every entry of that column of the frame: those of `order` first, then as they appear.
-
-    """
+    every entry of that column of the frame: those of `order` first, then as they appear."""
 
     title: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
@@ -144,12 +139,12 @@ class Column:
 
     def each(self, figures: pd.DataFrame) -> Iterator[Column]:
         """One for every entry of `by`."""
-        if not self.by:
-            yield self
-            return
-        for name in frames.values(frames.select(figures, **self.where), self.by, self.order):
+        found = frames.select(figures, **self.where)
+        for name in frames.values(found, self.by, self.order) if self.by else ():
             where = {**self.where, self.by: name}
             yield replace(self, title=_name(self.names, name), where=where, by="")
+        if not self.by:
+            yield self
 
 
 def _name(names: Names, name: str) -> str:
@@ -173,28 +168,27 @@ class Table:
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
         figures = frames.select(figures, **({"task": self.key} if self.where is None else self.where))
-        lines: dict[tuple[str, ...], list[Figure]] = {}  # the entries that name a row -> its figures
-        for figure in frames.records(figures):
-            lines.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
-        columns: list[tuple[str, list[str]]] = []  # heading, a cell per line
-        for place, row in enumerate(self.rows):
-            title = row.column if row.title is None else row.title
-            columns.append((title, [_name(row.names, key[place]) for key in lines]))
+        figures = figures.reindex(columns=[*figures, *({row.column for row in self.rows} - {*figures})])
+        keys = [row.column for row in self.rows]
+        figures[keys] = figures[keys].fillna("")
+        # What names a row -> its place; heading -> a cell per row.
+        places = {
+            key: place
+            for place, key in enumerate(dict.fromkeys(figures[keys].itertuples(index=False, name=None)))
+        }
+        columns = [
+            (row.column if row.title is None else row.title, [_name(row.names, key[k]) for key in places])
+            for k, row in enumerate(self.rows)
+        ]
         names = sum(any(cells) for _, cells in columns)
-        for column in itertools.chain.from_iterable(part.each(figures) for part in self.columns):
-            chosen = [[figure for figure in row if _fits(figure, column.where)] for row in lines.values()]
-            if any(chosen):
-                columns.append((column.title, [column.show(row) if row else DASH for row in chosen]))
+        for column in (one for part in self.columns for one in part.each(figures)):
+            shown: list[list[Figure]] = [[] for _ in places]
+            for figure in frames.records(figures, **column.where):
+                shown[places[tuple(figure[key] for key in keys)]].append(figure)
+            columns.append((column.title, [column.show(some) if some else DASH for some in shown]))
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]
         return Sheet(self.key, self.title, [title for title, _ in columns], rows, self.note, names)
-
-
-def _fits(figure: Figure, where: Mapping[str, Any]) -> bool:
-    given = ((figure.get(name, ""), wanted) for name, wanted in where.items())
-    return all(
-        entry in (wanted if isinstance(wanted, tuple | list) else (wanted,)) for entry, wanted in given
-    )
 
 
 _NUMBER = re.compile(rf"^(?:{DASH}|(?:[+-]|< )?\d[^A-Za-z]*|)$")
@@ -214,37 +208,31 @@ class Sheet:
 
     def numbers(self) -> list[bool]:
         """Whether a column holds numbers, which stand at the right: "88.4 [87.1, 89.6]", "–"."""
-        return [
-            all(_NUMBER.match(cell) for cell in cells) and any(cell != DASH for cell in cells)
-            for cells in zip(*self.rows, strict=True)
-        ]
+        columns = [*zip(*self.rows, strict=True)]
+        return [all(map(_NUMBER.match, cells)) and {*cells} != {DASH} for cells in columns]
 
     def is_constant(self) -> bool:
         """Whether several rows say the same, in numbers without an interval."""
         told = {tuple(row[self.names :]) for row in self.rows}
         return (
-            len(self.rows) > 1 and len(told) == 1 and all(map(str.isdigit, "".join(*told).replace(".", "")))
+            len(self.rows) > 1
+            and len(told) == 1
+            and all(re.fullmatch(r"[\d.]+", cell) for cell in told.pop())
         )
 
     def best(self) -> set[tuple[int, int]]:
         """(row, column) of the best numbers below ↑ and ↓, among rows that differ in the first name alone."""
         found: set[tuple[int, int]] = set()
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for place, row in enumerate(self.rows):
-            groups.setdefault(tuple(row[1 : self.names]), []).append(place)
+        groups = pd.Series(range(len(self.rows))).groupby([str(row[1 : self.names]) for row in self.rows])
         for column, (title, is_number) in enumerate(zip(self.columns, self.numbers(), strict=True)):
-            sign = {"↑": 1.0, "↓": -1.0}.get(title[-1:], 0.0) if is_number else 0.0
-            for places in groups.values() if sign else ():
-                cells = {place: self.rows[place][column] for place in places}
-                values = {
-                    place: sign * float(cell.split()[0])
-                    for place, cell in cells.items()
-                    if cell[:1] not in ("", DASH)
-                }
-                if len({*values.values()}) > 1:
-                    found |= {
-                        (place, column) for place, value in values.items() if value == max(values.values())
-                    }
+            if not is_number or title[-1:] not in "↑↓":
+                continue
+            for _, places in groups:
+                cells = pd.Series({place: self.rows[place][column].partition(" ")[0] for place in places})
+                values = pd.to_numeric(cells, errors="coerce").dropna()
+                best = values.max() if title[-1] == "↑" else values.min()
+                if values.nunique() > 1:
+                    found |= {(place, column) for place in values.index[values == best]}
         return found
 
 
@@ -300,8 +288,7 @@ def latex(sheet: Sheet, compact: bool = False) -> str:
                 text = re.sub(r"(?<!\d)-(?=\d)", "$-$", text)  # a minus, not the hyphen of a range
             cells.append(rf"\textbf{{{text}}}" if (place, column) in best else text)
         rows.append(cells)
-    frame = pd.DataFrame(rows, columns=[*map(latex_text, sheet.columns)])
-    text = frame.to_latex(
+    text = pd.DataFrame(rows, columns=[*map(latex_text, sheet.columns)]).to_latex(
         index=False,
         escape=False,
         column_format="".join("r" if is_number else "l" for is_number in numbers),
