@@ -37,30 +37,30 @@ REMOVAL = ("removal", "auc_removal", "clip_t")
 def run(config: MendConfig, executor: Executor) -> str | int | None:
     """Raises UserError for a model that no remedy can act on, or whose kind is not known."""
     kind = KINDS[kind_of(config)]
-    arms = config.mend or able(config)
+    benchmark, arms = registry.get(kind.benchmark), config.mend or able(config)
     if not arms:
         raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
     # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
     calls = [[], *([arm] for arm in arms)] if is_served(references.named(config.model)[1]) else [arms]
     for some in calls:
-        registry.get(kind.benchmark)(command(config, some), executor)
+        benchmark(command(config, some), executor)
     if not executor.concludes:
         return None
-    benchmark, inner = registry.get(kind.benchmark), command(config, arms)
-    folders: dict[str, list[Any]] = {}
+    inner = command(config, arms)
+    folders: dict[str, list[Any]] = {}  # remedy, "" without -> its runs
     for model_run in benchmark.runs(inner, executor.device):
         folders.setdefault(model_run.identity.get("mend", ""), []).append(model_run.folder)
-    cost_rows = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
     rows = compare.corrected([*compared(kind, folders)], "metric")
     for row in rows:
         row["what"] = f"{_title(row['metric'])}, {'told' if row['variant'] in kind.told else row['variant']}"
     judged = verdicts(kind, rows, arms)
-    figures = frames.frame([*cost_rows, *rows, *judged], benchmark=kind.benchmark)
-    shown = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
-    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=shown)
-    files = write(inner.out_dir / "mend", figures, page, ("md", "csv"))
-    last = places(inner.out_dir / "mend", files, 0)[:1]
-    return headline(figures, [REMEDIES], page.findings, [*last, f"In {inner.out_dir / 'mend'}"])
+    paid = [row for arm, some in folders.items() for row in costs(config.model, arm or "as it is", some)]
+    figures = frames.frame([*paid, *rows, *judged], benchmark=kind.benchmark)
+    sections = [Section("remedies", "Remedies", [REMEDIES, CHANGES])]
+    page = Page(f"Remedies for {config.model}", findings=[recommended(judged, rows)], sections=sections)
+    out = inner.out_dir / "mend"
+    names = places(out, write(out, figures, page, ("md", "csv")), 0)[:1]
+    return headline(figures, [REMEDIES], [*page.findings, REMEDIES.note], [*names, f"In {out}"])
 
 
 def able(config: MendConfig) -> list[str]:
@@ -79,15 +79,16 @@ def able(config: MendConfig) -> list[str]:
 
 def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figure]:
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
-    benchmark, several = registry.get(kind.benchmark), len(folders[""]) > 1
+    benchmark = registry.get(kind.benchmark)
     for arm in filter(None, folders):
         finished = benchmark.of_folders([folder.path for folder in (*folders[arm], *folders[""])])
         sides = benchmark.sides(finished, None)
         names = {entry.folder.path: entry.name for entry in finished}
         for folder, plain in zip(folders[arm], folders[""], strict=True):
+            place = folder.path.name  # a track, or a data set
+            data = f" ({place})" if len(folders[""]) > 1 and kind.benchmark != "nein" else ""
             for row in compare.comparisons(sides, [(names[folder.path], names[plain.path])]):
-                data = f" ({folder.path.name})" if several and kind.benchmark != "nein" else ""
-                variant = row.get("variant") or folder.path.name  # FID has none
+                variant = row.get("variant") or place  # FID has none
                 yield {**row, "variant": variant, "metric": row["metric"] + data, "model": arm}
 
 
@@ -95,14 +96,13 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     """Seconds of the model's stages, without judges; of a model behind an address requests and dollars."""
     what: Figure = {"task": "costs", "model": arm}
     stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
-    seconds = sum(cost["seconds"] for cost in stages)
-    yield frames.number(seconds, unit="", metric="seconds", **what)
+    yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **what)
     reference = references.named(model)[1]
     if not is_served(reference):
         return
     address, name = editors.split_address(reference)
     usage: dict[str, Any] = {}
-    for key, record in {k: v for folder in folders for k, v in folder.manifest()["usage"].items()}.items():
+    for key, record in (item for folder in folders for item in folder.manifest()["usage"].items()):
         usage = edits.added(usage, record) if key.startswith(("editor-", "model-")) else usage
     price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
@@ -114,17 +114,19 @@ def verdicts(kind: Kind, rows: Sequence[Figure], arms: Sequence[str]) -> list[Fi
     found = []
     for arm in arms:
         changes = [row for row in rows if row["model"] == arm and row["statistic"] == "difference"]
-        gaps = [row for row in changes if row["variant"] == "gap"]
-        broken = [row["what"] for row in changes if _worse(kind, row)]
-        sure = bool(gaps) and all(map(_is_significant, gaps))
-        closes, widens = (sure and all(sign * row["value"] > 0 for row in gaps) for sign in (-1, 1))
-        verdict = "closes the gap" if closes else "widens the gap" if widens else "no clear gain"
+        gaps = [row["value"] for row in changes if row["variant"] == "gap" and _is_significant(row)]
+        by_all = 0 < len(gaps) == sum(row["variant"] == "gap" for row in changes)
+        worse = [row["what"] for row in changes if _is_worse(kind, row)]
         if not any(row["value"] for row in changes):
             verdict = "did not act" if kind.benchmark == "nein" else "changes no score"
-        if broken:
-            more = f" and {len(broken) - 2} more" if len(broken) > 2 else ""
-            verdict += f"; worse: {'; '.join(broken[:2])}{more}"
-        good = "yes" if closes and not broken else ""
+        elif by_all and (max(gaps) < 0 or min(gaps) > 0):
+            verdict = "closes the gap" if max(gaps) < 0 else "widens the gap"
+        else:
+            verdict = "no clear gain"
+        good = "yes" if verdict == "closes the gap" and not worse else ""
+        if worse:
+            verdict += f"; worse: {'; '.join(worse[:2])}"
+            verdict += f" and {len(worse) - 2} more" if len(worse) > 2 else ""
         found.append({"task": "verdict", "model": arm, "verdict": verdict, "good": good})
     return found
 
@@ -134,7 +136,7 @@ def _is_significant(row: Figure) -> bool:
     return row["p_holm"] is not None and row["p_holm"] < SIGNIFICANT
 
 
-def _worse(kind: Kind, row: Figure) -> bool:
+def _is_worse(kind: Kind, row: Figure) -> bool:
     """Whether a change is for the worse, of something that a remedy should leave as it is."""
     metric = METRICS.get(row["metric"])
     kept = metric is not None and row["variant"] != "gap" and not metric.name.startswith(REMOVAL)
@@ -146,12 +148,12 @@ def recommended(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
     """The remedy that closes the gap most of those that break nothing, in a sentence."""
     good = {row["model"] for row in judged if row["good"]}
     gaps = [row for row in rows if row["variant"] == "gap" and row["statistic"] == "difference"]
-    first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
     before = next((row for row in rows if row["variant"] == "gap" and row["statistic"] == "second"), None)
     start = "Without a gap to close. "
     if before is not None:
         gap = tables.number(before["value"], "points")
         start = f"As it is, the gap is {gap} points ({_title(before['metric'])}, {gaps[0]['n']} samples). "
+    first = [row for row in gaps if row["metric"] == gaps[0]["metric"] and row["model"] in good]
     if not first:
         return f"{start}Recommended: none; no remedy closes the gap beyond chance and makes nothing worse."
     best = min(first, key=lambda row: row["value"])
@@ -159,22 +161,26 @@ def recommended(judged: Sequence[Figure], rows: Sequence[Figure]) -> str:
     return f"{start}Recommended: {best['model']}, which {change} and makes nothing worse."
 
 
-_GAP = {"variant": "gap"}
+def _title(metric: str) -> str:
+    return METRICS[metric].title if metric in METRICS else metric
+
+
+_GAP = {"variant": "gap", "statistic": "difference"}
 REMEDIES = Table(
-    "remedies", "Remedies beside the model as it is", (Row("model", "remedy"),),
+    "remedies",
+    "Remedies beside the model as it is",
+    (Row("model", "remedy"),),
     (
-        Column(
-            by="metric", where={**_GAP, "statistic": "difference"}, names=lambda name: f"gap: {_title(name)}"
-        ),
+        Column(by="metric", where=_GAP, names=lambda name: f"gap: {_title(name)}"),
         Column("seconds", {"metric": "seconds"}, tables.value(1)),
         Column("requests", {"metric": "requests"}, tables.value()),
         Column("dollars", {"metric": "dollars"}, tables.value(2)),
         Column("verdict", {"task": "verdict"}, tables.entry("verdict")),
     ),
-    where={},
-    note="Gap: what is reached when a thing is told minus when it is denied; here its change, in "
-    "points. Closes, worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
-)  # fmt: skip
+    {},
+    "Gap: what is reached when a thing is told minus when it is denied; here its change, in points. Closes, "
+    "worse: p below 0.05 after Holm, over the remedies. Seconds without judges.",
+)
 CHANGES = dataclasses.replace(
     compare.COMPARISONS,
     key="changes",
@@ -183,7 +189,3 @@ CHANGES = dataclasses.replace(
     where={"task": "comparisons"},
     note="",
 )
-
-
-def _title(metric: str) -> str:
-    return METRICS[metric].title if metric in METRICS else metric

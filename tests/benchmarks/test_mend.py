@@ -92,6 +92,7 @@ def test_a_model_behind_an_address_is_mended_and_its_requests_are_counted(tmp_pa
         "As it is, the gap is 100.0 points (accuracy, 24 samples). Recommended: flip"
         in done.stdout.replace("\n", " ")
     )
+    assert "Gap: what is reached when a thing is told minus when it is denied" in done.stdout
     lines = {line.split()[0]: line for line in done.stdout.splitlines() if line}
     assert "closes the gap" in lines["flip"]
     requests = [
