@@ -212,7 +212,7 @@ def test_what_a_server_says_stays_text(room, capsys, server):
             return (code, {"error": {"message": text}} if code == 400 else say(text), {})
 
         server.rule = rule
-        words = ("--model", f"m=openai:{server.url}#eye-7b", "--questions", "24", "--blind", "0")
+        words = ("--model", f"m=openai:{server.url}#eye-7b", "--questions", "8", "--blind", "0")
         made = outcome(capsys, "negvqa", *words, "--out", f"{folder}/run")
         plain = assert_harmless(room, folder, made, capsys, plain)
 

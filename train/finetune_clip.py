@@ -95,12 +95,7 @@ def train(config: ContrastConfig, session: Session) -> Path:
     tower.to(device).train()
     names = [name for name, parameter in tower.named_parameters() if parameter.requires_grad]
     parameters = [parameter for parameter in tower.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(
-        tower.groups(float(config.weight_decay)),
-        lr=float(config.learning_rate),
-        betas=(float(config.beta1), float(config.beta2)),
-        eps=float(config.epsilon),
-    )
+    optimizer = config.adamw(tower.groups(config.weight_decay))
     rate = towers.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
     state = State(names, parameters, optimizer, rate)
@@ -118,9 +113,9 @@ def train(config: ContrastConfig, session: Session) -> Path:
         texts = {text: None for options in members.options for text in options}  # each is read once
         places = {text: index for index, text in enumerate(texts)}
         return (
-            inputs(members.pictures),
+            inputs(members.images),
             tower.tokens(members.captions) if members.captions else None,
-            inputs(members.question_pictures),
+            inputs(members.asked),
             tower.tokens(list(texts)) if texts else None,
             torch.tensor(members.correct),  # (questions,)
             torch.tensor([[places[text] for text in options] for options in members.options]),

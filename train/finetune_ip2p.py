@@ -89,14 +89,7 @@ def train(config: TuneConfig, session: Session) -> None:
         unet.enable_gradient_checkpointing()
     unet.to(device).train()
     names, parameters = map(list, zip(*model.trainable(unet), strict=True))
-    optimizer = torch.optim.AdamW(
-        parameters,
-        lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        fused=device.type in ("cuda", "cpu"),
-    )
+    optimizer = config.adamw(parameters, fused=device.type in ("cuda", "cpu"))
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     # Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original code.
     average = EMAModel(parameters, decay=config.ema, foreach=True) if config.ema else None

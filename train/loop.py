@@ -5,9 +5,8 @@ OUT/log.jsonl           a line per `--log-every` steps
 OUT/validation.jsonl    a line per validation
 OUT/checkpoints/        step-00000500 ..: each whole or not at all
 
-A checkpoint is safetensors and JSON only: the parameters that learn, their moving average, modules that
-follow without learning, the optimiser's tensors by parameter number, and state.json. There is no random state
-to keep: every number drawn is a function of the seed and the step.
+A checkpoint is safetensors and JSON only (`Checkpoints`). There is no random state to keep: every number
+drawn is a function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
-from torchmetrics.aggregation import MeanMetric
 from tqdm import tqdm
 
 from nein.engine import atomic, machine
@@ -42,6 +40,7 @@ from nein.train.options import RunOptions
 
 #: () float32, without its graph, and further numbers for the log.
 Loss = tuple[torch.Tensor, Mapping[str, Any]]
+Tensors = dict[str, torch.Tensor]  # by name
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
 CALMER = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
 
@@ -63,37 +62,34 @@ class Record:
         self._folder = RunFolder(self._out)
         self._began = self._since = time.perf_counter()
         self._spent = 0.0
-        #: Of the steps that the log lacks; in the checkpoints. `tally` gets means over processes already.
-        self.mean_loss = MeanMetric(sync_on_compute=False).set_dtype(torch.float64)
-        self.mean_loss.persistent(True)
-        self._steps = 0  # of these, those of this process
+        #: Sum of the losses of the steps that the log lacks, and their number; in the checkpoints.
+        self.losses = torch.zeros(2, dtype=torch.float64)
+        self._steps = 0  # of these, those since the command began
         self._norm = math.nan
         self._last_finite = -1
 
     def open(self) -> None:
         """Begins or continues the run. Raises UserError for another run."""
-        if self.session.processes.is_main:
-            identity = {
-                **self.config.identity(),
-                "base weights": self._base_sha256,
-                "data records": self._data["records_sha256"],
-                "images": self._data.get("images"),
-                "total steps": self.steps,
-            }
-            invocation = {
-                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                "command": machine.command_line(),
-                "processes": self.session.processes.size,
-                "environment": machine.describe(str(self.session.accelerator.device)),
-            }
-            config = dataclasses.asdict(self.config)
+        config, world = self.config, self.session.processes
+        identity = {
+            **config.identity(),
+            "base weights": self._base_sha256,
+            "data records": self._data["records_sha256"],
+            "images": self._data.get("images"),
+            "total steps": self.steps,
+        }
+        invocation = {
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "command": machine.command_line(),
+            "processes": world.size,
+            "environment": machine.describe(str(self.session.accelerator.device)),
+        }
+        facts = {"config": dataclasses.asdict(config), "data": self._data, "invocation": invocation}
+        if world.is_main:
             self._folder.open(
-                json.loads(json.dumps(identity)),
-                {"config": config, "data": self._data, "invocation": invocation},
-                overwrite=self.config.overwrite,
-                anew=self.config.overwrite,
+                json.loads(json.dumps(identity)), facts, overwrite=config.overwrite, anew=config.overwrite
             )
-        self.session.processes.barrier()
+        world.barrier()
 
     def resume(self, done: int, checkpoint: Path | None) -> None:
         """Cuts what was logged after the checkpoint, which stands at `done` steps."""
@@ -149,15 +145,16 @@ class Record:
                 f"{CALMER}"
             )
         self._last_finite, self._norm = step, norm
-        self.mean_loss.update(loss)
+        self.losses += torch.tensor([loss, 1.0], dtype=torch.float64)
         self._steps += 1
 
     def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
         now, peaks = time.perf_counter(), machine.peak_memory()
+        total, count = self.losses.tolist()
         row = {
             "step": step,
-            "loss": float(self.mean_loss.compute()),
+            "loss": total / count,
             **{name: float(value) for name, value in figures.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
@@ -166,7 +163,7 @@ class Record:
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
-        self.mean_loss.reset()
+        self.losses.zero_()
         self._steps, self._since = 0, now
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
@@ -280,8 +277,7 @@ def run(
     last = min(record.steps, stop or record.steps)
 
     # ------------------------------------------------------------------------------------------------ resume
-    modules = {**state.modules, "mean loss": record.mean_loss}
-    checkpoints = Checkpoints(config.out_dir, config.keep, replace(state, modules=modules))
+    checkpoints = Checkpoints(config.out_dir, config.keep, state, record.losses)
     newest = checkpoints.latest()
     done = checkpoints.restore(newest) if newest is not None else 0
     record.resume(done, newest)
@@ -344,19 +340,31 @@ class State:
 
 
 class Checkpoints:
-    """The checkpoints of a run folder. Writing is for the main process."""
+    """The checkpoints of a run folder: safetensors by `_in_place` and the optimiser's, and state.json.
+    Writing is for the main process. losses: (2,), see `Record`."""
 
-    def __init__(self, out: Path, keep: int, state: State) -> None:
+    def __init__(self, out: Path, keep: int, state: State, losses: torch.Tensor) -> None:
         self.folder = out / "checkpoints"
-        self._keep, self._state = keep, state
+        self._keep, self._state, self._losses = keep, state, losses
 
     def latest(self) -> Path | None:
         return max(self.folder.glob("step-*"), default=None)
 
-    def save(self, step: int) -> Path:
+    def _in_place(self) -> dict[str, Tensors]:
+        """File -> the tensors that a step changes in place, by name."""
+        state = self._state
+        others = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
+        files = {
+            "weights": dict(zip(state.names, state.parameters, strict=True)),
+            "others": {**others, "losses": self._losses},
+        }
+        if state.average is not None:
+            files["average"] = dict(zip(state.names, state.average.shadow_params, strict=True))
+        return files
+
+    def save(self, step: int) -> None:
         """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
         UserError when there is no room; earlier checkpoints are then untouched."""
-        target = self.folder / f"step-{step:08d}"
         draft = self.folder / f".draft-{step:08d}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -364,7 +372,7 @@ class Checkpoints:
                 shutil.rmtree(torn)
             draft.mkdir()
             self._write(step, draft)
-            draft.replace(target)
+            draft.replace(self.folder / f"step-{step:08d}")
         except (OSError, safetensors.SafetensorError) as error:
             shutil.rmtree(draft, ignore_errors=True)
             last, text = self.latest(), " ".join(str(error).split())
@@ -375,21 +383,26 @@ class Checkpoints:
             ) from None
         for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
             shutil.rmtree(old)
-        return target
 
     def _write(self, step: int, folder: Path) -> None:
-        state = self._state
-        facts: dict[str, Any] = {"step": step, "schedule": state.schedule.state_dict()}
-        _save(dict(zip(state.names, state.parameters, strict=True)), folder / "weights.safetensors")
-        if state.average is not None:
-            shadows = dict(zip(state.names, state.average.shadow_params, strict=True))
-            _save(shadows, folder / "average.safetensors")
-            facts["average_steps"] = state.average.optimization_step
-        tensors = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
-        _save(tensors, folder / "modules.safetensors")
-        tensors, facts["optimizer"] = _flatten(_plain(state.optimizer).state_dict())
-        _save(tensors, folder / "optimizer.safetensors")
-        facts["bytes"] = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
+        state, tensors, plain = self._state, Tensors(), dict[str, Any]()
+        optimizer = _plain(state.optimizer).state_dict()
+        for number, entries in optimizer["state"].items():
+            for key, value in entries.items():
+                # A copy: 8-bit optimisers share a table among parameters, which safetensors refuses.
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{number}/{key}"] = value.clone()
+                else:
+                    plain.setdefault(str(number), {})[key] = value
+        for name, content in {**self._in_place(), "optimizer": tensors}.items():
+            _save(content, folder / f"{name}.safetensors")
+        facts = {
+            "step": step,
+            "schedule": state.schedule.state_dict(),
+            "average_steps": None if state.average is None else state.average.optimization_step,
+            "optimizer": {"plain": plain, "groups": optimizer["param_groups"]},
+            "bytes": {file.name: file.stat().st_size for file in folder.glob("*.safetensors")},
+        }
         atomic.write_json(folder / "state.json", facts)
 
     def restore(self, folder: Path) -> int:
@@ -401,24 +414,19 @@ class Checkpoints:
                 raise UserError(
                     f"'{folder / name}' is damaged; remove '{folder}' to go on from the checkpoint before it."
                 )
-        weights = load_file(folder / "weights.safetensors")
-        if set(weights) != set(state.names):
-            raise UserError(
-                f"'{folder}' holds other weights than those that now learn; choose another folder."
-            )
-        with torch.no_grad():
-            for name, parameter in zip(state.names, state.parameters, strict=True):
-                parameter.copy_(weights[name])
-            if state.average is not None:
-                shadows = load_file(folder / "average.safetensors")
-                for name, value in zip(state.names, state.average.shadow_params, strict=True):
-                    value.copy_(shadows[name])
-                state.average.optimization_step = facts["average_steps"]
-            tensors = load_file(folder / "modules.safetensors")
-            for name, module in state.modules.items():
-                module.load_state_dict({key: tensors[f"{name}/{key}"] for key in module.state_dict()})
+        for name, tensors in self._in_place().items():
+            stored = load_file(folder / f"{name}.safetensors")
+            if stored.keys() != tensors.keys():
+                raise UserError(
+                    f"'{folder}' holds other weights than those that now learn; choose another folder."
+                )
+            with torch.no_grad():
+                for key, tensor in tensors.items():
+                    tensor.copy_(stored[key])
+        if state.average is not None:
+            state.average.optimization_step = facts["average_steps"]
         plain, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
-        entries: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in plain.items()}
+        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in plain.items()}
         for name, value in load_file(folder / "optimizer.safetensors").items():
             number, _, key = name.partition("/")
             entries.setdefault(int(number), {})[key] = value
@@ -433,21 +441,7 @@ def _plain(optimizer: Any) -> Any:
     return getattr(optimizer, "optimizer", optimizer)
 
 
-def _save(tensors: Mapping[str, torch.Tensor], file: Path) -> None:
+def _save(tensors: Tensors, file: Path) -> None:
     save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, file)
     with file.open("rb") as written:  # a full disk may show only now
         os.fsync(written.fileno())
-
-
-def _flatten(state: dict[str, Any]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """An optimiser's state_dict as named tensors and JSON; for any whose state is flat per parameter."""
-    tensors: dict[str, torch.Tensor] = {}
-    plain: dict[str, dict[str, Any]] = {}
-    for number, entries in state["state"].items():
-        for key, value in entries.items():
-            if isinstance(value, torch.Tensor):
-                # A copy: 8-bit optimisers share a table among parameters, which safetensors refuses.
-                tensors[f"{number}/{key}"] = value.detach().cpu().contiguous().clone()
-            else:
-                plain.setdefault(str(number), {})[key] = value
-    return tensors, {"plain": plain, "groups": state["param_groups"]}

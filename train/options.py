@@ -81,6 +81,13 @@ class Learning(RunOptions):
     )
     features: str | None = setting(None, "feature cache (default: the user's cache)", "Machine")
 
+    def adamw(self, parameters: list[Any], **more: Any) -> Any:
+        """The optimizer, torch.optim.AdamW, of parameters or of their groups."""
+        from torch.optim import AdamW
+
+        betas = (self.beta1, self.beta2)
+        return AdamW(parameters, self.learning_rate, betas, self.epsilon, self.weight_decay, **more)
+
     #: What is typed, and what `--help` says.
     PROG: ClassVar[str] = ""
     DESCRIPTION: ClassVar[str] = ""

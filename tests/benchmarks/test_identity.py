@@ -42,7 +42,7 @@ CHANGES = {
         f"{EVAL} --metrics clip_i --editor identity --models.clip THING", "clip", "", ("clip", "clip")
     ),
     "answerer": (
-        "negvqa --limit 8 --questions 16 --blind 0 --model THING", "model", "", ("negvqa", "negvqa-negated")
+        "negvqa --limit 8 --questions 8 --blind 0 --model THING", "model", "", ("negvqa", "negvqa-negated")
     ),
     "dual": ("negbench eval --limit 8 --scenes 16 --model THING", "model", "", ("clip", "clip")),
 }  # fmt: skip
@@ -71,21 +71,20 @@ def put(place, text, content, changed):
 def test_another_model_under_the_same_name_is_refused_or_made_anew(line, role, text, contents, tmp_path):
     thing = tmp_path / "mine"
 
-    def run(out, *words):
+    def run(*words):
         given = line.replace("THING", str(thing)).split()
-        done = commands.in_a_fork(*given, *words, "--device", "cpu", "--out", tmp_path / out)
-        return done, pd.concat(map(frames.read, sorted((tmp_path / out).rglob("figures.csv"))))["value"]
+        done = commands.in_a_fork(*given, *words, "--device", "cpu", "--out", tmp_path / "out")
+        return done, pd.concat(map(frames.read, sorted((tmp_path / "out").rglob("figures.csv"))))["value"]
 
     put(thing, text, contents[0], changed=False)
-    done, before = run("out")
+    done, before = run()
     assert done.returncode == 0, done.stderr
     put(thing, text, contents[1], changed=True)
-    done, kept = run("out")
+    done, kept = run()
     assert (done.returncode, f"made with weights or source: {role} " in done.stderr) == (2, True), done.stderr
     pd.testing.assert_series_equal(kept, before)
-    done, after = run("out", "--overwrite")
+    done, after = run("--overwrite")
     assert done.returncode == 0, done.stderr
-    pd.testing.assert_series_equal(after, run("other")[1])
     assert not after.equals(before)
 
 
@@ -110,14 +109,6 @@ def negvqa_data(root):
 def write_padded(path, image):
     """A PNG of 16,384 bytes, whatever is on it."""
     path.write_bytes(images.encode_png(image).ljust(1 << 14, b"\0"))
-
-
-def emptied(first, second):
-    first.write_bytes(b"")
-
-
-def exchanged(first, second):
-    shutil.copy(second, first)
 
 
 #: The data, and the blocks that are exchanged.
@@ -153,6 +144,6 @@ def test_replaced_images_and_blocks_in_a_wrong_place_are_made_again(data, one, o
     pd.testing.assert_series_equal(run("out"), fresh)
     assert {path: path.stat().st_mtime_ns for path in blocks} == blocks
     first, second = (sorted((tmp_path / "out").rglob(f"{name}/000/*.jsonl"))[-1] for name in (one, other))
-    for spoil in (emptied, exchanged):
-        spoil(first, second.with_name("000000.jsonl"))
-        pd.testing.assert_series_equal(run("out"), fresh)
+    shutil.copy(second := second.with_name("000000.jsonl"), first)
+    second.write_bytes(b"")
+    pd.testing.assert_series_equal(run("out"), fresh)

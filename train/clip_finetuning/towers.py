@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -198,28 +199,12 @@ def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
     return card(facts, tags, "A CLIP fine-tuned on negation", words, ContrastConfig().identity(), ALWAYS)
 
 
-class _Gather(torch.autograd.Function):
-    """Concatenation over processes. Every process's loss depends on it, so its gradient is summed over them;
-    averaged afterwards, as data-parallel training does, that is the gradient of the mean of the losses."""
-
-    @staticmethod
-    def forward(ctx: Any, features: torch.Tensor) -> torch.Tensor:
-        parts = [torch.empty_like(features) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, features.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total.chunk(dist.get_world_size())[dist.get_rank()]
-
-
 def gather(features: torch.Tensor) -> torch.Tensor:
-    """(B, D) of this process -> (B x processes, D) of all, in order of rank."""
+    """(B, D) of this process -> (B x processes, D) of all, in order of rank. Every process's loss depends on
+    it: its gradient is summed over them, and averaged afterwards, as data-parallel training does."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return features
-    return _Gather.apply(features)
+    return torch.cat(all_gather(features.contiguous()))
 
 
 def contrastive_loss(image: torch.Tensor, text: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -248,14 +233,8 @@ def choice_loss(
 
     "fixed" takes cosine x `scale` as logits, as the paper says. "paper" takes dot product x `scale`, since
     the released code calls encode_image and encode_text without `normalize=True` (process_mcq_batch in
-    train.py of github.com/m1k2zoo/negbench @ 2ac009b). Raises ValueError for another layout, which B = C
-    would hide.
+    train.py of github.com/m1k2zoo/negbench @ 2ac009b).
     """
-    if options.ndim != 3 or image.ndim != 2 or (len(options), options.shape[2]) != tuple(image.shape):
-        raise ValueError(
-            f"options must be (batch, options, dim) for pictures (batch, dim); got {tuple(options.shape)} "
-            f"for {tuple(image.shape)}"
-        )
     image, options = image.float(), options.float()
     if protocol == "fixed":
         image, options = F.normalize(image, dim=-1), F.normalize(options, dim=-1)
@@ -286,7 +265,7 @@ def span(config: ContrastConfig, corpus: Corpus) -> int:
     taken = steps(config, corpus)
     if config.protocol == "fixed":
         return taken
-    batches = len(corpus.captions) // config.batch_size
+    batches = len(corpus.captions.records) // config.batch_size
     return max(taken, round(taken / max(1, _per_pass(config, corpus)) * batches))
 
 
@@ -308,7 +287,10 @@ def make_schedule(config: ContrastConfig, optimizer: Any, corpus: Corpus) -> Any
 
 def _per_pass(config: ContrastConfig, corpus: Corpus) -> int:
     share, alpha = float(config.epoch_share), config.alphas[0]
-    files = ((len(corpus.captions), config.batch_size), (len(corpus.questions), config.questions_per_step))
+    files = (
+        (len(corpus.captions.records), config.batch_size),
+        (len(corpus.questions.records), config.questions_per_step),
+    )
     if config.protocol == "fixed":
         return min(int(rows * share) // size for rows, size in files)
     used = [

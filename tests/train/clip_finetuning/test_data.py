@@ -130,13 +130,13 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     kept = Features(corpus, Grey(), tmp_path / "kept")
     kept.make(Processes())
     drawn, read = Reader(config, corpus, kept).read(0, 0, 1), Reader(config, corpus).read(0, 0, 1)
-    assert kept.rows(drawn.pictures)[:, 0].tolist() == [p.mean() for p in read.pictures]
-    assert kept.rows(drawn.question_pictures)[:, 0].tolist() == [p.mean() for p in read.question_pictures]
+    assert kept.rows(drawn.images)[:, 0].tolist() == [p.mean() for p in read.images]
+    assert kept.rows(drawn.asked)[:, 0].tolist() == [p.mean() for p in read.asked]
     assert (drawn.captions, drawn.options) == (read.captions, read.options)
-    assert max(p.mean() for p in read.question_pictures) == (106 if several else 16)
+    assert max(p.mean() for p in read.asked) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(Processes())
-    assert (again.rows(drawn.pictures) == kept.rows(drawn.pictures)).all()
+    assert (again.rows(drawn.images) == kept.rows(drawn.images)).all()
 
 
 def test_a_model_with_dropout_learns_the_same_each_time(tune, whole, clip_folder, tmp_path):

@@ -106,7 +106,7 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(tune, l
     config, _ = ContrastConfig.from_line(line(**options))
     batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
     with torch.no_grad():
-        pictures = tower.model.get_image_features(**tower.pixels(batch.question_pictures))
+        pictures = tower.model.get_image_features(**tower.pixels(batch.asked))
         texts = tower.model.get_text_features(**tower.tokens([text for one in batch.options for text in one]))
         pictures, texts = (getattr(found, "pooler_output", found) for found in (pictures, texts))
         texts = texts.view(len(batch.correct), -1, texts.shape[1])  # Q, options, D

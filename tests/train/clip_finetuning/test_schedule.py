@@ -6,7 +6,7 @@ import torch
 from nein.datasets.negbench.records import Drawn, Option, Question, RetrievalItem
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning import towers
-from nein.train.clip_finetuning.data import Corpus, Reader
+from nein.train.clip_finetuning.data import Corpus, Part, Reader
 from nein.train.clip_finetuning.options import ContrastConfig
 
 
@@ -14,7 +14,7 @@ def corpus(captions, questions):
     media = Drawn(lambda name: [])
     items = [RetrievalItem(f"{k}", "p", ("A",)) for k in range(captions)]
     asked = [Question(f"{k}", "p", (Option("a"), Option("b")), 0) for k in range(questions)]
-    return Corpus(items, asked, media, media, {})
+    return Corpus(Part(items, media), Part(asked, media), {})
 
 
 def settings(protocol, **options):
