@@ -176,7 +176,7 @@ def edit_in_batches(
 
 
 class Identity(Editor):
-    """Returns a copy of each picture."""
+    """Returns a copy of each image."""
 
     def __init__(self, *, name: str = "identity") -> None:
         self.name = name
@@ -196,7 +196,7 @@ class Identity(Editor):
 
 
 class Solid(Identity):
-    """Returns one colour at the size of the picture.
+    """Returns one colour at the size of the image.
 
     color  "#rrggbb"; mid-grey by default.
     """

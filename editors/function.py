@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATIENCE = 8  # requests that fail, one after the other, until nothing more is sent
 #: What an editor is known by.
 _PARTS = ("name", "fingerprint", "describe", "edit")
-#: Options of any function; they decide no picture.
+#: Options of any function; they decide no image.
 FUNCTION_OPTIONS = ("concurrency", "retries")
 
 
@@ -29,7 +29,7 @@ class RemoteEditor(Editor):
     """Sends `concurrency` requests at a time; a subclass edits one, at the `pace` that all threads share.
 
     paid    Every image costs something: it is asked sample by sample.
-    seeded  Whether the sample's seed decides the picture.
+    seeded  Whether the sample's seed decides the image.
     """
 
     paid = True
@@ -77,7 +77,7 @@ class FunctionEditor(RemoteEditor):
     retries      How often a call is made again that fails for a reason of a service (`is_transient`): after
                  0.5, 1, 2, ... 8 seconds.
 
-    What it raises, and a result that is no picture, is the error of that sample; `Refused` is a refusal.
+    What it raises, and a result that is no image, is the error of that sample; `Refused` is a refusal.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class FunctionEditor(RemoteEditor):
         for attempt in itertools.count():
             try:
                 with self.pace.seat():
-                    image = as_picture(self._called(request))
+                    image = as_image(self._called(request))
                 break
             except Refused as error:
                 return EditResult(request.id, None, str(error) or "no reason given", refused=True)
@@ -164,7 +164,7 @@ def is_transient(error: BaseException) -> bool:
     return any(kind.__name__ in _TRANSIENT for kind in type(error).__mro__)
 
 
-def as_picture(made: Any) -> np.ndarray | str:
+def as_image(made: Any) -> np.ndarray | str:
     """(H, W, 3) uint8; else a sentence: what was given and is expected."""
     import numpy as np
     from PIL import Image

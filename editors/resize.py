@@ -1,4 +1,4 @@
-"""Named rules that bring a picture to the size an editor works at."""
+"""Named rules that bring an image to the size an editor works at."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def squash(image: np.ndarray, resolution: int) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """How rule "zone" sets a picture into its working size; sizes (width, height), corner (left, top)."""
+    """How rule "zone" sets an image into its working size; sizes (width, height), corner (left, top)."""
 
     scaled: tuple[int, int]
     size: tuple[int, int]
@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
-    """The frame that rule "zone" gives a picture of `width` x `height` pixels.
+    """The frame that rule "zone" gives an image of `width` x `height` pixels.
 
     Nothing is enlarged; a side beyond `resolution` brings the longer one down to it. Source:
     `check_image_size` of github.com/lsl001006/ZONE @ 9788584 (there with 512, and multiples of 32).
@@ -41,7 +41,7 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
     longest = max(width, height)
     scaled = (width, height)
     if longest > resolution:
-        # A very thin picture would lose its last pixel; the original then fails.
+        # A very thin image would lose its last pixel; the original then fails.
         scaled = max(1, int(width * resolution / longest)), max(1, int(height * resolution / longest))
     wide, high = (math.ceil(side / ZONE_MULTIPLE) * ZONE_MULTIPLE for side in scaled)
     return Frame(scaled, (wide, high), ((wide - scaled[0]) // 2, (high - scaled[1]) // 2))
@@ -50,11 +50,11 @@ def zone_frame(width: int, height: int, resolution: int = 512) -> Frame:
 def zone(image: np.ndarray, resolution: int) -> np.ndarray:
     """Scale down to `zone_frame` (bicubic, PIL's default) and pad with black. Source as there."""
     frame = zone_frame(image.shape[1], image.shape[0], resolution)
-    picture = Image.fromarray(image)
-    if picture.size != frame.scaled:
-        picture = picture.resize(frame.scaled, Image.Resampling.BICUBIC)
+    scaled = Image.fromarray(image)
+    if scaled.size != frame.scaled:
+        scaled = scaled.resize(frame.scaled, Image.Resampling.BICUBIC)
     canvas = Image.new("RGB", frame.size)
-    canvas.paste(picture, frame.corner)
+    canvas.paste(scaled, frame.corner)
     return np.array(canvas)
 
 
@@ -66,7 +66,7 @@ RULES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {"r64": r64, "squash
 
 
 def area32(size: Size, resolution: int) -> Size:
-    """The picture's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
+    """The image's aspect ratio, an area near resolution x resolution, sides in multiples of 32."""
     ratio = math.sqrt(size[0] / size[1])
     width, height = (max(32, round(resolution * r / 32) * 32) for r in (ratio, 1 / ratio))
     return width, height
@@ -75,7 +75,7 @@ def area32(size: Size, resolution: int) -> Size:
 def kontext(size: Size, resolution: int) -> Size:
     """The size FLUX.1 Kontext was trained at whose aspect ratio is closest, scaled to `resolution`.
 
-    Without it the pipeline answers every picture with a square. Sizes: diffusers 0.42.1,
+    Without it the pipeline answers every image with a square. Sizes: diffusers 0.42.1,
     PREFERRED_KONTEXT_RESOLUTIONS in pipelines/flux/pipeline_flux_kontext.py (for 1024).
     """
     widths = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
@@ -95,7 +95,7 @@ def chronoedit(size: Size, resolution: int) -> Size:
     return max(16, width), max(16, height)
 
 
-#: (size of the picture, resolution) -> size of the result, each as (width, height).
+#: (size of the image, resolution) -> size of the result, each as (width, height).
 SIZES: dict[str, Callable[[Size, int], Size]] = {
     "r64": lambda size, resolution: r64_size(*size, resolution),
     "area32": area32,

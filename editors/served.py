@@ -40,7 +40,7 @@ def megapixel(size: Size) -> Size:
 
 
 def own(size: tuple[float, float]) -> Size:
-    """The picture's own size, in multiples of 16: of the width first, then with the aspect ratio."""
+    """The image's own size, in multiples of 16: of the width first, then with the aspect ratio."""
     width = max(1, round(size[0] / 16))
     return 16 * width, 16 * max(1, round(width * size[1] / size[0]))
 
@@ -48,7 +48,7 @@ def own(size: tuple[float, float]) -> Size:
 class ServedEditor(RemoteEditor):
     """Edits by a model behind an address.
 
-    size     WIDTHxHEIGHT or "auto"; None: the picture's, as near as the model can.
+    size     WIDTHxHEIGHT or "auto"; None: the image's, as near as the model can.
     seed     Of every request; None: the sample's, modulo 2**31; hosted services have none.
     options  `SENDING` of `nein.loading.service.Service`, and further fields of the request.
 
@@ -98,7 +98,7 @@ class ServedEditor(RemoteEditor):
         if request.negative_prompt:
             body["negative_prompt"] = request.negative_prompt
         try:
-            image = _picture(self._service.send("/images/edits", body, image=png(request.image)))
+            image = read_image(self._service.send("/images/edits", body, image=png(request.image)))
         except NoAnswer as failure:
             refused, transient = failure.kind == WITHHELD, failure.transient
             return EditResult(request.id, None, str(failure), refused=refused, transient=transient)
@@ -107,15 +107,15 @@ class ServedEditor(RemoteEditor):
         return EditResult(request.id, image, note=f"size wanted {size}, returned {returned}")
 
 
-def _picture(reply: Any) -> np.ndarray:
+def read_image(reply: Any) -> np.ndarray:
     """(H, W, 3) uint8 of a reply, what is transparent on white. Raises NoAnswer."""
     try:
         raw = base64.b64decode(reply["data"][0]["b64_json"].rpartition(",")[2], validate=True)
-        with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG", "WEBP", "GIF")) as picture:
-            if picture.has_transparency_data:
-                white = Image.new("RGBA", picture.size, "white")
-                return np.array(Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB"))
-            return np.array(picture.convert("RGB"))
+        with Image.open(io.BytesIO(raw), formats=("PNG", "JPEG", "WEBP", "GIF")) as image:
+            if image.has_transparency_data:
+                white = Image.new("RGBA", image.size, "white")
+                return np.array(Image.alpha_composite(white, image.convert("RGBA")).convert("RGB"))
+            return np.array(image.convert("RGB"))
     except (LookupError, TypeError, AttributeError, OSError, ValueError, SyntaxError) as error:
         raise NoAnswer(
             f"the reply has no picture in b64_json that can be read ({type(error).__name__}); where the "

@@ -1,13 +1,13 @@
-"""ZONE (arXiv:2312.16794): InstructPix2Pix and MagicBrush together, confined to one segment of the picture.
+"""ZONE (arXiv:2312.16794): InstructPix2Pix and MagicBrush together, confined to one segment of the image.
 
-Steps: 0 picture into its frame (`editors.resize`); 1 change, add or remove?, 2 fused denoising; 3, 4
+Steps: 0 image into its frame (`editors.resize`); 1 change, add or remove?, 2 fused denoising; 3, 4
 cross-attention of the UNets (`editors.sampling`); 5 attention difference to rough mask, 6 small components
 removed, 7 segments of SAM, 8 segment with the best Region-IoU, 9 dilation, 10 layer pasted by kind of action,
 11 spectral edge smoother, 12 final blend.
 
 Every function that `protocol` changes says how: "paper" does what the released code does
 (github.com/lsl001006/ZONE @ 9788584), "fixed" what the paper means. Masks are (H, W) bool, true where the
-edit goes; pictures (H, W, 3) uint8 RGB.
+edit goes; images (H, W, 3) uint8 RGB.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Settings:
     """The constants of the method; lengths in pixels.
 
     protocol  "paper": the released code with its quirks. "fixed": what the paper means; padding is cut off,
-              the picture scaled back, and a picture without a segment stays as it was.
+              the image scaled back, and an image without a segment stays as it was.
     branches  Guidance branches whose attention is read; None is "uncond" for "paper", whose code drops the
               instruction's branch, and "text" for "fixed".
     """
@@ -72,7 +72,7 @@ class Settings:
     segment_quality: Share = 0.88  # this predicted IoU, and
     segment_stability: Share = 0.95  # this IoU with themselves at shifted cut-offs
     dilation: Size = 4  # step 9
-    smooth_radius: Amount = 200.0  # step 11: frequencies kept, per picture (the code calls it high-pass)
+    smooth_radius: Amount = 200.0  # step 11: frequencies kept, per image (the code calls it high-pass)
     smooth_threshold: Level = 30  # grey levels that count as a difference
     smooth_closing: Size = 21  # side of the square that closes gaps
     edge_alpha: Share = 0.6  # share of the edit in the edge, step 12
@@ -90,7 +90,7 @@ class Zone(InstructPix2Pix):
 
     checkpoint, steps, name   As in InstructPix2Pix, whose text encoder, VAE and UNet are used.
     magicbrush, sam, action   A second pipeline (its UNet is kept), a SamModel, and the action classifier.
-    resolution                Longest side in pixels; longer pictures are scaled down.
+    resolution                Longest side in pixels; longer images are scaled down.
     options                   Fields of `Settings`, and further options of InstructPix2Pix.
 
     The note of a result tells the action and how far the work went.
@@ -329,7 +329,7 @@ def drop_small(mask: np.ndarray, least: int, protocol: str) -> np.ndarray:
 
 
 class Segmenter:
-    """Every segment of a picture, by SAM (arXiv:2304.02643) asked at a grid of `points` squared.
+    """Every segment of an image, by SAM (arXiv:2304.02643) asked at a grid of `points` squared.
 
     quality, stability  Lowest IoU that a segment predicts, and has with itself at shifted cut-offs.
 
@@ -352,7 +352,7 @@ class Segmenter:
         self._points, self._quality, self._stability = points, quality, stability
 
     def __call__(self, image: np.ndarray) -> list[np.ndarray]:
-        """Segments (H, W) bool of an (H, W, 3) uint8 picture, the surest first; often none of a plain one."""
+        """Segments (H, W) bool of an (H, W, 3) uint8 image, the surest first; often none of a plain one."""
         # Not `self._generate(image)`: that goes through a data loader, which draws from the global generator.
         result = self._generate.run_single(
             Image.fromarray(image),
@@ -381,8 +381,8 @@ def smoother(source: np.ndarray, edited: np.ndarray, dilated: np.ndarray, settin
     way round; "fixed" does none of that.
     """
     greys, paper = [], settings.protocol == "paper"
-    for picture in (edited, source):
-        inside = np.where(dilated[..., None], picture, 0).astype(np.uint8)
+    for image in (edited, source):
+        inside = np.where(dilated[..., None], image, 0).astype(np.uint8)
         if paper:
             inside = inside[..., ::-1]
         greys.append(np.asarray(Image.fromarray(np.ascontiguousarray(inside)).convert("L"), np.float64))

@@ -1,4 +1,4 @@
-"""From the name of an editor to the editor: names, rows, presets, checkpoints, pictures made elsewhere."""
+"""From the name of an editor to the editor: names, rows, presets, checkpoints, images made elsewhere."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from nein.models.cached import Services
 from nein.models.references import resolve, slug
 
 log = logging.getLogger(__name__)
+#: Families with editors and judges, as the names of their models hold them.
+FAMILIES = ("qwen", "gpt", "gemini", "grok")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class EditorChoice:
     row         Name given to `editors.get_editor`.
     checkpoint  Model reference as written in the table or by the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
-    made        An editor in memory: a caller's in Python, or pictures made elsewhere, on one track.
+    made        An editor in memory: a caller's in Python, or images made elsewhere, on one track.
     remedy      The remedy around it (`nein.models.remedies`); "" for the editor as it is.
     plain       With a remedy: the editor without it.
     edits       How many edits a sample takes; asks_the_run: whether the run's judge chooses one of them.
@@ -85,6 +87,15 @@ class EditorChoice:
         if self.checkpoint is not None:
             how |= {"checkpoint": self.checkpoint, "revision": self.revision}
         return editors.get_editor(self.row, **{**how, **self.options})
+
+    def kinship(self, judge: str) -> str:
+        """A sentence on a judge of the editor's own family, by their names; "" for any other."""
+        models = [references.named(judge)[1], self.checkpoint or self.row]
+        names = [parse_reference(model).name.lower() for model in models]
+        family = next((family for family in FAMILIES if all(family in name for name in names)), "")
+        kin = f"The judge '{judge}' and the editor '{self.asked}' are of one family"
+        why = "judges prefer their own (arXiv:2604.11589); compare with another judge."
+        return f"{kin}, {family}; {why}" if family else ""
 
     def check_references(self) -> None:
         """Raises UserError or EditorError where an embedded model or a local file is not there."""
@@ -139,7 +150,7 @@ def resolve_editors(
     names      An editor, a row, a reference, or "row=reference": that row's settings with another checkpoint;
                each may stand behind a name of the user's: "mine=magicbrush=FOLDER". `all`: `every_editor`.
     overrides  Options, each known to at least one editor; it goes to those that know it.
-    edited     A folder of pictures made elsewhere, which stand in for editors, read `as_released`.
+    edited     A folder of images made elsewhere, which stand in for editors, read `as_released`.
     mend       Remedies, with each of which every editor follows again.
     """
     if edited is not None:
@@ -229,7 +240,7 @@ def choose_editor(asked: str, preset: str, overrides: Json) -> EditorChoice:
 
 @dataclass(frozen=True)
 class ExternalEdits:
-    """One method's pictures on one instruction track, by sample id; a missing one is a failed edit.
+    """One method's images on one instruction track, by sample id; a missing one is a failed edit.
 
     plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
     """
@@ -240,7 +251,7 @@ class ExternalEdits:
     plain: bool = False
 
     def check_samples(self, samples: Sequence[Sample]) -> None:
-        """Raises UserError where no picture belongs to any sample."""
+        """Raises UserError where no image belongs to any sample."""
         if not self.files.keys() & {sample.id for sample in samples}:
             raise UserError(
                 f"None of the pictures of '{self.name}' is named after a sample; they are called "
@@ -251,7 +262,7 @@ class ExternalEdits:
         return {"editor": self.name, "class": type(self).__name__}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:
-        """The picture of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
+        """The image of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
         if (path := self.files.get(sample_id)) is None:
             error = f"there is no edited picture of {sample_id} in '{self.name}'"
             return EditResult(sample_id, None, error), 1
@@ -264,7 +275,7 @@ class ExternalEdits:
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
     """Every method and track below `folder`, by name: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, either in folders
-    of a thousand samples (000/, 001/), or one method's pictures alone. Raises UserError."""
+    of a thousand samples (000/, 001/), or one method's images alone. Raises UserError."""
     found: dict[tuple[str, str], dict[str, Path]] = {}
     for path in sorted(folder.rglob("*")):
         *inside, _ = path.relative_to(folder).parts
@@ -273,13 +284,13 @@ def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
         odd = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
         if odd or path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
-        pictures, name = found.setdefault((method, track), {}), image_name(path.name)
-        if name in pictures:
-            raise UserError(f"'{pictures[name]}' and '{path}' are of one sample; remove one of them.")
-        pictures[name] = path
+        files, name = found.setdefault((method, track), {}), image_name(path.name)
+        if name in files:
+            raise UserError(f"'{files[name]}' and '{path}' are of one sample; remove one of them.")
+        files[name] = path
     if not found:
         raise UserError(
             f"'{folder}' holds no edited pictures; --edited takes a folder with <method>/<NeIn id>.jpg (or "
             f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, pictures, plain) for key, pictures in sorted(found.items())]
+    return [ExternalEdits(*key, files, plain) for key, files in sorted(found.items())]

@@ -65,12 +65,12 @@ def load(kind: str, reference: str, *, services: Services | None, **options: Any
     return services.keep(metrics.load_judge(kind, where, **{**services.options, **options}))
 
 
-def ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
-    """Per picture, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
-    for "it is there", and the `reply`, which has an "error" where the judge failed on this picture."""
+def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
+    """Per image, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
+    for "it is there", and the `reply`, which has an "error" where the judge failed on this image."""
     replies = isolated(
-        lambda rows: _ask(kind, judge, [pictures[i] for i in rows], [words[i] for i in rows], how),
-        range(len(pictures)),
+        lambda rows: _ask(kind, judge, [images[i] for i in rows], [words[i] for i in rows], how),
+        range(len(images)),
     )
     return [
         [unanswered(answers)] * len(row) if isinstance(answers, str) else answers
@@ -83,10 +83,10 @@ def unanswered(reason: str) -> Verdict:
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 
-def _ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
+def _ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
     if kind == "ovd":
         names = [[word.word for word in row] for row in words]
-        found = judge.detect(pictures, names, how.threshold)
+        found = judge.detect(images, names, how.threshold)
         scores = [[boxes[name].score for name in row] for boxes, row in zip(found, names, strict=True)]
         return [
             [{**dict.fromkeys(VERDICTS, s > how.threshold), "score": s, "reply": {"score": s}} for s in row]
@@ -101,7 +101,7 @@ def _ask(kind: str, judge: Any, pictures: Images, words: Words, how: JudgeOption
         return replace(form, presence=presence).ask_presence(word.word, how.article)
 
     prompts = [[prompt(word) for word in row] for row in words]
-    return [[_verdicts(answer) for answer in row] for row in judge.ask(pictures, prompts)]
+    return [[_verdicts(answer) for answer in row] for row in judge.ask(images, prompts)]
 
 
 def _verdicts(answer: Any) -> Verdict:

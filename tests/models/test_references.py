@@ -48,6 +48,22 @@ def test_an_attribute_of_a_file_is_loaded_and_may_have_a_name_of_the_users(tmp_p
             load_attribute(f"{file}:{name}")
 
 
+@pytest.mark.parametrize(
+    ("editor", "judge", "family"),
+    [
+        ("qwen-image-edit-2511", "Qwen/Qwen2.5-VL-7B-Instruct", "qwen"),
+        (f"openai:{URL}#Qwen/Qwen-Image-Edit", "mine=openai:Qwen3-VL-8B", "qwen"),
+        ("openai:gpt-image-2", "openai:gpt-5-mini", "gpt"),
+        ("openai:gpt-image-2", "Qwen/Qwen2.5-VL-7B-Instruct", ""),
+        ("qwen-image-edit", "nano:llava", ""),
+        ("identity", "Qwen/Qwen2.5-VL-7B-Instruct", ""),
+    ],
+)
+def test_a_judge_of_the_editors_own_family_is_noted(editor, judge, family):
+    note = editor_choice.choose_editor(editor, "paper", {}).kinship(judge)
+    assert (f"are of one family, {family}; judges prefer their own" in note) == bool(family) == bool(note)
+
+
 def test_what_is_behind_a_reference_is_told_without_loading_it(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.syspath_prepend(tmp_path)

@@ -67,9 +67,8 @@ def test_a_row_takes_another_checkpoint(tmp_path):
 def test_options_go_to_the_editors_that_have_them_keep_their_type_and_are_part_of_the_identity():
     editor, control = choose("ip2p,identity", "--editor-options.steps", "7")
     assert (editor.options["steps"], control.options) == (7, {})
-    typed = ["--editor-options.ema", "false"]
-    [found] = choose("ip2p", *typed, "--editor-options.rounding", "truncate")
-    assert [found.options[name] for name in ("ema", "rounding")] == [False, "truncate"]
+    [found] = choose("cosxl-edit", *PAPER, "--editor-options.cosxl", "false", "--editor-options.lora", "a/b")
+    assert [found.options[name] for name in ("cosxl", "lora")] == [False, "a/b"]
     [plain], [other] = choose("flux2", *PAPER), choose("flux2", *PAPER, "--editor-options.offload", "model")
     assert plain.identity() == other.identity()  # offloading makes no other run
     assert plain.options != other.options

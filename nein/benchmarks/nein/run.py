@@ -106,6 +106,8 @@ class NeIn(Benchmark):
         stages.check_references(wanted, config)
         dataset = _data(config, choices, wanted)
         notes = [*_missing_images(dataset, config.data)] if dataset.missing else []
+        if "vqa" in stages.model_kinds(wanted):
+            notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
         place = "device" if stages.model_kinds(config.metrics) else "host"
         load_scorer = functools.partial(Scorer, config, device)

@@ -103,7 +103,7 @@ def _longer(one: ChoiceQuestion, words: str) -> ChoiceQuestion:
     return replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
 
 
-#: Name -> its function of (model, pictures, questions, scorings, wording).
+#: Name -> its function of (model, images, questions, scorings, wording).
 REMEDIES: dict[str, Callable[[Any, Images, Table, Sequence[str], str], Rows]] = {
     "flip": _flipped,
     "consistent": _consistent,

@@ -44,7 +44,7 @@ def with_remedy(model: Any, arm: str) -> _Around:
 
 
 class _Around:
-    """A dual encoder around another one, whose features of pictures stay."""
+    """A dual encoder around another one, whose features of images stay."""
 
     def __init__(self, model: Any, about: Json) -> None:
         self._model, self._about = model, dict(about)
@@ -60,12 +60,12 @@ class _Around:
 
 
 class Decomposed(_Around):
-    """The score of a picture i and a caption c is that of what the caption affirms minus that of what it
+    """The score of an image i and a caption c is that of what the caption affirms minus that of what it
     denies (`nein.wording.denials`); a term without words is 0:
 
         score(i, c) = cos(i, affirmed(c)) - weight * mean of cos(i, "a photo of X") over the denied X
 
-    That is a product with one vector per caption. One more dimension, in which pictures are 0, gives all of
+    That is a product with one vector per caption. One more dimension, in which images are 0, gives all of
     these one length, so that normalising leaves the scores as they are but for the factor 1 / (1 + weight),
     which is in `scale`.
     """
