@@ -77,18 +77,21 @@ def _read(questions: tuple[Question, ...]) -> Sequence[float]:
         return ()
 
 
-def beside_reader(scores: ScoreTable, reader: ScoreTable, **what: str) -> Iterator[Figure]:
-    """The figures `READER` of a model's scores and the reader's, a row of each question in both."""
-    if len(reader):
-        yield reader.figure(metric=TEXT_READER, **what)
-        yield gain(scores, reader, metric=READER_GAIN, **what)
-        missed = reader.frame.loc[reader.values < 1, "id"]
-        yield ScoreTable(scores.frame[scores.frame["id"].isin(missed)]).figure(metric=MISSED, **what)
+def figures(scores: ScoreTable, others: ScoreTable, **what: str) -> Iterator[Figure]:
+    """Of baselines and reader, of which `others` has the rows, and what a model's scores are beside them."""
+    for name in (*BASELINES, TEXT_READER):
+        if len(rows := others.where(metric=name)):
+            yield rows.figure(metric=name, **what)
+            if name != PICTURE_ONLY:
+                yield _gain(scores, rows, metric=GAIN if name == TEXT_ONLY else READER_GAIN, **what)
+            if name == TEXT_READER:
+                missed = rows.frame.loc[rows.values < 1, "id"]
+                on_missed = ScoreTable(scores.frame[scores.frame["id"].isin(missed)])
+                yield on_missed.figure(metric=MISSED, **what)
 
 
-def gain(scores: ScoreTable, baseline: ScoreTable, **what: str) -> Figure:
+def _gain(scores: ScoreTable, baseline: ScoreTable, **what: str) -> Figure:
     """The score less that of a baseline on the same questions, paired, in points."""
     seen, unseen, clusters = scores.pair(baseline)
     estimate = statistics.bounded_mean(seen - unseen, clusters, -1.0, 1.0)
-    lost = len(baseline) - len(seen)
-    return frames.figure(estimate, unit="points", unscored=lost, **what)
+    return frames.figure(estimate, unit="points", unscored=len(baseline) - len(seen), **what)

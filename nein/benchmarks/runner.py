@@ -414,6 +414,17 @@ def selected(
             yield from rows if index in chosen else ()
 
 
+def by_name(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Name of a folder -> the model that was asked for. Raises UserError for two of one name."""
+    found: dict[str, str] = {}
+    for name, asked in given:
+        if (twin := found.setdefault(name, asked)) != asked:
+            raise UserError(
+                f"'{twin}' and '{asked}' have one name, '{name}'; give one another: NAME=REFERENCE."
+            )
+    return found
+
+
 def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
     """A sentence for every model behind an endpoint that was not of one version during a run."""
     for run in finished:

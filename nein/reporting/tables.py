@@ -96,6 +96,13 @@ def count(column: str = "n") -> Show:
     return show
 
 
+def scored(figures: Sequence[Figure]) -> str:
+    """How many samples have a value, by the figure with fewest and with most, of how many were asked: "46-48
+    of 48"; of printed figures how many there are."""
+    asked = {figure["n"] + figure["unscored"] for figure in figures if figure["unscored"] is not None}
+    return f"{count()(figures)} of {max(asked):.10g}" if asked else count()(figures)
+
+
 def p_value(column: str = "p") -> Show:
     """ "0.012"; of the column "p" the smallest that was possible stands there where it is 0.05 or more."""
 
@@ -151,7 +158,7 @@ def _name(names: Names, name: str) -> str:
     return names(name) if callable(names) else names.get(name, name)
 
 
-COUNTS = (Column("n", show=count("n")), Column("unscored", show=count("unscored")))
+COUNTS = (Column("scored", show=scored),)
 
 
 @dataclass(frozen=True)

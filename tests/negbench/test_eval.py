@@ -19,6 +19,7 @@ from nein.loading.errors import UserError
 from nein.metrics.dual import ControlEncoder
 from nein.models import references
 from nein.reporting import figures as frames
+from nein.reporting.scores import ScoreTable
 from tests.helpers.commands import exit_code, outcome
 from tests.negbench.conftest import evaluate, evaluated_in, items, questions, rows_of, settings
 from tests.negbench.test_media import write_video
@@ -55,9 +56,17 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
     index = json.loads(html.partition('id="index">')[2].partition("</script>")[0])
     assert {name.rpartition("/")[0] for name in index["ids"]} == {
         "coco/mcq.rephrased",
+        "coco/retrieval.rephrased",
         "chexpert/binary.templated",
         "chexpert/binary-control.templated",
     }
+    # A caption's card says whether its image is among the first five, as the scores do.
+    scored = ScoreTable.read(found["zeta/coco"].folder.path / "scores.csv")
+    scored = scored.where(metric="recall@5", kind="negated", direction="text_to_image")
+    recalls = dict(zip(scored.frame["id"], scored.values, strict=True))
+    cards = dict(zip(index["ids"], index["values"][0][0], strict=True))
+    start = "coco/retrieval.rephrased/"
+    assert {name.removeprefix(start): x for name, x in cards.items() if name.startswith(start)} == recalls
     # An accuracy again by a plain loop over the model.
     model = metrics.load_dual(str(clip_folder))
     credit = []

@@ -198,7 +198,7 @@ def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
 def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
     printed = sections.TABLE_1.sheet(own.table_1({}))
     assert printed.columns == [
-        "model", "figures", "questions", "General", "Reasoning", "OCR", "Doc & Chart", "Average", "n",
+        "model", "figures", "questions", "General", "Reasoning", "OCR", "Doc & Chart", "Average", "scored",
     ]  # fmt: skip
     assert len(printed.rows) == 40
     assert printed.rows[0] == [

@@ -99,12 +99,12 @@ def test_units_decide_digits_and_counts_show_ranges():
 def test_a_table_shows_what_is_there_and_leaves_out_what_says_nothing(frame):
     [table] = TABLES
     sheet = table.sheet(frame)
-    assert sheet.columns == ["model", "original", "negated", "n", "unscored"]
+    assert sheet.columns == ["model", "original", "negated", "scored"]
     assert sheet.rows[1][0] == "unsure|er"
     assert sheet.rows[1][1].startswith("60.0 [")
-    assert sheet.rows[1][3:] == ["19-20", "0-1"]
+    assert sheet.rows[1][3:] == ["19-20 of 20"]
     only = table.sheet(figures.select(frame, variant="negated"))
-    assert only.columns == ["model", "negated", "n", "unscored"]
+    assert only.columns == ["model", "negated", "scored"]
     assert tables.sheets([table], frame[:0]) == []
     assert "unsure\\|er" in tables.markdown([sheet], "t")
     assert "Accuracy\nmodel" in page.headline(frame, TABLES)

@@ -3,7 +3,7 @@
 Columns besides the usual: kind and direction (retrieval), type (of questions), template (of what was chosen).
 
 recall@k, BASELINE@k   recall; gap@k: original minus negated captions, paired
-accuracy, BASELINE     of questions; gain over text: accuracy minus text only, paired; gap: accuracy where the
+accuracy               of questions, and the figures of `nein.benchmarks.baselines`; gap: accuracy where the
                        right option affirms minus where it denies; chance: of a constant scorer
 drop                   accuracy on the control (questions without a negation) minus accuracy
 right first            1 where the right option is always shown first
@@ -29,7 +29,8 @@ import numpy as np
 import pandas as pd
 
 from nein import statistics
-from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY, TEXT_READER, beside_reader, gain
+from nein.benchmarks import baselines
+from nein.benchmarks.baselines import BASELINES
 from nein.benchmarks.negbench.judged import KINDS as JUDGED
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import IMAGE_TO_TEXT, OUTCOMES, TEXT_TO_IMAGE
@@ -131,7 +132,8 @@ def of_choices(table: ScoreTable) -> Figures:
         unscored = sum(end.unscored().total() for end in ends)
         yield _difference(*(end.scored for end in ends), unscored=unscored, metric="gap", type="all")
     for type_, members in types.items():
-        yield from _baselines(members, table if type_ == "all" else table.where(type=type_), type_)
+        others = table if type_ == "all" else table.where(type=type_)
+        yield from baselines.figures(members, others, type=type_)
     chance = _of_each(questions, "templates", lambda templates: 1 / len(templates)).mean()
     yield number(float(chance), unit="%", n=len(questions), metric="chance", type="all")
     known = _of_each(questions, "templates", lambda names: all(names) and len(set(names)) > 1).astype(bool)
@@ -157,15 +159,6 @@ def _of_each(table: ScoreTable, column: str, of: Callable[[list[str]], float]) -
 def _mass(table: ScoreTable, template: str, column: str = "chosen") -> np.ndarray:
     """(n,) share of each choice, or of the options, that has a template."""
     return _of_each(table, column, lambda templates: templates.count(template) / len(templates))
-
-
-def _baselines(seen: ScoreTable, table: ScoreTable, type_: str) -> Figures:
-    for name in BASELINES:
-        if len(members := table.where(metric=name)):
-            yield members.figure(metric=name, type=type_)
-    if len(without := table.where(metric=TEXT_ONLY)):
-        yield gain(seen, without, metric=GAIN, type=type_)
-    yield from beside_reader(seen, table.where(metric=TEXT_READER), type=type_)
 
 
 def _wrong(rows: ScoreTable, type_: str) -> Figures:

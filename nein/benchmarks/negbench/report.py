@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import judged, scores, stages
+from nein.benchmarks.negbench import judged, retrieval, scores, stages
 from nein.benchmarks.negbench.data import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks, sets_of
 from nein.benchmarks.runner import FIGURES, Finished, Printed
-from nein.datasets.negbench.records import AFFIRMATION, NEGATED, NEGATION, ORIGINAL, ChoiceTask, Question
+from nein.datasets.negbench.records import (
+    AFFIRMATION,
+    NEGATED,
+    NEGATION,
+    ORIGINAL,
+    ChoiceTask,
+    Question,
+    RetrievalTask,
+)
 from nein.datasets.negbench.registry import MCQ, NANO, REPHRASED, RETRIEVAL
-from nein.engine.folder import Folder, Row
+from nein.engine.folder import Folder, Row, sample_seed
 from nein.loading.errors import UserError
 from nein.metrics.letters import LETTERS
 from nein.reporting import cards
@@ -36,10 +45,11 @@ HOW = (
     "Percentages. ± and [ ]: 95 % interval, clustered by picture. ↑ higher is better, ↓ lower is better. "
     "Negation gap: recall with the original captions minus recall with the negated ones, paired."
 )
-SIDE, LIMIT = 256, 400  # pixels of a picture's longer side; questions in a page
+SIDE = 256  # pixels of an image's longer side
+LIMIT, QUERIES = 400, 24  # questions, and negated captions, in a page
 UNKNOWN = "made otherwise"  # an option of which no template is known
 GROUP = ["model", "data", "task", "variant"]
-K = 5  # of retrieval's negation gap, on a page as on a leaderboard: authors print recall at 5
+K = max(KS)  # of retrieval's negation gap, on a page as on a leaderboard: authors print recall at 5
 _RECALL = {"metric": f"recall@{K}", "direction": TEXT_TO_IMAGE}
 #: A measure, the figures of its ends, affirmed and denied, and of the gap.
 _LOST: Sequence[tuple[str, Row, Row, Row]] = (
@@ -56,8 +66,6 @@ _LOST: Sequence[tuple[str, Row, Row, Row]] = (
         {"metric": "gap"},
     ),
 )
-RIGHT = cards.Measure("right", "choice")
-COLUMNS = ("caption", "made as", "chosen", "score")
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,6 @@ class Evaluated:
     @property
     def name(self) -> str:
         return f"{self.facts['model']}, {self.facts['title']}"
-
-    @property
-    def data(self) -> str:
-        return str(self.folder.manifest()["data"]["records_sha256"])
 
 
 def page(finished: Sequence[Finished], options: Any) -> Page | None:
@@ -91,33 +95,40 @@ def page(finished: Sequence[Finished], options: Any) -> Page | None:
         notes=notes(found),
         frame=frame,
         stamp=NANO_LABEL if nano else "",
-        parts=_questions(found, finished),
+        parts=_samples(found, finished),
     )
 
 
-def _questions(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
-    """The page's part with single questions: of all runs on the data of the command's own, or of any."""
-    own = [entry for entry in finished if entry.run] or finished
-    here = {entry.folder.path for entry in own}
-    chosen = [run for run in runs if len(frames.select(run.figures, metric="accuracy"))]
-    at_hand = {run.data for run in chosen if run.folder.path in here}
-    visible = [run for run in chosen if run.data in at_hand]
-    if not visible:
-        return []
+def _samples(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
+    """The page's part with single questions and captions: of all runs on the data of the command's own, or of
+    any."""
+    own: list[Any] = [entry for entry in finished if entry.run] or [*finished]
+    data_of = {run.folder.path: run.folder.manifest()["data"]["records_sha256"] for run in runs}
+    at_hand = {data_of[entry.folder.path] for entry in own}
+    visible = [run for run in runs if data_of[run.folder.path] in at_hand]
     models = dict.fromkeys(run.facts["model"] for run in visible)
 
     def make() -> Iterator[cards.Card]:
-        loaded = [cast(Any, entry.run).asked.data for entry in own if entry.run]
-        data_sets = loaded or sets_of([entry.folder for entry in own])
+        sets = [entry.run.asked.data for entry in own if entry.run] or sets_of([run.folder for run in own])
         by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
         for run in visible:
-            if (tasks := ModelTasks.of_folder(run.folder, data_sets)) is not None:
+            if (tasks := ModelTasks.of_folder(run.folder, sets)) is not None:
                 by_model[run.facts["model"]].append(tasks)
-        return questions(by_model)
+        yield from questions(by_model)
+        yield from captions(by_model)
 
-    members, words = [*map(cards.Member, models)], ("questions", "Model", "Asked")
-    samples = cards.Samples(members, [RIGHT], words=words, heads=("choice",), columns=COLUMNS)
-    return [cards.browser(samples, make, title="Questions")]
+    totals = frames.concat(run.figures for run in visible)
+    totals = frames.select(totals, metric="accuracy", type="all").drop_duplicates(["data", "task", "variant"])
+    count = int(totals[["n", "unscored"]].sum().sum())
+    note = f"{LIMIT} of {count:,} questions, drawn at random." if count > LIMIT else ""
+    samples = cards.Samples(
+        [*map(cards.Member, models)],
+        [cards.Measure("right", "choice; first five")],
+        words=("samples", "Model", "Asked"),
+        heads=("choice",),
+        columns=("caption", "made as", "chosen", "score"),
+    )
+    return [cards.browser(samples, make, title="Questions and captions", note=note)]
 
 
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
@@ -139,6 +150,9 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
         what = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
         found.append(Evaluated(run, {**facts, "model": name}, frames.label(figures, **what)))
     return found
+
+
+# --- gaps, findings and notes ----------------------------------------------------------------------
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
@@ -208,28 +222,42 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
     return lines
 
 
+# --- single questions and captions -----------------------------------------------------------------
+
+#: Answers of a model about a task -> the name of each record and what is said of it.
+Answers = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
+
+
+def _replies(
+    runs: Mapping[str, Sequence[ModelTasks]], drawn: Mapping[str, Any], kind: type[Any], answers: Answers
+) -> dict[tuple[str, str], Any]:
+    """(model, name of a record) -> what the model's run says of it."""
+    found: dict[tuple[str, str], Any] = {}
+    for model, run in ((model, run) for model, of_model in runs.items() for run in of_model):
+        for task in (task for task in run.tasks if isinstance(task, kind)):
+            try:
+                found |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
+            except UserError as error:
+                log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
+    return found
+
+
 def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> Iterator[cards.Card]:
     """What was asked of models, by their name; `limit` random questions if there are more."""
-    every = [(model, run, task) for model, of_model in runs.items() for run in of_model for task in run.tasks]
-    tasks = [(model, run, task) for model, run, task in every if isinstance(task, ChoiceTask)]
-    by_id = {
+    by_name = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
-        for _, run, task in tasks
+        for of_model in runs.values()
+        for run in of_model
+        for task in run.tasks
+        if isinstance(task, ChoiceTask)
         for question in task.questions
     }
-    drawn = {identity: by_id[identity] for identity in cards.drawn(list(by_id), limit)}
-    chosen: dict[tuple[str, str], Row] = {}
-    for model, run, task in tasks:
-        try:
-            named = ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.rows(run, task))
-            chosen |= {(model, identity): row for identity, row in named if identity in drawn}
-        except UserError as error:
-            log.warning("no question of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
+    drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
+    chosen = _replies(runs, drawn, ChoiceTask, _choices)
     for name, (title, task, question) in drawn.items():
         replies = [chosen.get((model, name)) for model in runs]
         taken = {_template(question, k) for row in replies if row for k in _taken(row)}
         taken |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
-        seen = stages.picture(task.media, question.image)
         right = question.options[question.correct]
         yield cards.Card(
             name,
@@ -241,10 +269,14 @@ def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> I
                 "Chosen": sorted(taken),
             },
             [[row["credit"] if row else None] for row in replies],
-            [("", {"none": seen} if isinstance(seen, str) else cards.of_picture(seen, SIDE))],
+            [("", _thumbnail(task, question.image))],
             [f"{o.shown}{' (right)' if o is right else ''}" for o in question.options],
             [_said(question, row) for row in replies],
         )
+
+
+def _choices(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+    return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.rows(run, task))
 
 
 def _said(question: Question, row: Row | None) -> cards.CardReply | None:
@@ -272,6 +304,58 @@ def _template(question: Question, k: int) -> str:
     return question.options[k].template or UNKNOWN
 
 
+def captions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = QUERIES) -> Iterator[cards.Card]:
+    """Negated captions, the image of each, and the first `K` images that models find by it."""
+    by_name = {
+        f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
+        for of_model in runs.values()
+        for run in of_model
+        for task in run.tasks
+        if isinstance(task, RetrievalTask)
+        for item in task.negated
+        if item.image
+        for k, text in enumerate(item.captions)
+    }
+    drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
+    found = _replies(runs, drawn, RetrievalTask, _found)
+    for name, (title, task, item, text) in drawn.items():
+        replies = {model: found[model, name] for model in runs if (model, name) in found}
+        shown = [("its image", item.image)]
+        for model, images in replies.items():
+            shown += [(f"{model}: {place}", image) for place, image in enumerate(images, 1)]
+        yield cards.Card(
+            name,
+            text,
+            f"{title} · retrieval",
+            {"Task": [f"{title}, {task.key}"]},
+            [[float(item.image in replies[model]) if model in replies else None] for model in runs],
+            [(label, _thumbnail(task, image, SIDE // 2)) for label, image in shown],
+        )
+
+
+def _found(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """The first images found, the best first; equal ones in an order drawn by the caption's name."""
+    images, texts = run.features(task)
+    start = f"{run.data.name}/{task.key}/"
+    own = {name: text for name, (*_, text) in drawn.items() if name.startswith(start) and text in texts.rows}
+    gallery = [name for name in task.references if name in images.rows]
+    if not own or not gallery:
+        return
+    rows = np.array([texts.rows[text] for text in own.values()])
+    shown = np.array([images.rows[name] for name in gallery])
+    seeds = [sample_seed(0, name) for name in own]
+    best = retrieval.top(texts.features, images.features, rows, shown, K, seeds)  # (captions, K)
+    for name, places in zip(own, best, strict=True):
+        yield name, [gallery[k] for k in places]
+
+
+def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
+    image = stages.picture(task.media, name)
+    return {"none": image} if isinstance(image, str) else cards.of_picture(image, side)
+
+
+# --- what is printed -------------------------------------------------------------------------------
+
 OF = ("dataset", "variant", "task", "metric", "kind", "direction", "type")
 
 
@@ -287,9 +371,8 @@ def paper_numbers() -> pd.DataFrame:
 
 def gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
-    printed = paper_numbers()
     place = ["source", "row", "dataset", "task"]
-    for (_, name, data, task), rows in printed.groupby(place, observed=True, sort=False):
+    for (_, name, data, task), rows in paper_numbers().groupby(place, observed=True, sort=False):
         for measure, *ends, _ in _LOST:
             affirmed, denied = (frames.pick(rows, **end) for end in ends)
             if affirmed and denied:

@@ -146,13 +146,7 @@ class NegBench(Benchmark):
         """One run per model and data set, everything looked at and nothing loaded."""
         given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
         choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
-        for choice in choices:
-            twin = next(other for other in choices if other.slug == choice.slug)
-            if twin.asked != choice.asked:
-                raise UserError(
-                    f"'{twin.asked}' and '{choice.asked}' have one name, '{choice.slug}'; give one of them "
-                    "another: NAME=REFERENCE."
-                )
+        runner.by_name((choice.slug, choice.asked) for choice in choices)
         chosen = selected(config)
         if any(task.asked for _, tasks in chosen for task in tasks):
             judges.check(config.judge)

@@ -15,7 +15,7 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import COUNTS, Column, Row, Table
+from nein.reporting.tables import Column, Row, Table
 from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
@@ -34,9 +34,9 @@ def _corrected(figures: Sequence[Figure]) -> str:
     return figures[0].get("refused") or tables.text(figures[0], interval="reach")
 
 
-def _counts(**where: str) -> list[Column]:
-    """n and unscored of one figure of a row."""
-    return [replace(column, where=where) for column in COUNTS]
+def _scored(**where: str) -> Column:
+    """Of one figure of a row, how many samples have a value, of how many."""
+    return Column("scored", where, tables.scored)
 
 
 def _selected(figures: Sequence[Figure]) -> str:
@@ -61,7 +61,7 @@ def _retrieval(direction: str, title: str) -> Table:
             ),
             Column(f"without the thing@{k} ↑", judged, _corrected),
         ]
-    return Table(direction, f"{title} retrieval", NAME, (*columns, *COUNTS), {"direction": direction})
+    return Table(direction, f"{title} retrieval", NAME, (*columns, _scored()), {"direction": direction})
 
 
 def _at_each_k(metric: str, shown: Mapping[str, str], title: str, note: str, rows: Sequence[Row]) -> Table:
@@ -71,7 +71,7 @@ def _at_each_k(metric: str, shown: Mapping[str, str], title: str, note: str, row
         for statistic, name in shown.items():
             where = {"metric": f"{metric}@{k}"} | ({"statistic": statistic} if statistic else {})
             columns.append(Column(name.format(k), where, _corrected))
-    return Table(metric, title, rows, (*columns, *COUNTS), which, note)
+    return Table(metric, title, rows, (*columns, _scored()), which, note)
 
 
 RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
@@ -112,7 +112,7 @@ MULTIPLE_CHOICE = Table(
         *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
         *(Column(name, {"metric": name, "type": "all"}, _SHOWN) for name in (*BASELINES, TEXT_READER)),
         Column("chance", {"metric": "chance"}),
-        *_counts(metric="accuracy", type="all"),
+        _scored(metric="accuracy", type="all"),
     ),
     {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES, TEXT_READER)},
     "Text only, picture only: the same without the picture, without the text (--blind). – where no answer "
@@ -122,7 +122,7 @@ HALVES = Table(
     "halves",
     "Without the picture, without the text",
     (*NAME, Row("metric", "shown")),
-    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), *_counts(type="all")),
+    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), _scored(type="all")),
     {"metric": (*BASELINES, GAIN, *READER)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
     "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
@@ -135,7 +135,7 @@ CHOSEN = Table(
     NAME,
     (
         *(Column(f"{t} (offered)", {"template": t}, _selected) for t in TEMPLATES),
-        *_counts(metric="selected"),
+        _scored(metric="selected"),
     ),
     {"metric": ("selected", "offered")},
 )
@@ -154,7 +154,7 @@ JOINT = Table(
         Column("all right ↑", {"metric": "joint"}, _SHOWN),
         *(Column(outcome, {"outcome": outcome}, _SHOWN) for outcome in OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
-        *_counts(metric="joint"),
+        _scored(metric="joint"),
     ),
     {"metric": ("joint", "pair", "joint chance")},
 )
@@ -176,7 +176,7 @@ PARTS = Table(
         *(Column(f"{part} effect", {"metric": "effect", "part": part}, _EFFECT) for part in two_way.PARTS),
         *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
         *(Column(f"{metric} %", {"metric": metric}, _SHOWN) for metric in ("text alone", "same caption")),
-        *_counts(metric="effect"),
+        _scored(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
     "Text: affirming less denying caption. Picture: with less without the thing. Interaction: what is true "
@@ -187,9 +187,8 @@ PARTS = Table(
 
 
 def _short(table: Table, *titles: str) -> Table:
-    """With these columns, n and unscored."""
-    kept = (*titles, *(column.title for column in COUNTS))
-    return replace(table, columns=[column for column in table.columns if column.title in kept])
+    """With these columns, and how many samples are scored."""
+    return replace(table, columns=[column for column in table.columns if column.title in (*titles, "scored")])
 
 
 HEADLINE = (

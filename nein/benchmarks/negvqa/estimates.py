@@ -8,9 +8,8 @@ outcomes    of pairs: "both", "only_original", "only_negated", "neither", and th
 position    share of letters that are A: "answered", "right"
 agreement   "same": share of questions whose generated and likeliest letters agree
 unread      "answers" without a letter, by reason
-blind       per variant and category, of the questions that were also asked without the picture and
-            without the question: "text only", "picture only", and "gain over text", accuracy minus the
-            former, paired
+blind       per variant and category the figures of `nein.benchmarks.baselines`: of the questions that were
+            also asked without the picture and without the question, and of all beside the text reader
 
 Intervals are "clustered" by image; under "paper" also "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """
@@ -26,7 +25,8 @@ import numpy as np
 import pandas as pd
 
 from nein import statistics
-from nein.benchmarks.baselines import BASELINES, GAIN, TEXT_ONLY, TEXT_READER, beside_reader, gain
+from nein.benchmarks import baselines
+from nein.benchmarks.baselines import BASELINES, TEXT_READER
 from nein.datasets.negvqa import AVERAGE, CATEGORIES, OTHER, VARIANTS
 from nein.engine.folder import Row
 from nein.reporting import figures as frames
@@ -40,13 +40,12 @@ OUTCOMES = {"both": (1, 1), "only_original": (1, 0), "only_negated": (0, 1), "ne
 def of_table(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
     """Every figure of one model. asking: how a judge was asked; None for other models."""
     figures: list[Row] = []
-    scored = scores.where(metric="accuracy")
+    scored, others = scores.where(metric="accuracy"), scores.where(metric=(*BASELINES, TEXT_READER))
     for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
         parts: list[Iterable[Row]] = [_accuracies(rows, protocol), _unread(rows)]
         if protocol == "fixed":
-            blind = scores.where(scoring=scoring, metric=BASELINES)
-            reader = scores.where(metric=TEXT_READER)
-            parts += [_by_subset(rows), _blind(rows, blind), _reader(rows, reader), _positions(rows)]
+            of_scoring = others.frame["scoring"].fillna(scoring) == scoring  # the text reader has none
+            parts += [_by_subset(rows), _blind(rows, ScoreTable(others.frame[of_scoring])), _positions(rows)]
             parts += [paired(members, category) for category, members in by_category(rows)]
         figures += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
     both = agreement(scored)
@@ -111,22 +110,13 @@ def _by_subset(rows: ScoreTable) -> Iterator[Row]:
             yield frames.number(first - second, unit="points", metric="difference", **what)
 
 
-def _blind(rows: ScoreTable, blind: ScoreTable) -> Iterator[Row]:
-    for variant in VARIANTS if len(blind) else ():
-        seen, unseen = rows.where(variant=variant), blind.where(variant=variant)
-        for category, members in by_category(unseen):
-            what: Row = {"task": "blind", "variant": variant, "category": category}
-            for (baseline,), asked in members.groups("metric"):
-                yield asked.figure(metric=baseline, **what)
-            alone = members.where(metric=TEXT_ONLY)
-            yield gain(seen, alone, metric=GAIN, **what)
-
-
-def _reader(rows: ScoreTable, reader: ScoreTable) -> Iterator[Row]:
-    for variant in VARIANTS if len(reader) else ():
-        for category, members in by_category(reader.where(variant=variant)):
+def _blind(rows: ScoreTable, others: ScoreTable) -> Iterator[Row]:
+    """Of the questions that were also asked without a half, and of all beside the text reader."""
+    for variant in VARIANTS if len(others) else ():
+        seen = rows.where(variant=variant)
+        for category, members in by_category(others.where(variant=variant)):
             what = {"task": "blind", "variant": variant, "category": category}
-            yield from beside_reader(rows.where(variant=variant), members, **what)
+            yield from baselines.figures(seen, members, **what)
 
 
 def paired(rows: ScoreTable, category: str) -> Iterator[Row]:

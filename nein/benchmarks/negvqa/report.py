@@ -65,8 +65,10 @@ def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> 
     )
     parts = []
     if isinstance(options, ReportConfig) and options.shown:  # an evaluation writes no page
+        count = max(run.manifest["limit"] for run in finished)
+        note = f"{options.shown} of {count:,} questions, drawn at random." if count > options.shown else ""
         read = functools.partial(asked, finished, find_items(first, options), options.shown, headlines)
-        parts = [cards.browser(samples, read, title="Answers")]
+        parts = [cards.browser(samples, read, title="Answers", note=note)]
     return Page(
         "NegVQA",
         _subtitle(finished),

@@ -194,7 +194,9 @@ class _Maker:
             "limit": len(blocks.wanted),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
-        return Run(folder, name, identity, stages, facts, outputs)
+        is_nano = reference.startswith("nano:") and name.startswith("nano-")  # not by a name of the user's
+        label = name.replace("nano-", "nano:", 1) if is_nano else name
+        return Run(folder, label, identity, stages, facts, outputs)
 
 
 class NegVqa(Benchmark):
@@ -223,12 +225,8 @@ class NegVqa(Benchmark):
             )
         if config.matching:
             llm.check(config.matching)
-        names: dict[str, str] = {}
-        for given in (*config.model, *config.answers_from):
-            if (twin := names.setdefault(name := run_name(given, config), given)) != given:
-                raise UserError(
-                    f"'{twin}' and '{given}' have one name, '{name}'; give one another: NAME=REFERENCE."
-                )
+        asked = (*config.model, *config.answers_from)
+        names = runner.by_name((run_name(given, config), given) for given in asked)
         maker, found = _Maker(config, data, device), list[Run]()
         for name, given in names.items():
             reference = references.named(given)[1]

@@ -12,7 +12,7 @@ from nein.datasets.negvqa import AVERAGE, CATEGORIES, HUB, OTHER, TITLES, VARIAN
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import COUNTS, Column, Row, Table
+from nein.reporting.tables import Column, Row, Table
 
 ORDER = (*CATEGORIES, OTHER, AVERAGE)
 OUTCOME_TITLES = {**{name: name.replace("_", " ") for name in OUTCOMES}, "both": "both right"}
@@ -31,8 +31,7 @@ _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})
 _CATEGORIES = Column(by="category", names=TITLES, order=ORDER)
-_COUNTS = [replace(column, where={"category": AVERAGE}) for column in COUNTS]
-_UNSCORED = tables.count("unscored")
+_SCORED = Column("scored", {"category": AVERAGE}, tables.scored)
 
 
 def accuracy(protocol: str, interval: str) -> Table:
@@ -44,7 +43,7 @@ def accuracy(protocol: str, interval: str) -> Table:
         f"accuracy_{protocol}_{interval}",
         f"Accuracy, protocol '{protocol}', {interval} intervals",
         (*_NAME, _QUESTIONS),
-        (_CATEGORIES, *_COUNTS),
+        (_CATEGORIES, _SCORED),
         {"task": "accuracy", "protocol": protocol, "interval": interval},
         f"{_HOW[protocol]} {which}.",
     )
@@ -60,8 +59,7 @@ GAP = Table(
         Column("gap (points)", {"metric": "gap"}),
         Column("ratio", {"metric": "ratio"}),
         Column("p", {"metric": "gap"}, tables.p_value()),
-        Column("pairs", {"metric": "original"}, tables.count()),
-        Column("unscored", {"metric": "gap"}, _UNSCORED),
+        Column("pairs", {"metric": "gap"}, tables.scored),
     ),
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
     "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: "
@@ -72,7 +70,7 @@ BLIND = Table(
     "blind",
     "Without the picture, without the question",
     (*_NAME, _QUESTIONS, Row("metric", "shown")),
-    (_CATEGORIES, *_COUNTS),
+    (_CATEGORIES, _SCORED),
     note="Accuracy in per cent on --blind questions, evenly spread. Text only: with a grey picture. Picture "
     "only: with the options and no question; one answer counts for the question and its negation. Gain over "
     f"text: accuracy minus text only on the same questions, paired, in points. {baselines.READ} "
@@ -94,8 +92,7 @@ PAIRS = Table(
     (*_NAME, _CATEGORY),
     (
         *(Column(title, {"metric": name}, _count_and_share) for name, title in OUTCOME_TITLES.items()),
-        Column("pairs", {"metric": "both"}, tables.count()),
-        Column("unscored", {"metric": "both"}, _UNSCORED),
+        Column("pairs", {"metric": "both"}, tables.scored),
         Column("p (McNemar)", {"metric": "mcnemar"}, tables.p_value()),
         Column("p (clustered)", {"metric": "clustered"}, tables.p_value()),
     ),
@@ -140,7 +137,7 @@ TABLE_1 = Table(
     "table1",
     "NegVQA, Table 1, and the models measured here",
     (Row("model"), _SOURCE, _QUESTIONS),
-    (_CATEGORIES, *_COUNTS),
+    (_CATEGORIES, _SCORED),
     note=f"Accuracy in per cent. Printed: arXiv:2505.22946 (May 2025), hub:{HUB}, 7,379 questions. Measured "
     "here: protocol 'paper', on these questions only; data, number and date stand at the head of the page. "
     "Normal intervals on both sides.",

@@ -14,7 +14,7 @@ from nein.metrics import METRICS
 from nein.reporting import labels, plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value
+from nein.reporting.tables import Column, Row, Show, Table, count, entry, estimate, p_value, scored
 from nein.statistics import two_way
 from nein.wording.families import CELLS, CONSTRUCTIONS, DEPTH, OTHERS
 
@@ -44,12 +44,6 @@ def _metrics(where: Mapping[str, Any]) -> Column:
 def _of_presence(by_judge: bool = True) -> tuple[str, ...]:
     """Metrics that say what is in an image, by a judge or because it is known; or all others."""
     return tuple(name for name, row in METRICS.items() if (row.by_judge or row.by_truth) == by_judge)
-
-
-def scored(figures: Sequence[Figure]) -> str:
-    """How many samples have a value, by the metric with fewest and with most, of how many were asked:
-    "46-48 of 48"."""
-    return f"{count()(figures)} of {max(figure['n'] + figure['unscored'] for figure in figures)}"
 
 
 def _refused(figures: Sequence[Figure]) -> str:
