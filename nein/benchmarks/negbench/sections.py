@@ -3,7 +3,7 @@ printed figures (`source` "printed") are rows of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from nein.benchmarks import baselines
@@ -15,7 +15,7 @@ from nein.datasets.negbench.records import NEGATED, ORIGINAL, TEMPLATES
 from nein.reporting import plots, tables
 from nein.reporting.figures import Figure
 from nein.reporting.page import Section
-from nein.reporting.tables import Column, Row, Table
+from nein.reporting.tables import Column, Row, Show, Table
 from nein.statistics import two_way
 from nein.wording.families import CONSTRUCTIONS, DEPTH, OTHERS
 
@@ -29,14 +29,21 @@ _SHOWN, _EFFECT = tables.estimate("reach"), tables.estimate("reach", 3)
 BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
 
 
-def _corrected(figures: Sequence[Figure]) -> str:
-    """The share, or why it is not given."""
-    return figures[0].get("refused") or tables.text(figures[0], interval="reach")
+def _columns(
+    of: str, names: Iterable[str], show: Show = _SHOWN, title: str = "{}", **where: str
+) -> list[Column]:
+    """A column for each of these entries of the column `of` of the frame."""
+    return [Column(title.format(name), {**where, of: name}, show) for name in names]
 
 
 def _scored(**where: str) -> Column:
     """Of one figure of a row, how many samples have a value, of how many."""
     return Column("scored", where, tables.scored)
+
+
+def _corrected(figures: Sequence[Figure]) -> str:
+    """The share, or why it is not given."""
+    return figures[0].get("refused") or tables.text(figures[0], interval="reach")
 
 
 def _selected(figures: Sequence[Figure]) -> str:
@@ -49,14 +56,14 @@ def _selected(figures: Sequence[Figure]) -> str:
 def _retrieval(direction: str, title: str) -> Table:
     columns: list[Column] = []
     for k in KS:
-        negated = {"metric": f"recall@{k}", "kind": NEGATED}
+        of_kind = {kind: {"metric": f"recall@{k}", "kind": kind} for kind in (ORIGINAL, NEGATED)}
         judged = {"metric": f"without@{k}", "kind": NEGATED, "statistic": "corrected"}
         columns += [
-            Column(f"R@{k} ↑", {**negated, "kind": ORIGINAL}, _SHOWN),
-            Column(f"R-Neg@{k} ↑", negated, _SHOWN),
+            Column(f"R@{k} ↑", of_kind[ORIGINAL], _SHOWN),
+            Column(f"R-Neg@{k} ↑", of_kind[NEGATED], _SHOWN),
             Column(f"negation gap@{k} ↓", {"metric": f"gap@{k}"}, _SHOWN),
             *(
-                Column(f"R-Neg@{k}, {name}", {**negated, "metric": f"{name}@{k}"}, _SHOWN)
+                Column(f"R-Neg@{k}, {name}", {"metric": f"{name}@{k}", "kind": NEGATED}, _SHOWN)
                 for name in BASELINES
             ),
             Column(f"without the thing@{k} ↑", judged, _corrected),
@@ -106,11 +113,11 @@ MULTIPLE_CHOICE = Table(
     NAME,
     (
         Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _corrected),
-        *(Column(type_, {"metric": "accuracy", "type": type_}, _corrected) for type_ in TEMPLATES),
+        *_columns("type", TEMPLATES, _corrected, metric="accuracy"),
         Column("drop from control ↓", {"metric": "drop"}, _SHOWN),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
-        *(Column(name, {"metric": name}, _SHOWN) for name in BEAFS),
-        *(Column(name, {"metric": name, "type": "all"}, _SHOWN) for name in (*BASELINES, TEXT_READER)),
+        *_columns("metric", BEAFS),
+        *_columns("metric", (*BASELINES, TEXT_READER), type="all"),
         Column("chance", {"metric": "chance"}),
         _scored(metric="accuracy", type="all"),
     ),
@@ -133,26 +140,24 @@ CHOSEN = Table(
     "chosen",
     "What is chosen",
     NAME,
-    (
-        *(Column(f"{t} (offered)", {"template": t}, _selected) for t in TEMPLATES),
-        _scored(metric="selected"),
-    ),
+    (*_columns("template", TEMPLATES, _selected, "{} (offered)"), _scored(metric="selected")),
     {"metric": ("selected", "offered")},
 )
 WRONG = Table(
     "wrong",
     "Wrong answers, by what was chosen",
     (*NAME, Row("type", "questions")),
-    (*(Column(t, {"template": t}, _SHOWN) for t in TEMPLATES), Column("wrong answers", show=tables.count())),
+    (*_columns("template", TEMPLATES), Column("wrong answers", show=tables.count())),
     {"metric": "wrong"},
 )
+_TOGETHER = (*NAME, Row("type", "together"))
 JOINT = Table(
     "joint",
     "Answered right together",
-    (*NAME, Row("type", "together")),
+    _TOGETHER,
     (
         Column("all right ↑", {"metric": "joint"}, _SHOWN),
-        *(Column(outcome, {"outcome": outcome}, _SHOWN) for outcome in OUTCOMES[1:]),
+        *_columns("outcome", OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
         _scored(metric="joint"),
     ),
@@ -161,7 +166,7 @@ JOINT = Table(
 DIFFICULTY = Table(
     "difficulty",
     "Answered right together, by difficulty",
-    (*NAME, Row("type", "together"), Row("axis", "how many")),
+    (*_TOGETHER, Row("axis", "how many")),
     (
         Column(by="level", show=_SHOWN, order=tuple(map(str, range(10)))),
         Column("n of each", show=lambda found: ", ".join(dict.fromkeys(str(one["n"]) for one in found))),
@@ -173,9 +178,9 @@ PARTS = Table(
     "Minimal pairs: what decides the scores",
     NAME,
     (
-        *(Column(f"{part} effect", {"metric": "effect", "part": part}, _EFFECT) for part in two_way.PARTS),
-        *(Column(f"{part} %", {"metric": "part", "part": part}, _SHOWN) for part in two_way.PARTS),
-        *(Column(f"{metric} %", {"metric": metric}, _SHOWN) for metric in ("text alone", "same caption")),
+        *_columns("part", two_way.PARTS, _EFFECT, "{} effect", metric="effect"),
+        *_columns("part", two_way.PARTS, title="{} %", metric="part"),
+        *_columns("metric", ("text alone", "same caption"), title="{} %"),
         _scored(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
@@ -236,6 +241,7 @@ CHOICES = plots.plot(
 
 
 def _difficulty(axis: str, which: str) -> plots.Plot:
+    names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     return plots.plot(
         axis.replace(" ", "_"),
         f"All four right of a pair, by number of {axis}{which}, 95 % intervals; chance: 16.7 % where scores "
@@ -247,8 +253,7 @@ def _difficulty(axis: str, which: str) -> plots.Plot:
         panel=("model", "data"),
         axes=(f"{axis}, how many", "all four right, per cent"),
         order=(GROUP, ALL_FOUR, *CONSTRUCTIONS),
-        names={name: name.replace("_", " ") for name in CONSTRUCTIONS}
-        | {GROUP: "all families, compared", ALL_FOUR: "all families, asked"},
+        names={**names, GROUP: "all families, compared", ALL_FOUR: "all families, asked"},
     )
 
 
@@ -264,7 +269,6 @@ SPLIT = plots.plot(
     colors={two_way.TEXT: plots.RED, two_way.PICTURE: "#9ca3af", two_way.INTERACTION: plots.GREEN},
 )
 _RETRIEVAL = (RETRIEVED, _retrieval(IMAGE_TO_TEXT, "Image to text"), JUDGED, AVOIDED, SATISFIED)
-_TOGETHER = (JOINT, DIFFICULTY, PARTS)
 _DIFFICULTIES = (_difficulty(OTHERS, ", without a denial above"), _difficulty(DEPTH, ""))
 SECTIONS = (
     Section("retrieval", "Retrieval", _RETRIEVAL, (RECALL,)),
