@@ -55,7 +55,7 @@ def test_a_model_that_looks_at_nothing_gains_nothing_by_the_picture_and_plots_ma
         assert share(folder, "gain over text", variant)["value"] == 0
     made = frames.label(frames.read(folder / "figures.csv"), model="model")
     plot = sections.ORIGINAL_AND_NEGATED
-    canvas = plot.draw(plot.shown(made), **plot.options)
+    canvas = plot.draw(frames.select(made, **plot.where), **plot.options)
     for marker, baseline in (("D", "text only"), ("o", "picture only")):
         values = [100 * share(folder, baseline, variant)["value"] for variant in ("original", "negated")]
         [drawn] = [line for line in canvas.axes[0].lines if line.get_marker() == marker]

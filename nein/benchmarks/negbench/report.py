@@ -95,29 +95,24 @@ def page(finished: Sequence[Finished], options: Any) -> Page | None:
         notes=notes(found),
         frame=frame,
         stamp=NANO_LABEL if nano else "",
-        parts=_samples(found, finished),
+        parts=[_samples(found)],
     )
 
 
-def _samples(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Part]:
-    """The page's part with single questions and captions: of all runs on the data of the command's own, or of
-    any."""
-    own: list[Any] = [entry for entry in finished if entry.run] or [*finished]
-    data_of = {run.folder.path: run.folder.manifest()["data"]["records_sha256"] for run in runs}
-    at_hand = {data_of[entry.folder.path] for entry in own}
-    visible = [run for run in runs if data_of[run.folder.path] in at_hand]
-    models = dict.fromkeys(run.facts["model"] for run in visible)
+def _samples(runs: Sequence[Evaluated]) -> Part:
+    """The page's part with single questions and captions."""
+    models = dict.fromkeys(run.facts["model"] for run in runs)
 
     def make() -> Iterator[cards.Card]:
-        sets = [entry.run.asked.data for entry in own if entry.run] or sets_of([run.folder for run in own])
+        sets = sets_of([run.folder for run in runs])
         by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
-        for run in visible:
+        for run in runs:
             if (tasks := ModelTasks.of_folder(run.folder, sets)) is not None:
                 by_model[run.facts["model"]].append(tasks)
         yield from questions(by_model)
         yield from captions(by_model)
 
-    totals = frames.concat(run.figures for run in visible)
+    totals = frames.concat(run.figures for run in runs)
     totals = frames.select(totals, metric="accuracy", type="all").drop_duplicates(["data", "task", "variant"])
     count = int(totals[["n", "unscored"]].sum().sum())
     note = f"{LIMIT} of {count:,} questions, drawn at random." if count > LIMIT else ""
@@ -128,7 +123,7 @@ def _samples(runs: Sequence[Evaluated], finished: Sequence[Finished]) -> list[Pa
         heads=("choice",),
         columns=("caption", "made as", "chosen", "score"),
     )
-    return [cards.browser(samples, make, title="Questions and captions", note=note)]
+    return cards.browser(samples, make, title="Questions and captions", note=note)
 
 
 def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
