@@ -9,7 +9,7 @@ from typing import Any
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import estimates, judged, scores
 from nein.benchmarks.negbench.sections import AVOIDED, JUDGED
-from nein.benchmarks.negbench.stages import ModelTasks, sets_of
+from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.nein import calibrations
 from nein.datasets.negbench.records import RetrievalTask
 from nein.engine import atomic
@@ -31,8 +31,7 @@ def run(options: RetrievedConfig) -> str:
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
-    sets = sets_of(dual)
-    runs = [run for one in dual if (run := ModelTasks.of_folder(one, sets)) is not None and _retrievals(run)]
+    runs = [run for run in ModelTasks.of_folders(dual) if _retrievals(run)]
     if not runs:
         raise UserError(
             f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "

@@ -230,7 +230,7 @@ def evaluated_in(out):
 
 
 def asked_by(folder):
-    return stages.ModelTasks.of_folder(folder, stages.sets_of([folder]))
+    return stages.ModelTasks.of_folders([folder])[0]
 
 
 def rows_of(tmp_path, model, dataset):

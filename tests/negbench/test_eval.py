@@ -20,7 +20,6 @@ from nein.metrics.dual import ControlEncoder
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from tests.helpers import commands
 from tests.helpers.commands import exit_code, outcome
 from tests.negbench.conftest import evaluate, evaluated_in, items, questions, rows_of, settings
 from tests.negbench.test_media import write_video

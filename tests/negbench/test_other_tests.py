@@ -271,7 +271,7 @@ def test_what_makes_pairs_difficult_has_a_figure_for_each_level():
         ("other things", "0", 1.0, 1), ("other things", "1", 0.5, 2),
         ("denials above", "0", pytest.approx(2 / 3), 3), ("denials above", "1", 1.0, 1),
     ]  # fmt: skip
-    assert len(sections.SECTIONS[2].plots[0].shown(made)) == 2
+    assert len(frames.select(made, **sections.SECTIONS[2].plots[0].where)) == 2
     assert sections.DIFFICULTY.sheet(made).rows[0][-3:] == ["100.0 [2.5, 100.0]", "50.0 ± 48.7", "1, 2"]
 
 

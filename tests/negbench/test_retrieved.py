@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from nein.benchmarks import finished
-from nein.benchmarks.negbench import config, judged, scores
+from nein.benchmarks.config import ReportConfig
+from nein.benchmarks.negbench import judged, scores
 from nein.benchmarks.negbench.data import ResultsDir
 from nein.benchmarks.negbench.stages import Encoded
 from nein.benchmarks.nein.calibrations import Calibration
@@ -167,7 +168,7 @@ def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):
     asked = judge.asked
     assert simpleneg(tmp_path) == rows
     assert judge.asked == asked  # what was answered is not asked again
-    said = finished.report(config.ReportConfig(runs=[tmp_path / "out"], out=tmp_path / "page.html"))
+    said = finished.report(ReportConfig(runs=[tmp_path / "out"], out=tmp_path / "page.html"))
     assert "Retrieval judged by the questions of a test" in said
     assert "Text to image retrieval" not in said  # there is no recall
 

@@ -117,7 +117,7 @@ def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_que
         })  # fmt: skip
     model = Model(lambda seen, question, texts: 0)
     more = {"data": write_questions(tmp_path / "data", rows), "out": tmp_path / "out", "blind": 0}
-    nein.negvqa({"model": model}, device="cpu", formats=["csv"], **more)
+    nein.negvqa({"model": model}, device="cpu", **more)
     folder = runs_below(tmp_path / "out")[0]
     if count < 100:
         assert "text reader" not in (folder / "scores.csv").read_text()

@@ -18,7 +18,7 @@ from nein.benchmarks.negbench import judged, retrieval, scores, stages
 from nein.benchmarks.negbench.data import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.negbench.stages import ModelTasks, sets_of
+from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import FIGURES, Finished, Printed
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -104,11 +104,10 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
     models = dict.fromkeys(run.facts["model"] for run in runs)
 
     def make() -> Iterator[cards.Card]:
-        sets = sets_of([run.folder for run in runs])
         by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
-        for run in runs:
-            if (tasks := ModelTasks.of_folder(run.folder, sets)) is not None:
-                by_model[run.facts["model"]].append(tasks)
+        names = {run.folder.path: run.facts["model"] for run in runs}
+        for tasks in ModelTasks.of_folders([run.folder for run in runs]):
+            by_model[names[tasks.folder.path]].append(tasks)
         yield from questions(by_model)
         yield from captions(by_model)
 

@@ -387,19 +387,6 @@ def config_of(folder: Folder) -> EvalConfig:
     return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
 
 
-def sets_of(folders: Sequence[Folder]) -> list[DataSet]:
-    """The data sets of runs, with a warning for those that have gone."""
-    found: dict[str, DataSet] = {}
-    for folder in folders:
-        if folder.manifest()["data"]["records_sha256"] in found:
-            continue
-        try:
-            found.update((data.sha256, data) for data, _ in files.selected(config_of(folder)))
-        except UserError as error:
-            log.warning("without its data, no question of '%s' is shown: %s", folder.path, error)
-    return list(found.values())
-
-
 @dataclass(frozen=True)
 class ModelTasks:
     """What a run asks of a data set, and what came of it."""
@@ -412,15 +399,23 @@ class ModelTasks:
     model: Model | None = None  # of a run that works
 
     @classmethod
-    def of_folder(cls, folder: Folder, sets: Sequence[DataSet]) -> ModelTasks | None:
-        """None where the run's data are not among the sets."""
-        manifest, config = folder.manifest(), config_of(folder)
-        for data in sets:
-            if data.sha256 == manifest["data"]["records_sha256"]:
-                kind = manifest["summary"]["kind"]
-                tasks = [task for task in files.tasks_of(config, data) if task.answered_by(kind)]
-                return cls(folder, config, data, tasks, kind)
-        return None
+    def of_folders(cls, folders: Sequence[Folder]) -> list[ModelTasks]:
+        """Those of finished runs, whose data are read again, with a warning for data that have gone."""
+        sets: dict[str, DataSet] = {}  # by the digest of the records
+        found = []
+        for folder in folders:
+            manifest, config = folder.manifest(), config_of(folder)
+            digest, kind = manifest["data"]["records_sha256"], manifest["summary"]["kind"]
+            if digest not in sets:
+                try:
+                    sets |= {data.sha256: data for data, _ in files.selected(config)}
+                except UserError as error:
+                    log.warning("without its data, no sample of '%s' is shown: %s", folder.path, error)
+            if digest in sets:
+                tasks = files.tasks_of(config, sets[digest])
+                tasks = [task for task in tasks if task.answered_by(kind)]
+                found.append(cls(folder, config, sets[digest], tasks, kind))
+        return found
 
     def whole(self, task: Task) -> Task:
         return next(other for other in self.data.tasks if (other.name, other.key) == (task.name, task.key))
