@@ -92,24 +92,22 @@ def _gap(original: ScoreTable, negated: ScoreTable) -> tuple[Estimate | None, in
     The k-th captions of an item belong together, and both have to be scored, where it has as many of either
     kind. Elsewhere (a paraphrase was lost) all of its scored captions enter: paired by picture alone.
     """
-    sides, captions = [], []
-    for side in (original, negated):  # both have the same categories, so that codes name items
+    sides = []
+    for place, side in enumerate((original, negated)):  # both have the same categories, so codes name items
         item = side.frame["item"].cat.codes.to_numpy(np.int64)
-        frame = pd.DataFrame({"item": item, "source": side.clusters, "value": side.values})
-        frame["pair"] = frame.groupby("item").cumcount() * 2**32 + item
-        captions.append(frame.groupby("item").size())
-        sides.append(frame)
-    both = pd.concat(captions, axis=1)
-    same = both.index[both[0] == both[1]]
-    lost = pd.concat([side.loc[side["value"].isna(), "pair"] for side in sides])
-    scored = [
-        side[side["value"].notna() & ~(side["item"].isin(same) & side["pair"].isin(lost))] for side in sides
-    ]
-    scored = [side[side["item"].isin(scored[1 - number]["item"])] for number, side in enumerate(scored)]
-    sizes = pd.concat([side.groupby("item").size() for side in scored], axis=1)
-    n, total = int(sizes.max(axis=1).sum()), int(both.max(axis=1).sum())
-    first, second = (dict(zip(side["pair"], side["value"], strict=True)) for side in scored)
-    source_of = dict(zip(*(pd.concat(scored)[name] for name in ("pair", "source")), strict=True))
+        columns = {"side": place, "item": item, "source": side.clusters, "value": side.values}
+        sides.append(pd.DataFrame(columns))
+    rows = pd.concat(sides, ignore_index=True)
+    rows["pair"] = rows.groupby(["side", "item"]).cumcount() * 2**32 + rows["item"]
+    asked = rows.groupby(["item", "side"]).size().unstack(fill_value=0)  # captions of each kind
+    same, lost = rows["item"].map(asked[0] == asked[1]), rows["value"].isna()
+    rows = rows[~lost & ~(same & lost.groupby(rows["pair"]).transform("any"))]
+    rows = rows[rows.groupby("item")["side"].transform("nunique") == 2]
+    scored = rows.groupby(["item", "side"]).size().unstack()
+    n, total = (int(captions.max(axis=1).sum()) for captions in (scored, asked))
+    halves = (rows[rows["side"] == place] for place in (0, 1))
+    first, second = (dict(zip(half["pair"], half["value"], strict=True)) for half in halves)
+    source_of = dict(zip(rows["pair"], rows["source"], strict=True))
     estimate = statistics.difference_of_means(first, second, source_of)
     return None if estimate is None else replace(estimate, n=n), total - n
 
