@@ -27,114 +27,87 @@ COMMANDS: dict[str, Command] = {
     "eval": Command(
         "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
-        announces="nein.benchmarks.progress:lines",
-    ),
+        announces="nein.benchmarks.progress:lines"),
     "grid": Command(
         "draw samples and their edits into one picture",
-        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid",
-    ),
+        "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),
     "report": Command(
         "write a page, tables and plots of finished runs",
-        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.finished:report",
-    ),
+        "nein.benchmarks.nein.config:ReportConfig", "nein.benchmarks.finished:report"),
     "compare": Command(
         "compare runs: paired differences, intervals, tests, power",
-        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.finished:compare",
-    ),
+        "nein.benchmarks.nein.config:CompareConfig", "nein.benchmarks.finished:compare"),
     "mend": Command(
         "try the remedies for a model and recommend one",
-        "nein.benchmarks.mend_config:MendConfig", "nein.benchmarks.mend:run", shared=True,
-    ),
+        "nein.benchmarks.mend_config:MendConfig", "nein.benchmarks.mend:run", shared=True),
     "export": Command(
         "export scores and figures of runs as two tables",
-        "nein.benchmarks.config:ExportConfig", "nein.benchmarks.finished:export",
-    ),
+        "nein.benchmarks.config:ExportConfig", "nein.benchmarks.finished:export"),
     "leaderboard": Command(
         "rank models and remedies by negation gap, on one page",
-        "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.finished:leaderboard",
-    ),
+        "nein.benchmarks.config:LeaderboardConfig", "nein.benchmarks.finished:leaderboard"),
     "calibrate": Command(
         "measure the error rates of a run's judges",
-        "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run",
-    ),
+        "nein.judges.config:CalibrateConfig", "nein.judges.calibrate:run"),
     "check": Command(
         "check that an editor or a judge keeps its contract",
-        "nein.judges.config:CheckConfig", "nein.judges.check:run",
-    ),
+        "nein.judges.config:CheckConfig", "nein.judges.check:run"),
     "study": Command(
         "make pages for blind human labels; compare with judges",
-        "nein.judges.config:StudyConfig", "nein.judges.study:run",
-    ),
+        "nein.judges.config:StudyConfig", "nein.judges.study:run"),
     "data nano": Command(
         "draw the miniature world into a folder",
-        "nein.datasets.command:DrawConfig", "nein.datasets.command:draw",
-    ),
+        "nein.datasets.command:DrawConfig", "nein.datasets.command:draw"),
     "data show": Command(
         "write a page of samples, instructions and counts of data",
-        "nein.benchmarks.config:DataPageConfig", "nein.benchmarks.data_page:show",
-    ),
+        "nein.benchmarks.config:DataPageConfig", "nein.benchmarks.data_page:show"),
     "data check": Command(
         "validate annotations and images of a NeIn folder",
-        "nein.datasets.command:CheckConfig", "nein.datasets.command:check",
-    ),
+        "nein.datasets.command:CheckConfig", "nein.datasets.command:check"),
     "status": Command(
         "show progress of runs: done, running, rate, ETA",
-        "nein.config.groups:Runs", "nein.benchmarks.progress:status",
-    ),
+        "nein.config.groups:Runs", "nein.benchmarks.progress:status"),
     "list": Command(
         "list editors, metrics, judges, models, data, benchmarks",
-        "nein.listing:ListConfig", "nein.listing:run",
-    ),
+        "nein.listing:ListConfig", "nein.listing:run"),
     "reproduce": Command(
         "measure a published table and compare it with the paper",
-        "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announced",
-    ),
+        "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announced"),
     "convert": Command(
         "convert an original checkpoint to safetensors",
-        "nein.models.convert:ConvertConfig", "nein.models.convert:run",
-    ),
+        "nein.models.convert:ConvertConfig", "nein.models.convert:run"),
     "generate": Command(
         "make a NeIn data set from captioned images",
-        "nein.generate.config:BuildConfig", "nein.generate.nein.files:build", shared=True,
-    ),
+        "nein.generate.config:BuildConfig", "nein.generate.nein.files:build", shared=True),
     "stats": Command(
         "count negative sentences in a caption set",
-        "nein.generate.config:StatsConfig", "nein.generate.nein.stats:run",
-    ),
+        "nein.generate.config:StatsConfig", "nein.generate.nein.stats:run"),
     "negbench eval": Command(
         "evaluate CLIP-like and generative models (NegBench)",
         "nein.benchmarks.negbench.config:EvalConfig", "nein.benchmarks.negbench.runs:NEGBENCH", shared=True,
-        announces="nein.benchmarks.progress:lines",
-    ),
+        announces="nein.benchmarks.progress:lines"),
     "negbench judge": Command(
         "check whether retrieved images really lack the object",
-        "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run",
-    ),
+        "nein.judges.config:RetrievedConfig", "nein.judges.retrieved:run"),
     "negbench analyse": Command(
         "plot embeddings of affirmed and negated templates",
-        "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis:run",
-    ),
+        "nein.benchmarks.negbench.config:AnalyseConfig", "nein.benchmarks.negbench.analysis:run"),
     "negbench generate": Command(
         "make NegBench data: captions, questions, hard pairs",
-        "nein.generate.config:NegbenchConfig", "nein.generate.negbench.files:build", shared=True,
-    ),
+        "nein.generate.config:NegbenchConfig", "nein.generate.negbench.files:build", shared=True),
     "negbench convert": Command(
         "convert an open_clip checkpoint to safetensors",
-        "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.runs:convert",
-    ),
+        "nein.benchmarks.negbench.config:ConvertConfig", "nein.benchmarks.negbench.runs:convert"),
     "negvqa": Command(
         "evaluate vision-language models on negated questions",
         "nein.benchmarks.negvqa.config:NegvqaConfig", "nein.benchmarks.negvqa.runs:NEGVQA", shared=True,
-        announces="nein.benchmarks.progress:lines",
-    ),
+        announces="nein.benchmarks.progress:lines"),
     "negvqa generate": Command(
         "make negated two-choice questions from a VQA data set",
-        "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build",
-    ),
+        "nein.generate.config:ConversionConfig", "nein.generate.negvqa:build"),
     "negvqa check": Command(
         "estimate a conversion's accuracy from review sheets",
-        "nein.generate.config:CheckConfig", "nein.generate.negvqa:check",
-    ),
+        "nein.generate.config:CheckConfig", "nein.generate.negvqa:check"),
 }
 # fmt: on
 
@@ -165,15 +138,15 @@ def _run(words: Sequence[str]) -> int | None:
         return _fetch(words[1:])
     match, table = _match(words)
     if match is None:
-        below = _below(words[0], table)
+        below = [name for name in table if name.startswith(f"{words[0]} ")]
         if not below or (len(words) > 1 and words[1] not in ("-h", "--help")):
-            raise _unknown(" ".join(words[: 2 if below else 1]), below or _first_words(table))
+            raise _unknown(" ".join(words[: 2 if below else 1]), below or table)
         print(_overview(f"{words[0]} ", table))
         return 0 if len(words) > 1 else USER_MISTAKE
     name, command, rest = match
     if not command.configuration:
         raise UserError(f"The command 'nein {name}' {command.help}.")
-    return launch(f"nein {name}", command, rest, _below(name, table))
+    return launch(f"nein {name}", command, rest, [key for key in table if key.startswith(f"{name} ")])
 
 
 def launch(
@@ -190,10 +163,8 @@ def launch(
 
     words = sys.argv[1:] if words is None else words
     configuration = pkgutil.resolve_name(command.configuration)
-    description = f"{command.help}."
-    if others:
-        description += f" Also: {', '.join(f'nein {other}' for other in others)}."
-    config, dry_run = options.read(configuration, words, prog=prog, description=description)
+    also = f" Also: {', '.join(f'nein {other}' for other in others)}." if others else ""
+    config, dry_run = options.read(configuration, words, prog=prog, description=f"{command.help}.{also}")
     if dry_run:
         lines = pkgutil.resolve_name(command.announces)(config) if command.announces else ()
         print(options.dump(config) + "".join(f"# {line}\n" for line in lines), end="")
@@ -226,10 +197,10 @@ def _submit(words: Sequence[str]) -> int:
             f"nein slurm submits {', '.join(able)} as an array of jobs, for example: nein slurm eval "
             "--partition gpu --gres gpu:1 --array 64 --time 4:00:00 --preset paper --data FOLDER."
         )
-        if words and words[0] in ("-h", "--help"):
-            print(usage)
-            return 0
-        raise UserError(usage)
+        if not words or words[0] not in ("-h", "--help"):
+            raise UserError(usage)
+        print(usage)
+        return 0
     from nein.config import options
     from nein.config.groups import SlurmJobs
     from nein.engine import atomic, slurm
@@ -237,32 +208,30 @@ def _submit(words: Sequence[str]) -> int:
 
     name, command, rest = match
     own: Any = pkgutil.resolve_name(command.configuration)
-    both = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
-    config: Any
+    both: Any = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
     config, dry_run = options.read(both, rest, prog=f"nein slurm {name}", description=f"{command.help}.")
-    folder = config.out_dir / "slurm"
     if dry_run:
         print(options.dump(config), end="")
         return 0
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
+    folder = config.out_dir / "slurm"
     slurm.executor(config, folder, "slurm")  # what is missing is said before anything is written
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(own)}
     atomic.write_text(file, options.dump(own(**{**values, "on": None})))
     given = tuple(without_credentials(word) for word in ("slurm", *name.split(), *rest))
     last = slurm.Whole((*name.split(), "--config", str(file)), given)
-    array = ""
+    array = when = ""
     if config.array > 1:
         shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
         jobs = slurm.submit(shares, config, folder)
         array = str(jobs[0].job_id).partition("_")[0]
+        when = f", which begins when {array} has ended"
         print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
     [job] = slurm.submit([last], config, folder, after=array)
-    when = f", which begins when {array} has ended" if array else ""
     print(f"Submitted {job.job_id}, which makes what is left and the report{when}.")
-    print(f"Scripts and logs: {folder}")
-    print(f"How far they are: nein status {config.out_dir}")
+    print(f"Scripts and logs: {folder}\nHow far they are: nein status {config.out_dir}")
     return 0
 
 
@@ -276,7 +245,7 @@ def _fetch(words: Sequence[str]) -> int:
         )
         return 0 if words else USER_MISTAKE
     if (match := _match(["eval", *words] if words[0].startswith("-") else words)[0]) is None:
-        raise _unknown(words[0], _first_words(COMMANDS))
+        raise _unknown(words[0], COMMANDS)
     from nein.fetch import of_command
 
     answer = of_command(*match)
@@ -289,15 +258,14 @@ def commands() -> dict[str, Command]:
     places, whose help says why: it must not hide the others."""
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
-        if name in table:
-            continue
         try:
             found = registry.get(name)
         except UserError as error:
-            table[name] = Command(f"is broken ({error})", "", "")
+            table.setdefault(name, Command(f"is broken ({error})", "", ""))
             continue
         options = f"{found.config.__module__}:{found.config.__qualname__}"
-        table[name] = Command(found.about or f"evaluate on {found.title}", options, target, shared=True)
+        about = found.about or f"evaluate on {found.title}"
+        table.setdefault(name, Command(about, options, target, shared=True))
     return table
 
 
@@ -307,40 +275,36 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
 
     A misspelt subcommand is not a word for the command above it ("negvqa reprot").
     """
-    pair, rest = " ".join(words[:2]), list(words[1:])
-    for with_plugins in (False, True):
-        table = commands() if with_plugins else COMMANDS
+    first, pair, table = words[0], " ".join(words[:2]), COMMANDS
+    for more in (dict, commands):
+        table = {**table, **more()}
         if pair in table:
-            return (pair, table[pair], rest[1:]), table
-        stray = bool(rest) and not rest[0].startswith("-") and bool(_below(words[0], table))
-        if words[0] in table and not stray:
-            return (words[0], table[words[0]], rest), table
+            return (pair, table[pair], list(words[len(pair.split()) :])), table
+        follows = len(words) > 1 and not words[1].startswith("-")
+        if first in table and not (follows and any(name.startswith(f"{first} ") for name in table)):
+            return (first, table[first], list(words[1:])), table
     return None, table
 
 
-def _below(group: str, table: Iterable[str]) -> list[str]:
-    return [name for name in table if name.startswith(f"{group} ")]
-
-
-def _first_words(table: Mapping[str, Command]) -> list[str]:
-    return list(dict.fromkeys(name.partition(" ")[0] for name in table))
-
-
-def _unknown(name: str, allowed: Sequence[str]) -> UserError:
-    near = near_match(name, allowed)
+def _unknown(name: str, allowed: Iterable[str]) -> UserError:
+    """allowed: names of commands; of those with two words the first is meant, unless `name` has two."""
+    words = [other if " " in name else other.partition(" ")[0] for other in allowed]
+    near = near_match(name, names := list(dict.fromkeys(words)))
     guess = f"; did you mean 'nein {near}'?" if near else "."
-    return UserError(f"Unknown command 'nein {name}'{guess} Commands: {', '.join(allowed)}.")
+    return UserError(f"Unknown command 'nein {name}'{guess} Commands: {', '.join(names)}.")
 
 
 def _overview(start: str, table: Mapping[str, Command]) -> str:
     """What `nein --help` and, for the commands whose name begins with `start`, `nein negbench --help` say."""
-    groups = {} if start else {name.partition(" ")[0]: "" for name in table if " " in name}
     rows = {name: command.help for name, command in table.items() if name.startswith(start)}
-    first = {} if start else {name: rows.pop(name) for name in EVERYDAY}
-    for group in groups:  # one line each
-        below = [name.removeprefix(f"{group} ") for name in _below(group, rows)]
-        groups[group] = ", ".join(below)
-        rows = {name: text for name, text in rows.items() if not name.startswith(f"{group} ")}
+    first, groups = dict[str, str](), dict[str, str]()
+    if not start:
+        first = {name: rows.pop(name) for name in EVERYDAY}
+        for name in list(filter(lambda name: " " in name, table)):  # one line for each group
+            rows.pop(name, None)
+            group, _, below = name.partition(" ")
+            if name not in EVERYDAY:
+                groups[group] = ", ".join(filter(None, [groups.get(group), below]))
     width = max(map(len, [*first, *rows, *groups]))
     parts = (
         "\n".join(f"  nein {k:<{width}}  {v}" for k, v in part.items()) for part in (first, rows, groups)
