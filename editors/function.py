@@ -13,7 +13,7 @@ from nein.editors.base import Editor, EditorError, EditRequest, EditResult, Refu
 from nein.editors.presets import row_of_class
 from nein.loading.digests import Json, source_digest
 from nein.loading.errors import UnavailableError, out_of_memory, reason
-from nein.loading.service import RETRIED, Pace, parallel_map
+from nein.loading.service import RETRIED, Pace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,9 +55,7 @@ class RemoteEditor(Editor):
         """Raises UnavailableError where no more can be sent, or where of several requests, or of `PATIENCE`,
         none has succeeded; CancelledError after `stop`."""
         numbers = range(len(requests))
-        by_number = parallel_map(
-            lambda number: self.edit_one(requests[number]), numbers, self.concurrency, self.pace.go_on
-        )
+        by_number = self.pace.map(lambda number: self.edit_one(requests[number]), numbers)
         results = [result for _, result in sorted(by_number, key=lambda pair: pair[0])]
         failed = [result for result in results if self.hopeless(result)]
         self._answered = self._answered or len(failed) < len(results)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from nein.benchmarks import registry
 from nein.config import options
 from nein.config.options import Options, argument, names
-from nein.loading.references import TEXTS, Need
+from nein.loading.references import TEXTS, Need, cached_folder
 
 HEAD = ("name", "what", "from", "licence", "here")
 WIDTH = 60  # of a column
@@ -89,12 +89,9 @@ def _editors() -> Iterator[Entry]:
             yield Entry(row.name, what, row.obtain.partition(":")[0], "see there", lacking="by hand")
             continue
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
-        files = [
-            name
-            for name in map(str, map(row.values.get, row.layouts))
-            if name.endswith((".pth", ".ckpt", ".safetensors"))
-        ]
-        lacking = f"no {files[0]}" if needs and files and not Path(files[0]).exists() else ""
+        named = (str(row.values.get(layout)) for layout in row.layouts)
+        file = next((name for name in named if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
+        lacking = f"no {file}" if needs and file and not Path(file).exists() else ""
         yield _of(row.name, what, needs, lacking)
     known = {name for row in rows for name in (row.name, row.editor)}
     for name in editors.available():
@@ -206,8 +203,9 @@ def _licence(need: Need) -> str:
     """What a card in the hub's cache says."""
     from huggingface_hub import metadata_load
 
-    card = Path(snapshot(need) or "", "README.md")
-    facts = metadata_load(card) if card.is_file() and card.is_absolute() else None
+    folder = cached_folder(need.reference, need.revision, need.kind)
+    card = None if folder is None else folder / "README.md"
+    facts = metadata_load(card) if card is not None and card.is_file() else None
     return str((facts or {}).get("license") or "see its card")
 
 
@@ -244,25 +242,8 @@ def is_here(need: Need) -> bool:
     if need.kind == "url":
         home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()
-    if (folder := snapshot(need)) is None:
+    if (folder := cached_folder(need.reference, need.revision, need.kind)) is None:
         return False
     weights = need.kind == "dataset" or need.files == TEXTS
     weights = weights or any(path.suffix in (".safetensors", ".bin") for path in folder.rglob("*"))
     return weights and not any(folder.parents[1].glob("blobs/*.incomplete"))
-
-
-def snapshot(need: Need) -> Path | None:
-    """The folder in the hub's cache that has the files of a need, or some of them."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(
-            need.reference,
-            repo_type=need.kind,
-            revision=need.revision,
-            local_files_only=True,
-            allow_patterns=[],  # else a repository of which some files were fetched is refused
-        )
-        return Path(folder)
-    except (OSError, ValueError):  # not in the cache, no name of a repository, or an address
-        return None

@@ -5,6 +5,7 @@ import json
 import pkgutil
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -42,7 +43,7 @@ COMMANDS = {name: pkgutil.resolve_name(row.configuration) for name, row in cli.C
 @pytest.mark.parametrize("name", [name for name, kind in COMMANDS.items() if kind.presets])
 def test_fetch_names_every_reference_of_a_paper_preset(name):
     kind = COMMANDS[name]
-    file = options.preset_file("paper", kind.presets)
+    file = Path(__file__).parents[1] / f"configs/{kind.presets}paper.yaml"
     words = json.dumps(yaml.safe_load(file.read_text()))
     config, _ = options.read(kind, ["--preset=paper"], to_fetch=True)
     references = {need.reference for need in config.needs()}

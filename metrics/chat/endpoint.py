@@ -102,7 +102,7 @@ class Endpoint(Chat):
             self._raise_silence()
             return completion
 
-        return self.service.each(answer, range(len(messages)))
+        return self.service.pace.map(answer, range(len(messages)))
 
     def _raise_silence(self) -> None:
         if self._end is not None:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 import pydantic
 import yaml
 
+from nein.engine.atomic import adapter
 from nein.engine.machine import DEVICES, DEVICES_SAID
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, chosen, near_match, unknown
@@ -194,7 +195,9 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Js
         if preset is not None and preset not in cls.preset_names:
             raise unknown(cls.preset_option, str(preset), cls.preset_names)
         if preset is not None:
-            values = _read_yaml(preset_file(preset, cls.presets))
+            package = Path(__file__).resolve().parents[1]
+            file = f"configs/{cls.presets}{preset}.yaml"  # in an installed package, or in a checkout
+            values = _read_yaml(package / file if (package / file).is_file() else package.parent / file)
     for source in sources:
         for name, value in source.items():
             inner: Any = values.get(name)
@@ -218,7 +221,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         if isinstance(value, bool) and re.search(r"\b(int|float)\b", str(item.hint)):
             raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
-        given: Given = _adapter(cls).validate_python(values)
+        given: Given = adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
         raise _complaint(cls, error, prog) from None
     for item in fields(cls):  # words of a list as they are written in `among`
@@ -259,17 +262,6 @@ def dump(config: Options) -> str:
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
-def preset_file(preset: str, start: str) -> Path:
-    """`configs/<start><preset>.yaml`, in an installed package or in a checkout."""
-    here = Path(__file__).resolve().parents[1]
-    for root in (here / "configs", here.parent / "configs"):
-        if (root / f"{start}{preset}.yaml").is_file():
-            return root / f"{start}{preset}.yaml"
-    raise UserError(
-        f"The file configs/{start}{preset}.yaml is missing from this installation; install nein again."
-    )
-
-
 class Field(NamedTuple):
     """One option. metadata: from the group that declares it, where the class only changes its default."""
 
@@ -286,12 +278,11 @@ def _fields(cls: type) -> tuple[Field, ...]:
     own = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
     found = []
     for name in dict.fromkeys(own):
-        item = every[name]
+        item, factory = every[name], every[name].default_factory
         declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
         metadata: Mapping[str, Any] = next(
             (field.metadata for field in declared if field is not None and field.metadata), {}
         )
-        factory = item.default_factory
         default = item.default if factory is dataclasses.MISSING else factory()
         found.append(Field(name, hints[name], metadata, default))
     return tuple(found)
@@ -350,7 +341,8 @@ def make_parser(
             headings[title] = parser.add_argument_group(heading, about)
         values = (preset or {}).get(outer, {}) if outer else preset or {}
         default, hint = values.get(inner, item.default), item.hint
-        text = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"])
+        said = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"])
+        text = said.replace("%", "%%")
         if "metavar" in item.metadata:
             count = "*" if hint == Paths else "?"
             headings[title].add_argument(name, metavar=item.metadata["metavar"], help=text, nargs=count)
@@ -382,9 +374,6 @@ def literals(hint: Any) -> list[str]:
     if typing.get_origin(hint) is Literal:
         return [str(word) for word in typing.get_args(hint)]
     return literals(parts[0]) if len(parts) == 1 else []
-
-
-_adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
 
 
 def _load(text: str, name: str) -> Any:

@@ -43,15 +43,14 @@ class AnswerCache:
             # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
             self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")
-            with self._writing():
-                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
-                self._db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
+        with self._transaction() as db:
+            db.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT)")
+            db.execute("CREATE TABLE IF NOT EXISTS spent (model TEXT PRIMARY KEY, value TEXT)")
 
     def get(self, space: str, key: str) -> Json | None:
+        query = "SELECT value FROM answers WHERE key = ?"
         with self._mutex, self._sentences():
-            row = self._db.execute(
-                "SELECT value FROM answers WHERE key = ?", (_address(space, key),)
-            ).fetchone()
+            row = self._db.execute(query, (_address(space, key),)).fetchone()
             return None if row is None else json.loads(row[0])
 
     def put(self, space: str, key: str, value: Mapping[str, Any]) -> None:
@@ -60,20 +59,20 @@ class AnswerCache:
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         """All of `values`, by (space, key), or after a kill none of them."""
         rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
-        with self._mutex, self._sentences(), self._writing():
-            self._db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+        with self._transaction() as db:
+            db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
     def pay(self, model: str, dollars: Decimal | None, **counts: float) -> None:
         """Adds a request to what a model has taken. dollars: None for an unknown price."""
-        with self._mutex, self._sentences(), self._writing():
-            row = self._db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
+        with self._transaction() as db:
+            row = db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
             entry: Json = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
             for name, count in {"requests": 1, **counts}.items():
                 entry[name] = entry.get(name, 0) + count
             if dollars is not None:
                 entry["dollars"] = str(dollars + Decimal(entry["dollars"] or 0))
                 entry["dearest"] = str(max(dollars, Decimal(entry["dearest"] or 0)))
-            self._db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
+            db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
     def spent(self) -> dict[str, Json]:
         """Model -> requests, tokens, seconds in all; `dollars` in all and of the `dearest` request, as texts
@@ -92,16 +91,11 @@ class AnswerCache:
         self.close()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """One transaction: on disk as a whole at the end, undone by an exception."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """On disk as a whole at the end, undone by an exception."""
+        with self._mutex, self._sentences(), self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
 
     @contextlib.contextmanager
     def _sentences(self) -> Iterator[None]:

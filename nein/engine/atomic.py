@@ -116,9 +116,8 @@ def write_lines(path: Path, rows: Iterable[Any]) -> int:
     ValueError for NaN and infinite numbers."""
     count = 0
     with writing(path) as file:
-        for row in rows:
+        for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
             file.write(json_line(row))
-            count += 1
     return count
 
 
@@ -135,29 +134,18 @@ def record(fields: Mapping[str, Any]) -> Any:
     return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[operator]
 
 
-def check(value: Any, kind: Any, where: str) -> None:
-    """Raises UserError, which begins with `where`, for dictionaries and lists that are not of a type."""
+def parse(data: Any, kind: Any, where: str) -> Any:
+    """JSON (bytes, or dictionaries and lists) as a type: a dataclass, a `record`, lists and dictionaries of
+    them. Raises UserError, which begins with `where` and says the first mistake."""
     try:
-        adapter(kind).validate_python(value, strict=True)
+        if isinstance(data, bytes):
+            return adapter(kind).validate_json(data.removeprefix(codecs.BOM_UTF8), strict=True)
+        return adapter(kind).validate_python(data, strict=True)
     except pydantic.ValidationError as error:
-        raise UserError(f"{where}: {_first(error)}.") from None
-
-
-def parse(data: bytes, kind: Any, where: str) -> Any:
-    """JSON as a type: a dataclass, a `record`, lists and dictionaries of them. Raises UserError, which begins
-    with `where`."""
-    try:
-        return adapter(kind).validate_json(data.removeprefix(codecs.BOM_UTF8), strict=True)
-    except pydantic.ValidationError as error:
-        raise UserError(f"{where}: {_first(error)}.") from None
-
-
-def _first(error: pydantic.ValidationError) -> str:
-    """The first mistake: "'data.0.id': Input should be a valid string, not 3"."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    given = "" if first["type"] in ("missing", "json_invalid") else f", not {first['input']!r:.60}"
-    return (f"'{place}': " if place else "") + first["msg"] + given
+        first = error.errors(include_url=False)[0]
+        place = f"'{'.'.join(map(str, first['loc']))}': " if first["loc"] else ""
+        given = "" if first["type"] in ("missing", "json_invalid") else f", not {first['input']!r:.60}"
+        raise UserError(f"{where}: {place}{first['msg']}{given}.") from None
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
@@ -275,23 +263,19 @@ def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
             lock = FileLock(cache_root() / "locks" / name, fallback_to_soft=False)
             Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
-        if not (target / proof).exists():
-            _make(target, make, proof)
-    return target
-
-
-def _make(target: Path, make: Callable[[Path], None], proof: str) -> None:
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        draft.chmod(0o755)  # mkdtemp makes folders only the owner can read
-        make(draft)
+        if (target / proof).exists():
+            return target
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
+            draft.chmod(0o755)  # mkdtemp makes folders only the owner can read
+            make(draft)
             draft.rename(target)
         except OSError:
             if not (target / proof).exists():
                 raise  # not just another process that was faster
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return target
 
 
 def file_of(data: bytes) -> Path:

@@ -1,4 +1,4 @@
-"""The one place that decodes and encodes pictures.
+"""The one place that decodes and encodes images.
 
 `RULE`, written into every manifest: first frame; 16-bit grey is divided by 256; transparency is composed on
 white; palettes, CMYK, YCbCr, LAB and grey go through Pillow's `convert("RGB")`; floating-point pixels are
@@ -24,7 +24,7 @@ from nein.loading.references import is_local
 RULE = "rgb8-alpha-on-white-no-exif-v1"
 #: What is opened, whatever a file is called. Others of Pillow's plugins start programs (EPS).
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-#: Pixels that a picture may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
+#: Pixels that an image may have, since 0.6 MB of PNG can take 3 GB; NEIN_MAX_PIXELS sets another limit.
 MAX_PIXELS = 50_000_000
 #: How many times the shorter side goes into the longer one: encoders bring the shorter one to 224 pixels.
 MAX_RATIO = 256
@@ -32,11 +32,11 @@ _ORIENTATION = ExifTags.Base.Orientation
 
 
 class ImageError(UserError):
-    """A picture that cannot be used; the message names the file and what is wrong with it."""
+    """An image that cannot be used; the message names the file and what is wrong with it."""
 
 
 def decode(path: Path, *, plain: bool = False) -> np.ndarray:
-    """The whole picture as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")`
+    """The whole image as (H, W, 3) uint8 RGB, by `RULE`. plain: by Pillow's `convert("RGB")`
     alone, as released scripts read: transparency is dropped, 16 bits are clipped.
 
     Raises ImageError for a missing, truncated, empty or unknown file.
@@ -53,16 +53,16 @@ def orientation(path: Path) -> int:
 
 
 def upright(image: np.ndarray, orientation: int) -> np.ndarray:
-    """The picture, (H, W, 3) uint8, as a file with that orientation is meant to be seen."""
-    picture = Image.fromarray(image)
-    picture.getexif()[_ORIENTATION] = orientation
-    return np.array(ImageOps.exif_transpose(picture))
+    """The image, (H, W, 3) uint8, as a file with that orientation is meant to be seen."""
+    turned = Image.fromarray(image)
+    turned.getexif()[_ORIENTATION] = orientation
+    return np.array(ImageOps.exif_transpose(turned))
 
 
-def thumbnail(picture: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:
-    """A picture made smaller until no side is longer than `side`: below 256 pixels a lossless WebP, since
+def thumbnail(given: np.ndarray | Image.Image, side: int, quality: int = 75) -> bytes:
+    """An image made smaller until no side is longer than `side`: below 256 pixels a lossless WebP, since
     JPEG's artefacts look like an editor's, else a JPEG."""
-    image = Image.fromarray(check(picture)) if isinstance(picture, np.ndarray) else picture
+    image = Image.fromarray(check(given)) if isinstance(given, np.ndarray) else given
     image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
     buffer = io.BytesIO()
     if max(image.size) < 256:
@@ -119,16 +119,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise ImageError(f"{path}: the image cannot be decoded ({error})") from None
 
 
-def encode_png(image: np.ndarray) -> bytes:
-    """Lossless PNG bytes of an (H, W, 3) uint8 RGB picture; the same pixels give the same bytes."""
-    buffer = io.BytesIO()
-    Image.fromarray(check(image)).save(buffer, "PNG", compress_level=1)  # 6 costs more than the decode
-    return buffer.getvalue()
-
-
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Writes a PNG atomically (temporary file, fsync, rename)."""
-    atomic.write_bytes(path, encode_png(image))
+    """Writes an (H, W, 3) uint8 image without loss, atomically; the same pixels give the same bytes."""
+    with atomic.writing(path) as file:
+        Image.fromarray(check(image)).save(file, "PNG", compress_level=1)  # 6 costs more than the decode
 
 
 def write_jpeg(path: Path, image: np.ndarray) -> None:

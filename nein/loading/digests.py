@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,18 +47,11 @@ def content_digest(path: Path) -> str | None:
     """12 digits of a file: of its size and its first 16 MiB. None where it cannot be read. A copy has the
     same ones, and so does the same image on every machine."""
     try:
-        stat = path.stat()
-        return _content(str(path), stat.st_size, stat.st_mtime_ns)
+        with path.open("rb") as file:
+            digest = hashlib.sha256(f"{path.stat().st_size}:".encode())
+            digest.update(file.read(_LARGE))
     except OSError:
         return None
-
-
-@lru_cache(maxsize=1 << 14)
-def _content(path: str, size: int, changed: int) -> str:
-    """Read once as long as it does not change: several samples and stages share an image."""
-    digest = hashlib.sha256(f"{size}:".encode())
-    with open(path, "rb") as file:  # noqa: PTH123 - faster than a Path, for 50,000 of them
-        digest.update(file.read(_LARGE))
     return digest.hexdigest()[:12]
 
 

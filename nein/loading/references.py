@@ -82,17 +82,28 @@ def parse_reference(reference: str) -> Reference:
     return Reference(reference, "hub" if "/" in name else "name", name, revision or None)
 
 
-def cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
-    """The commit of a repository ("model", "dataset") in the hub's cache; "" where it is not there."""
+def cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
+    """The folder in the hub's cache that has the files, or some of them, of a repository ("model",
+    "dataset"); its name is the commit."""
     from huggingface_hub import snapshot_download
 
     try:
         folder = snapshot_download(
-            repository, repo_type=kind, revision=revision, local_files_only=True, allow_patterns=[]
+            repository,
+            repo_type=kind,
+            revision=revision,
+            local_files_only=True,
+            allow_patterns=[],  # else a repository of which some files were fetched is refused
         )
     except (OSError, ValueError):  # not in the cache, or no name of a repository
-        return ""
-    return Path(folder).name
+        return None
+    return Path(folder)
+
+
+def cached_commit(repository: str, revision: str | None, kind: str = "model") -> str:
+    """The commit of a repository in the hub's cache; "" where it is not there."""
+    folder = cached_folder(repository, revision, kind)
+    return "" if folder is None else folder.name
 
 
 def check_hub(repository: str, revision: str | None = None) -> None:

@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import functools
 import io
-import itertools
 import json
 import os
 import queue
@@ -52,10 +51,11 @@ Result = TypeVar("Result")
 class NoAnswer(RuntimeError):
     """A request that stayed without an answer, in spite of retries.
 
-    kind    One of the words above, or another of the caller's, for counting.
-    silent  Whether other requests can be expected to fare alike: nobody answers, or everybody is refused.
-    of_a_part  Whether the server may take the request without one of its parts.
-    named   Parts of the request that a refusal names.
+    kind       One of the words above, or another of the caller's, for counting.
+    silent     Whether other requests can be expected to fare alike: nobody answers, or everybody is refused.
+    transient  Whether the same request may be answered another time.
+    of_a_part  Whether the server may take the request without one of its parts; named: those that a refusal
+               names.
     """
 
     def __init__(
@@ -63,13 +63,10 @@ class NoAnswer(RuntimeError):
     ) -> None:
         super().__init__(message)
         self.kind, self.named = kind, named
-        self.silent = status in UNUSABLE if kind == REFUSED else kind != WITHHELD
-        self.of_a_part = kind == REFUSED and status in UNKNOWN_PART
-
-    @property
-    def transient(self) -> bool:
-        """Whether the same request may be answered another time."""
-        return self.kind in (TIMEOUT, CONNECTION, SERVER) or (self.kind == REFUSED and self.silent)
+        refused = status if kind == REFUSED else 0
+        self.silent = refused in UNUSABLE or kind not in (REFUSED, WITHHELD)
+        self.transient = refused in UNUSABLE or kind in (TIMEOUT, CONNECTION, SERVER)
+        self.of_a_part = refused in UNKNOWN_PART
 
 
 class Pace:
@@ -77,26 +74,51 @@ class Pace:
     CancelledError."""
 
     def __init__(self, most: int = 1) -> None:
-        self._seats = threading.BoundedSemaphore(most)
+        self._most, self._seats = most, threading.BoundedSemaphore(most)
         self._stopped = threading.Event()
 
     @contextlib.contextmanager
     def seat(self) -> Iterator[None]:
         """Waits until one request more may be in flight."""
         with self._seats:
-            self.go_on()
+            self.wait(0)
             yield
 
     def wait(self, seconds: float) -> None:
-        self._stopped.wait(seconds)
-        self.go_on()
+        if self._stopped.wait(seconds):
+            raise concurrent.futures.CancelledError("no more requests are sent")
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def go_on(self) -> None:
-        if self._stopped.is_set():
-            raise concurrent.futures.CancelledError("no more requests are sent")
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        """(item, work(item)) as they come, so many at a time with those that the caller has not taken in yet:
+        a program that dies loses no more. The first exception is raised here, and nothing more is begun.
+
+        The threads are daemons: whoever interrupts the program waits for none of them.
+        """
+        done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
+
+        def run(item: Item) -> None:
+            try:
+                done.put((item, work(item), None))
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                done.put((item, None, error))
+
+        begun = returned = 0
+        while returned < len(items):
+            for item in items[begun : returned + self._most]:
+                threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
+            begun = min(len(items), returned + self._most)
+            try:
+                item, result, error = done.get(timeout=0.2)
+            except queue.Empty:
+                self.wait(0)
+                continue
+            if error is not None:
+                raise error
+            yield item, result
+            returned += 1
 
 
 def hosted(address: str) -> str:
@@ -182,21 +204,17 @@ class Service:
             self._usage.update({name: n for name, n in numbers.items() if n})
 
     def stop(self) -> None:
-        """From now on no request is sent, not even again, and no call of `each` waits."""
+        """From now on no request is sent, not even again, and nothing of `pace` waits."""
         self.pace.stop()
         self.client.close()
-
-    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """As `parallel_map`, until `stop`: then it raises CancelledError."""
-        return parallel_map(work, items, self.concurrency, self.pace.go_on)
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
         """The JSON content of the reply to a request, with a PNG of field `image` where there is one. Raises
         NoAnswer and BudgetError."""
-        form: dict[str, Any] = {} if image is None else {
-            "files": [("image", ("image.png", image, "image/png"))],
-            "options": {"headers": {"Content-Type": "multipart/form-data"}},
-        }  # fmt: skip
+        form: dict[str, Any] = {}
+        if image is not None:
+            form["files"] = [("image", ("image.png", image, "image/png"))]
+            form["options"] = {"headers": {"Content-Type": "multipart/form-data"}}
         counted = self._spending.request(self.model, self.address) if self._spending is not None else None
         with self.pace.seat(), counted or contextlib.nullcontext({}) as paid:
             content = self._reply(functools.partial(self.client.post, path, cast_to=str, body=body, **form))
@@ -204,12 +222,12 @@ class Service:
         self.count(**paid)
         return content
 
-    def _reply(self, create: Callable[[], str]) -> Any:
+    def _reply(self, post: Callable[[], str]) -> Any:
         import openai
 
         attempts = f"the endpoint gave no answer after {self.retries + 1} attempts"
         try:
-            return json.loads(create())
+            return json.loads(post())
         except ValueError:
             raise NoAnswer("the reply is not JSON; the address is of another kind of server") from None
         except openai.APITimeoutError:
@@ -246,43 +264,6 @@ class Service:
         if request.method == "POST":
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
             self.count(requests=1, retries=int(again))
-
-
-def parallel_map(
-    work: Callable[[Item], Result], items: Sequence[Item], at_once: int, go_on: Callable[[], None]
-) -> Iterator[tuple[Item, Result]]:
-    """(item, work(item)) as they come, `at_once` at a time with those that the caller has not taken in yet: a
-    program that dies loses no more.
-
-    The first exception is raised here, and nothing more is begun; `go_on` is called several times a second
-    and may raise, too. The threads are daemons: whoever interrupts the program waits for none of them.
-    """
-    done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
-    rest = iter(items)
-
-    def run(item: Item) -> None:
-        try:
-            done.put((item, work(item), None))
-        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-            done.put((item, None, error))
-
-    def begin(count: int) -> None:
-        for item in itertools.islice(rest, count):
-            threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
-
-    begin(at_once)
-    open_ = len(items)
-    while open_:
-        try:
-            item, result, error = done.get(timeout=0.2)
-        except queue.Empty:
-            go_on()
-            continue
-        if error is not None:
-            raise error
-        yield item, result
-        open_ -= 1
-        begin(1)
 
 
 def png(image: Any) -> bytes:

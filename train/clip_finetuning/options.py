@@ -68,7 +68,7 @@ class ContrastConfig(Learning):
     original_captions: NonNegativeInt = option(0, "nano data: original captions per scene", "Data")
     caption_questions: bool = option(False, "nano data: add a question per scene about its caption", "Data")
     limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
-    augment: Literal["none", "crop"] = option("none", "crop: random crop of 90 to 100 %% of the area", "Data")
+    augment: Literal["none", "crop"] = option("none", "crop: random crop of 90 to 100 % of the area", "Data")
 
     protocol: Literal["paper", "fixed"] = option(
         "fixed",

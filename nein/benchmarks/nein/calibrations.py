@@ -83,7 +83,7 @@ def load(folders: Sequence[Path], explicit: bool) -> list[Calibration]:
             if (kind := str(manifest.get("kind"))) not in KINDS or not lines.is_file():
                 raise UserError(f"'{file}' is not a calibration written by nein calibrate.")
             fields = {"fingerprint": str, _OPTIONS[kind]: str | float | None}
-            atomic.check(manifest, atomic.record(fields), f"'{file}'")
+            atomic.parse(manifest, atomic.record(fields), f"'{file}'")
             found.append(Calibration(kind, manifest, atomic.read_lines(lines, _ROW)))
     return found
 

@@ -132,7 +132,7 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
         raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
     note: Any = record({"json": record({"caption": str}), "sop_data": record({"negative-prompt": str})})
     notes_type = list[note]
-    atomic.check(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
+    atomic.parse(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
     images, notes = content["image_paths"], content["annotations"]
     for number in range(max(0, len(images) - EVALUATED), len(images)):
         caption, negation = notes[number]["json"]["caption"], notes[number]["sop_data"]["negative-prompt"]

@@ -86,7 +86,7 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
     elif path.suffix == ".json":
         content = atomic.read_json(path)
         rows: Any = content.get("annotations") if isinstance(content, dict) else content
-        atomic.check(rows, list[atomic.Row], f"'{path}' has no list of captions")
+        atomic.parse(rows, list[atomic.Row], f"'{path}' has no list of captions")
         for number, row in enumerate(rows):
             text = row.get("caption", row.get("T_original"))
             if not isinstance(text, str):
