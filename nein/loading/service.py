@@ -81,11 +81,15 @@ class Pace:
     def seat(self) -> Iterator[None]:
         """Waits until one request more may be in flight."""
         with self._seats:
-            self.wait(0)
+            self.go_on()
             yield
 
     def wait(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
+        self._stopped.wait(seconds)
+        self.go_on()
+
+    def go_on(self) -> None:
+        if self._stopped.is_set():
             raise concurrent.futures.CancelledError("no more requests are sent")
 
     def stop(self) -> None:
@@ -113,7 +117,7 @@ class Pace:
             try:
                 item, result, error = done.get(timeout=0.2)
             except queue.Empty:
-                self.wait(0)
+                self.go_on()
                 continue
             if error is not None:
                 raise error
