@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import torch
 
+from nein.loading.digests import Json
 from nein.loading.errors import first_line, isolated
 from nein.metrics import loading
 from nein.metrics.base import MetricError, alike, without_thoughts
@@ -44,7 +45,7 @@ class LocalChat(Chat):
         eos = self._tokenizer.eos_token_id if eos is None else eos
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         template = "the model's chat template" if self.templated else "the words alone (InstructBLIP)"
         return {
             **loading.model_fields("chat", self.model, self.source),
@@ -115,7 +116,9 @@ class LocalChat(Chat):
         """What `generate` takes; several are padded in front."""
         from PIL import Image
 
-        batch = {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
+        batch: Json = (
+            {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
+        )
         texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
         if not self.templated:
             images = [Image.fromarray(image) for message in messages for image in message.images]
@@ -128,7 +131,7 @@ class LocalChat(Chat):
                 image = None if isinstance(part, str) else Image.fromarray(part)
                 content.append({"type": "image", "image": image} if image else {"type": "text", "text": part})
             turns.append([{"role": "user", "content": content if self._sees else text}])
-        how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+        how: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions want what is meant for the processor apart.
         apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
         how |= {"processor_kwargs": batch} if apart else batch
