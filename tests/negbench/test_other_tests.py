@@ -1,4 +1,3 @@
-import csv
 import functools
 import json
 import random
@@ -84,15 +83,6 @@ def write_ccneg(path):
     torch.save({"image_paths": names, "annotations": [note] * 3}, path)
 
 
-def write_neat(path):
-    columns = ("image_id", "captions", "filepath", "pos_captions", "neg_captions", "inverted_captions")
-    lists = (["A dog, but no cat.", "No cat here, a dog."], ["A dog"] * 2, ["a cat"] * 2,
-             ["No dog, but a cat.", "A cat here, no dog."])  # fmt: skip
-    said, affirmed, denied, inverted = map(repr, lists)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([columns, ["9", said, "/data/9.jpg", affirmed, denied, inverted]])
-
-
 def write_nein(path):
     """NeIn's annotations, with the folders of pictures beside them; of the second sample the object stays."""
     for name in ("coco_for/COCO_1", "nein/NeIn_1_1", "nein/NeIn_1_2"):
@@ -127,7 +117,6 @@ PUBLISHED = {
         [{"image": "COCO_train2014_1.jpg", "phrase": "a cup with no lid", "ref_bbox": [1.5, 2, 30, 40],
           "bbox_list": [[0, 0, 9, 9], [1.5, 2, 30, 40]]}]
     ),
-    "neat": write_neat,
     "beaf": as_json(BEAF),
     "naturalbench": as_json(NATURALBENCH),
     "naturalbench-pairs": as_json(
@@ -143,7 +132,7 @@ PUBLISHED = {
 @pytest.fixture
 def published(tmp_path):
     def read(reader, protocol="fixed"):
-        path = tmp_path / ("file.csv" if reader == "neat" else "file.json")
+        path = tmp_path / "file.json"
         PUBLISHED[reader.removesuffix("-asked")](path)
         return other_tests.read(reader, path, protocol)
 
@@ -184,10 +173,6 @@ READ = {
     "negrefcocog": [
         ("0", "COCO_train2014_1.jpg", 1, "negation",
          ["a cup with no lid 0,0,9,9", "a cup with no lid 1.5,2,30,40"]),
-    ],
-    "neat": [
-        ("9.jpg#1", "/data/9.jpg", 0, None, ["A dog, but no cat.", "No dog, but a cat."]),
-        ("9.jpg#2", "/data/9.jpg", 0, None, ["No cat here, a dog.", "A cat here, no dog."]),
     ],
     "naturalbench-pairs": [
         ("1/text0", "a.jpg b.jpg", 0, "negation", ["No cat.", "A cat."]),
@@ -455,7 +440,7 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path)
     (tmp_path / "y/existence.json").unlink()
     for where, name, said in (
         (str(tmp_path), "beaf", r"none of the files of BEAF \(beaf_qna.json\): beaf_qna"),
-        ("nano", "neat-msr-vtt", "is not drawn in 'nano'; --data nano draws nein and scope"),
+        ("nano", "valse", "is not drawn in 'nano'; --data nano draws nein and scope"),
         ("nano:style", "valse", "is not drawn in 'nano:style'"),
     ):
         with pytest.raises(UserError, match=said):

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nein.datasets.negbench import official, records
+from nein.datasets.negbench import records
 from nein.datasets.negbench.polarity import denies
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -31,7 +30,6 @@ from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS
 
 YES, NO = "Yes", "No"
-ANSWERS = ("yes", "no")
 #: Questions that have to be answered right together: the names of the scores.
 TEXT, IMAGE, GROUP = "text", "image", "group"
 ONE_QUESTION, ONE_PICTURE, ALL_FOUR = "a question, both pictures", "a picture, both questions", "all four"
@@ -45,8 +43,19 @@ _BEAF = record({"id": int, "image": str, "question": str, "orig_img": bool, "rem
 _PAIR = {"image_0": str, "image_1": str, "caption_0": str, "caption_1": str}
 
 
-def _kind(text: str) -> str:
-    return NEGATION if denies(text) else AFFIRMATION
+def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
+    """The questions of a file, of pairs of a reader "NAME-asked" those that ask. Raises UserError, naming
+    file and item."""
+    questions: list[Question] = []
+    for item in READERS[reader.removesuffix("-asked")](path, protocol):
+        if isinstance(item, Question):
+            questions.append(item)
+        else:
+            questions += item.asked() if reader.endswith("-asked") else item.compared()
+    if not questions:
+        raise UserError(f"'{path}' holds no item that this test asks about.")
+    records.check_records(questions, str(path))
+    return tuple(questions)
 
 
 @dataclass(frozen=True)
@@ -56,57 +65,48 @@ class Pair:
     name: str
     images: tuple[str, str]
     captions: tuple[str, str]
-    source: str = ""  # what resampling treats as one unit; "": these two pictures
+    source: str = ""  # what resampling treats as one unit; "": these two images
     groups: tuple[Group, ...] = ()  # further scores that the four questions are right together for
     difficulty: tuple[tuple[str, int], ...] = ()
     denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
 
     def compared(self) -> Iterator[Question]:
-        """Which caption for each picture, and which picture for each caption."""
-        captions = tuple(map(Option, self.captions, self._kinds))
-        for k, (caption, image) in enumerate(zip(captions, self.images, strict=True)):
-            images = tuple(replace(caption, image=name) for name in self.images)
+        """Which caption for each image, and which image for each caption."""
+        captions = self._options
+        for k, image in enumerate(self.images):
+            images = tuple(replace(captions[k], image=name) for name in self.images)
             for score, options in ((TEXT, captions), (IMAGE, images)):
                 groups = (score, self.name, 2), (GROUP, self.name, 4)
-                yield replace(self._question(f"{score}{k}", k, image, groups), options=options, correct=k)
+                yield self._question(f"{score}{k}", image, options, k, captions[k].template, groups)
 
     def asked(self) -> Iterator[Question]:
-        """Of both captions, whether they are true of either picture."""
-        for k, caption in enumerate(self.captions):
+        """Of both captions, whether they are true of either image."""
+        for k, caption in enumerate(self._options):
             for m, image in enumerate(self.images):
-                plain = self._question(f"q{k}i{m}", k, image, asked_groups(self.name, k, m))
-                text = f"Is it true of the picture? {caption}"
-                yield replace(plain, options=(Option(YES), Option(NO)), correct=int(k != m), asked=text)
+                groups = asked_groups(self.name, k, m)
+                question = self._question(f"q{k}i{m}", image, ANSWERS, int(k != m), caption.template, groups)
+                yield replace(question, asked=f"Is it true of the picture? {caption.text}")
 
     @property
-    def _kinds(self) -> list[str]:
-        denying = self.denies or [denies(text) for text in self.captions]
-        return [NEGATION if negated else AFFIRMATION for negated in denying]
+    def _options(self) -> tuple[Option, ...]:
+        denying = self.denies or map(denies, self.captions)
+        kinds = [NEGATION if negated else AFFIRMATION for negated in denying]
+        return tuple(map(Option, self.captions, kinds))
 
-    def _question(self, name: str, caption: int, image: str, groups: tuple[Group, ...]) -> Question:
-        type_, source = self._kinds[caption], self.source or " ".join(self.images)
-        question = Question(f"{self.name}/{name}", image, (), 0, type_, source=source)
-        return replace(question, groups=(*groups, *self.groups), difficulty=self.difficulty)
+    def _question(
+        self, name: str, image: str, options: Any, correct: int, kind: Any, groups: Any
+    ) -> Question:
+        source, groups = self.source or " ".join(self.images), (*groups, *self.groups)
+        question = Question(f"{self.name}/{name}", image, options, correct, kind, source=source)
+        return replace(question, groups=groups, difficulty=self.difficulty)
+
+
+ANSWERS = (Option(YES), Option(NO))
 
 
 def asked_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
     one, other = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2)
     return one, other, (ALL_FOUR, name, 4)
-
-
-def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
-    """The questions of a file, of pairs of a reader "NAME-asked" those that ask. Raises UserError, naming
-    file and item."""
-    questions: list[Question] = []
-    for item in READERS[reader.removesuffix("-asked")](path, protocol):
-        if isinstance(item, Pair):
-            questions += item.asked() if reader.endswith("-asked") else item.compared()
-        else:
-            questions.append(item)
-    if not questions:
-        raise UserError(f"'{path}' holds no item that this test asks about.")
-    records.check_records(questions, str(path))
-    return tuple(questions)
 
 
 # --- captions to choose from -------------------------------------------------------------------
@@ -117,7 +117,7 @@ def valse(path: Path, protocol: str) -> Iterator[Question]:
     item_type = record({"image_file": str, "caption": str, "foil": str, "mturk": record({"caption": int})})
     for name, item in _items(path, dict, item_type):
         if item["mturk"]["caption"] >= VALID:
-            yield _captions(name, item["image_file"], item["caption"], item["foil"])
+            yield _two_captions(name, item["image_file"], item["caption"], item["foil"])
 
 
 def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
@@ -146,7 +146,7 @@ def sugarcrepe(path: Path, protocol: str) -> Iterator[Question]:
     item_type = record({"filename": str, "caption": str, "negative_caption": str})
     for name, item in _items(path, dict, item_type):
         if denies(item["caption"]) != denies(item["negative_caption"]):
-            yield _captions(name, item["filename"], item["caption"], item["negative_caption"])
+            yield _two_captions(name, item["filename"], item["caption"], item["negative_caption"])
 
 
 def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
@@ -161,51 +161,34 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
 
 
-def neat(path: Path, protocol: str) -> Iterator[Question]:
-    """NEAT's copies of NegBench's negated captions; an inversion swaps affirmed and denied."""
-    seen: Counter[str] = Counter()
-    columns = ("captions", "inverted_captions")
-    for line, row in official.iter_rows(path, ("filepath", *columns)):
-        where = f"'{path}', line {line}"
-        image = official.cell(row, "filepath", where)
-        captions, inverted = (official.strings(row[name], f"{where}, {name}") for name in columns)
-        if len(captions) != len(inverted):
-            raise UserError(f"{where}: there are not as many inversions as captions.")
-        for texts in zip(captions, inverted, strict=True):
-            seen[image] += 1
-            name = f"{records.file_name(image)}#{seen[image]}"
-            yield Question(name, image, tuple(map(Option, texts)), 0, source=image)
-
-
 # --- questions ---------------------------------------------------------------------------------
 
 
 def beaf(path: Path, protocol: str) -> Iterator[Question]:
-    """BEAF: the original of a picture, then its copies: COCO_val2014_000000001171_00.png.
+    """BEAF: the original of an image, then its copies: COCO_val2014_000000001171_00.png.
 
     A question about the removed thing belongs to the same question about the original: both right is BEAF's
     true understanding, the first alone its positive stubbornness, the second alone its negative one, neither
     its ignorance. Of things that stay, one right alone is its indecision.
     """
     items = [item for _, item in _items(path, list, _BEAF)]
-    together: dict[tuple[str, str], list[Group]] = {}
+    together: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
     for item in items:
+        # What is removed, asked about and still there was removed from another copy.
         if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
-            # What is asked about, and is there, though it was removed: from another copy.
             group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
             together.setdefault((_original(item), item["question"]), []).append(group)
     for item in items:
-        if item["gt"] not in ANSWERS:
+        if item["gt"] not in ("yes", "no"):
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not yes or no.")
         name, source, prompt = str(item["id"]), _original(item), item["question"]
         groups = [g for g in together.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
-        options, right = (Option(YES), Option(NO)), ANSWERS.index(item["gt"])
-        question = Question(name, item["image"], options, right, _kind(prompt), source=source, asked=prompt)
-        yield replace(question, groups=tuple(groups))
+        question = _asked(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
+        yield replace(question, source=source, groups=tuple(groups))
 
 
 def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
-    """NaturalBench: [question, image, answer, type], four for a pair of pictures: each question about the
+    """NaturalBench: [question, image, answer, type], four for a pair of images: each question about the
     first and the second. Fours are read in which a question or an option denies."""
     questions = []
     for name, row in _items(path, list, list[str]):
@@ -214,23 +197,24 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
         prompt, image, answer, _ = row
         for suffix in SUFFIXES:
             prompt = prompt.removesuffix(suffix)
-        texts, answers = [YES, NO], (YES, NO)
+        options, answers = ANSWERS, (YES, NO)
         if lettered := _LETTERED.fullmatch(prompt):
-            prompt, texts, answers = lettered[1], [lettered[2].strip(), lettered[3].strip()], ("A", "B")
+            prompt, answers = lettered[1], ("A", "B")
+            options = Option(lettered[2].strip()), Option(lettered[3].strip())
         if answer not in answers:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
-        options, prompt = tuple(map(Option, texts)), prompt.strip()
-        questions.append(Question("", image, options, answers.index(answer), _kind(prompt), asked=prompt))
+        questions.append(_asked("", image, prompt.strip(), options, answers.index(answer)))
     if len(questions) % 4:
         raise UserError(f"'{path}' has {len(questions)} rows; there must be four for every pair of pictures.")
     for number in range(len(questions) // 4):
         four = questions[4 * number : 4 * number + 4]
-        texts = [text for q in four for text in (q.asked, *(option.text for option in q.options))]
-        if any(denies(text) for text in texts if text != NO):
-            for index, question in enumerate(four):
-                k, m = divmod(index, 2)
-                groups, source = asked_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
-                yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
+        texts = [text for question in four for text in (question.asked, *question.texts)]
+        if not any(denies(text) for text in texts if text != NO):
+            continue
+        for index, question in enumerate(four):
+            k, m = divmod(index, 2)  # question, image
+            groups, source = asked_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
+            yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
 # --- pairs of pictures -------------------------------------------------------------------------
@@ -286,7 +270,7 @@ def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
 READERS: dict[str, Callable[[Path, str], Iterator[Question] | Iterator[Pair]]] = {
     read.__name__.replace("_", "-"): read
     for read in (
-        *(valse, cc_neg, sugarcrepe, negrefcocog, neat, beaf, naturalbench),
+        *(valse, cc_neg, sugarcrepe, negrefcocog, beaf, naturalbench),
         *(naturalbench_pairs, scope, nein, beaf_pairs),
     )
 }
@@ -304,10 +288,18 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
     return tuple(items)
 
 
-def _captions(name: str, image: str, right: str, wrong: str) -> Question:
+def _two_captions(name: str, image: str, right: str, wrong: str) -> Question:
     """Which of two captions is true?"""
     options = Option(right, _kind(right)), Option(wrong, _kind(wrong))
     return Question(name, image, options, 0, _kind(right), source=image)
+
+
+def _asked(name: str, image: str, prompt: str, options: tuple[Option, ...], correct: int) -> Question:
+    return Question(name, image, options, correct, _kind(prompt), asked=prompt)
+
+
+def _kind(text: str) -> str:
+    return NEGATION if denies(text) else AFFIRMATION
 
 
 def _original(item: Row) -> str:

@@ -57,8 +57,6 @@ class Row:
 
 _COCO = "val2017.zip of https://cocodataset.org/#download"
 _VTT = "the MSR-VTT videos, https://www.mediafire.com/folder/h14iarbs62e7p/shared"
-NEAT_COCO = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true_logic_inversion.csv"
-_NEAT_VTT = "msr_vtt_retrieval_rephrased_llama_logic_inversion.csv"
 _NEIN = ("val.json", "train.json", "dev.json")
 
 
@@ -79,7 +77,7 @@ _TABLE = (
         (
             *_retrieval(
                 "COCO_val_retrieval.csv", ("COCO_val_negated_retrieval.csv",),
-                ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv", NEAT_COCO),
+                ("COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv",),
             ),
             *_pair(MCQ, "COCO_val_mcq.csv", "COCO_val_mcq_llama3.1_rephrased.csv"),
         ),
@@ -106,7 +104,7 @@ _TABLE = (
             *_retrieval(
                 "msr_vtt_retrieval.csv",
                 ("msr_vtt_retrieval_templated_llama.csv", "msr_vtt_retrieval_templated.csv"),
-                ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv", _NEAT_VTT),
+                ("msr_vtt_retrieval_rephrased_llama.csv", "msr_vtt_retrieval_rephrased.csv"),
             ),
             Part(MCQ, TEMPLATED, ("msr_vtt_mcq_templated_llama.csv", "msr_vtt_mcq_templated.csv")),
             Part(MCQ, REPHRASED, ("msr_vtt_mcq_rephrased_llama.csv", "msr_vtt_mcq_rephrased.csv")),
@@ -172,16 +170,6 @@ _TABLE = (
         (Part(REGION, PUBLISHED, ("NegRefCOCOg.json",), reader="negrefcocog"),),
         files_at="NegRefCOCOg/NegRefCOCOg.json of github.com/parkquasar/NegationCLIP",
         suite="Park et al., ICCV 2025", licence="MIT",
-    ),
-    *(
-        Row(
-            f"neat-{name}", f"{title}, inverted", pictures,
-            (Part(CAPTION, REPHRASED, (file,), reader="neat"),),
-            files_at=f"raw_data/{folder} of github.com/hhc1997/NEAT", suite="Han et al., arXiv:2507.19064",
-        )
-        for name, title, pictures, file, folder in (
-            ("coco", "COCO", _COCO, NEAT_COCO, "images"), ("msr-vtt", "MSR-VTT", _VTT, _NEAT_VTT, "videos"),
-        )
     ),
     Row(
         "beaf", "BEAF", "the original and manipulated images, linked from github.com/postech-ami/BEAF",
