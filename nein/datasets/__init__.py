@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from nein.engine.atomic import Row
+from nein.loading.errors import Problems, UserError
 
 Record = TypeVar("Record")
+
+
+def read_records(rows: Iterable[Row], make: Callable[[Row], Any], where: str) -> tuple[Any, ...]:
+    """The record of every row, which `make` returns, or raises ValueError saying what is wrong with the row.
+    Raises UserError naming every problem at once, and without any row."""
+    problems, records = Problems(), Row()
+    for number, row in enumerate(rows, start=1):
+        try:
+            record = make(row)
+        except ValueError as error:
+            problems.add(str(error), f"record {number}")
+            continue
+        if record.id in records:
+            problems.add("duplicate id", record.id)
+        records[record.id] = record
+    problems.raise_if_any(where)
+    if not records:
+        raise UserError(f"{where} holds no records.")
+    return tuple(records.values())
 
 
 def spread(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:

@@ -106,25 +106,14 @@ def read(
 
 
 def iter_pictures(path: Path) -> Iterator[Picture]:
-    """The picture of every line of a JSONL file; file names are relative to its folder. Raises UserError."""
+    """The image of every line of a JSONL file, `image` with its `captions`, a text or a list of texts; file
+    names are relative to its folder. Raises UserError."""
     for number, row in atomic.iter_lines(path):
-        where = f"'{path}', line {number},"
-        if not (name := image_of(row)):
-            raise UserError(f"{where} names no image; it needs 'image' or 'file_name'.")
-        yield Picture(name, captions_of(row, where), folder=path.parent)
-
-
-def image_of(row: Row) -> str:
-    """The file name in a record, or ""."""
-    name = row.get("image", row.get("file_name"))
-    return name if isinstance(name, str) else ""
-
-
-def captions_of(row: Row, where: str) -> tuple[str, ...]:
-    """The captions in a record: a text, or those of a list that are texts. `where` names it in messages."""
-    captions = row.get("captions", row.get("caption", row.get("text", [])))
-    if isinstance(captions, str):
-        return (captions,)
-    if not isinstance(captions, list):
-        raise UserError(f"{where} has captions that must be a text or a list of texts, not {captions!r:.40}.")
-    return tuple(text for text in captions if isinstance(text, str))
+        name, captions = row.get("image"), row.get("captions", [])
+        if not (name and isinstance(name, str)):
+            raise UserError(f"'{path}', line {number}, names no image; it needs 'image'.")
+        texts = [captions] if isinstance(captions, str) else captions
+        if not isinstance(texts, list):
+            what = f"must be a text or a list of texts, not {captions!r:.40}"
+            raise UserError(f"'{path}', line {number}, has captions that {what}.")
+        yield Picture(name, tuple(text for text in texts if isinstance(text, str)), folder=path.parent)

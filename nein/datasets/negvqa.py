@@ -6,6 +6,7 @@ Pictures in records (base64, or image cells of the hub) go into the user's cache
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import posixpath
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.datasets import harness, hub, spread
+from nein.datasets import harness, hub, read_records, spread
+from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.loading.errors import Problems, UserError
@@ -107,47 +109,38 @@ def load(
     names = {**{name: name for name in (*FIELDS, *LETTERS)}, **columns}
     if strange := next((key for key in columns if key not in (*FIELDS, *LETTERS)), None):
         raise UserError(f"--columns has no key '{strange}'; allowed: {', '.join(FIELDS)}, A, B, ...")
-    folder: Path | None = None
     if is_nano(source):
-        folder = drawn(questions, world(source))
-        rows: Iterable[Row] = (row for _, row in atomic.iter_lines(folder / FILE))
+        rows, _, folder = read_source(str(drawn(questions, world(source)) / FILE), split)
         origin: Row = {"kind": "nano", "world": source, "questions": questions}
-    elif reference := hub.reference(source):
-        rows, origin = hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}
     else:
-        file = expanded(source)
-        if not file.is_file():
-            raise UserError(f"There is no file '{file}'; --data takes nano, hub:{HUB}, or a .jsonl file.")
-        folder, origin = file.parent, {"kind": "file", "file": file.name}
-        rows = (row for _, row in atomic.iter_lines(file))  # one by one: pictures may be in them
-        if negated is not None:
-            rows = _joined(rows, atomic.read_lines(expanded(negated)), names, negated)
-            origin["negated"] = Path(negated).name
+        rows, origin, folder = read_source(source, split)
+    if negated is not None and origin["kind"] == "file":
+        rows = _joined(rows, atomic.read_lines(expanded(negated)), names, negated)
+        origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = columns
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in columns]
     folder = expanded(pictures) if pictures else folder
-    items: dict[str, Item] = {}
-    problems = Problems()
-    for number, row in enumerate(rows, start=1):
-        try:
-            item = _item({key: row.get(names[key]) for key in (*FIELDS, *letters)}, letters, folder)
-        except ValueError as error:
-            problems.add(str(error), f"record {number}")
-            continue
-        if item.id in items:
-            problems.add("with an index that occurs twice", item.id)
-        items[item.id] = item
-    problems.raise_if_any(f"'{source}'")
-    if not items:
-        raise UserError(f"'{source}' holds no questions.")
-    ordered = spread(items.values(), lambda item: item.source)
+    make = functools.partial(_item, names=names, letters=letters, folder=folder)
+    items = spread(read_records(rows, make, f"'{source}'"), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
-    for item in ordered:
+    for item in items:
         facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
         digest.update(json.dumps(facts, ensure_ascii=False, sort_keys=True).encode() + b"\n")
-    return Questions(ordered, origin, digest.hexdigest())
+    return Questions(items, origin, digest.hexdigest())
+
+
+def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | None]:
+    """Rows of "hub:OWNER/NAME[@REVISION]" or of a .jsonl, .csv or .tsv file, one by one, for images may be in
+    them; what they are of; the folder of images that they name. Raises UserError."""
+    if reference := hub.reference(source):
+        return hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}, None
+    file = expanded(source)
+    if not file.is_file():
+        raise UserError(f"There is no file '{file}'; give nano, hub:{HUB}, or a .jsonl file.")
+    lines = iter_rows(file, ()) if file.suffix in (".csv", ".tsv") else atomic.iter_lines(file)
+    return (row for _, row in lines), {"kind": "file", "file": file.name}, file.parent
 
 
 def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
@@ -190,8 +183,9 @@ def exported(items: Iterable[Item]) -> Iterator[harness.Question]:
             yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes(), *asked, item.subset)
 
 
-def _item(row: Row, letters: Sequence[str], folder: Path | None) -> Item:
-    """Of a record with our names. Raises ValueError saying what is wrong."""
+def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
+    """names: ours -> the record's. Raises ValueError saying what is wrong."""
+    row = {key: row.get(names[key]) for key in (*FIELDS, *letters)}
     if absent := [key for key in (*FIELDS, "A", "B") if row[key] in (None, "")]:
         raise ValueError(f"without {', '.join(absent)}")
     texts = [row[letter] for letter in letters if row[letter] not in (None, "")]
@@ -281,10 +275,14 @@ def write_drawn(root: Path, count: int, world: World) -> None:
         pair, half = divmod(counts[question.kind], 2)
         counts[question.kind] += 1
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
-        right = "AB"[first ^ half]
-        options = [question.right, question.wrong]
         row = {"index": number, "image": name, "category": question.kind}
-        row |= {"original_question": question.question, "negated_question": question.negated}
-        row |= dict(zip("AB", options if right == "A" else options[::-1], strict=True))
-        rows.append({**row, "original_answer": right, "negated_answer": "AB"[right == "A"]})
+        texts = question.question, question.negated, question.right, question.wrong
+        rows.append(row | asked(*texts, "AB"[first ^ half]))
     atomic.write_lines(root / FILE, rows)
+
+
+def asked(question: str, negated: str, right: str, wrong: str, letter: str) -> Row:
+    """Fields of a record in NegVQA's layout: both questions; letter: A or B, right for the original one."""
+    options = [right, wrong] if letter == "A" else [wrong, right]
+    row = {"original_question": question, "negated_question": negated, "A": options[0], "B": options[1]}
+    return {**row, "original_answer": letter, "negated_answer": "AB"[letter == "A"]}

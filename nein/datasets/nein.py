@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import NotRequired
 
-from nein.datasets import hub, spread
+from nein.datasets import hub, read_records, spread
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
 from nein.engine.folder import Blocks, sample_seed
@@ -135,44 +135,31 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
             f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
             "nano."
         )
-    file, coco, nein = (root / name.format(split) for name in LAYOUT)
-    for path in (file, coco, nein):
+    file, *folders = (root / name.format(split) for name in LAYOUT)
+    for path in (file, *folders):
         if not path.exists():
             raise UserError(f"'{root}' has no {path.name}; choose another --split.")
-    origin = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
     names = {field: (columns or {}).get(field, field) for field in FIELDS}
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
-    records = atomic.read_json(file, list[sample_type])
-    images, problems = [images_in([folder]) for folder in (coco, nein)], Problems()
-    samples: dict[str, Sample] = {}
-    for row in records:
-        for name in sorted(row.keys() - fields):
-            near = near_match(name, fields)
-            problems.add("unknown field", f"{name!r}" + (f" (did you mean {near!r}?)" if near else ""))
-        try:
-            sample = _sample(row, names, (coco, nein), images)
-        except ValueError as error:
-            problems.add(str(error), row[names["NeIn"]])
-            continue
-        if sample.id in samples:
-            problems.add("duplicate id", sample.id)
-        samples[sample.id] = sample
-    problems.raise_if_any(f"'{file}'")
-    if not samples:
-        raise UserError(f"'{file}' has no samples.")
-    missing = {name for sample in samples.values() for name in (sample.id, sample.source_id)}
-    for by_name in images:
-        missing -= by_name.keys()
-    found = tuple(samples.values())
-    return Dataset(found, {**origin, "columns": dict(columns or {})}, frozenset(missing))
+    rows = atomic.read_json(file, list[sample_type])
+    images = [images_in([folder]) for folder in folders]
+    make = functools.partial(_sample, names=names, folders=folders, images=images)
+    samples = read_records(rows, make, f"'{file}'")
+    missing = {name for sample in samples for name in (sample.id, sample.source_id)}
+    origin: Row = {"kind": "folder", "split": split, "annotations": str(file.resolve())}
+    origin["columns"] = dict(columns or {})
+    return Dataset(samples, origin, frozenset(missing.difference(*images)))
 
 
 def _sample(
     row: Row, names: Mapping[str, str], folders: Sequence[Path], images: Sequence[Mapping[str, list[Path]]]
 ) -> Sample:
-    """Of a record; folders and images: of targets, and of NeIn's images. Raises ValueError saying what is
-    wrong."""
+    """folders, images: of targets, and of NeIn's images. Raises ValueError saying what is wrong."""
+    known = {*names.values(), *_OPTIONAL}
+    for name in sorted(row.keys() - known):
+        near = near_match(name, known)
+        raise ValueError(f"unknown field: {name!r}" + (f" (did you mean {near!r}?)" if near else ""))
     texts = {field: row[name].strip() for field, name in names.items()}
     if not all(texts.values()):
         raise ValueError("a text that is empty")
@@ -192,10 +179,6 @@ def _sample(
     generated, negative = texts["T_generated"], texts["T_negative"]
     noun = families.bare(row.get("object") or "") or families.object_of(generated, negative)
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
-    things = tuple(
-        SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
-        for thing in row.get("things", ())
-    )
     sample = Sample(
         id=stems[1],
         source_id=stems[0],
@@ -207,7 +190,10 @@ def _sample(
         source_path=paths[0],
         sample_path=paths[1],
         family=family,
-        things=things,
+        things=tuple(
+            SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
+            for thing in row.get("things", ())
+        ),
         difficulty=tuple((axis, row[key]) for key, axis in _DIFFICULTY.items() if key in row),
     )
     return replace(sample, source_path=paths[1]) if sample.stays else sample
@@ -351,7 +337,7 @@ def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache:
 def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
     said of it; `origin` counts those of which none can. Where the object must stay, the target is the sample
-    itself. Data that know every thing of a picture have families of their own. Raises UserError.
+    itself. Data that know every thing of an image have families of their own. Raises UserError.
     """
     if families.MINIMAL_PAIRS in labels:
         return _minimal_pairs(data, labels)
@@ -359,25 +345,27 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
         if label not in families.LABELS:
             raise unknown("family of negation", label, families.LABELS)
     if any(sample.things for sample in data.samples):
-        of_families = [sample for sample in data.samples if sample.family in labels]
-        if not of_families:
+        samples = [sample for sample in data.samples if sample.family in labels]
+        if not samples:
             existing = ", ".join(dict.fromkeys(str(sample.family) for sample in data.samples))
             raise UserError(f"The data have no sample of {', '.join(labels)}; they have {existing}.")
-        return _made(data, labels, of_families)
-    for label in labels:
-        if label in families.DRAWN:
-            raise UserError(f"'{label}' names a colour and is said of drawn scenes alone: --data nano:scope.")
-    objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
-    of_source: dict[str, list[str]] = {}
-    for sample in data.samples:
-        of_source.setdefault(sample.source_id, []).append(sample.object)
-    reworded = [_reworded(sample, labels, of_source[sample.source_id], objects) for sample in data.samples]
-    samples = [sample for sample in reworded if sample is not None]
-    if not samples:
-        raise UserError(
-            f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second object "
-            "need one that is known to be absent, or to be there."
-        )
+    else:
+        for label in labels:
+            if label in families.DRAWN:
+                raise UserError(
+                    f"'{label}' names a colour and is said of drawn scenes alone: --data nano:scope."
+                )
+        objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
+        absent: dict[str, list[str]] = {}  # source image -> objects that are in none of its captions
+        for sample in data.samples:
+            absent.setdefault(sample.source_id, []).append(sample.object)
+        reworded = (_reworded(sample, labels, absent[sample.source_id], objects) for sample in data.samples)
+        samples = [sample for sample in reworded if sample is not None]
+        if not samples:
+            raise UserError(
+                f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second "
+                "object need one that is known to be absent, or to be there."
+            )
     return _made(data, labels, samples)
 
 
@@ -389,26 +377,24 @@ def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_ea
 
 def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Four samples in place of every plain or implicit one: its sentence and that without the denial, of the
-    picture with the object and of the one without it. The target is what the sentence says."""
+    image with the object and of the one without it. The target is what the sentence says."""
     if len(labels) > 1:
         raise UserError(f"--families {families.MINIMAL_PAIRS} goes with no other; leave out the others.")
-    plain = [sample for sample in data.samples if (sample.family or "plain") in families.DENYING]
-    if not plain:
-        raise UserError(
-            "The data have no sample whose sentence only denies its object, of which pairs are made."
-        )
     cells = []
-    for sample in plain:
+    for sample in data.samples:
+        if (sample.family or "plain") not in families.DENYING:
+            continue
         images = sample.sample_path, sample.source_path
         for label, (denied, absent) in families.CELLS.items():
-            name = f"{sample.id}_{label.replace(', ', '_')}"
-            cell = replace(
-                sample, id=name, family=label, sample_path=images[absent], source_path=images[denied]
-            )
+            cell = replace(sample, family=label, sample_path=images[absent], source_path=images[denied])
             if not denied:
                 text = families.affirmed(sample.template, sample.object)
                 cell = replace(cell, negative=text, template=None)
-            cells.append(cell)
+            cells.append(replace(cell, id=f"{sample.id}_{label.replace(', ', '_')}"))
+    if not cells:
+        raise UserError(
+            "The data have no sample whose sentence only denies its object, of which pairs are made."
+        )
     return _made(data, labels, cells, len(families.CELLS))
 
 
@@ -425,8 +411,10 @@ def _reworded(
     label = draw.choice(possible)
     template = draw.choice(families.choices(label, sample.object, "fixed"))
     second, known = (draw.choice(names) if names else "" for names in (others, present))
-    text = families.sentence(label, template, sample.object, second=second, present=known)
-    stays = label in families.STAYS
-    target = sample.sample_path if stays else sample.source_path
-    plain = template if label == "plain" else None
-    return replace(sample, negative=text, family=label, template=plain, source_path=target)
+    return replace(
+        sample,
+        negative=families.sentence(label, template, sample.object, second=second, present=known),
+        family=label,
+        template=template if label == "plain" else None,
+        source_path=sample.sample_path if label in families.STAYS else sample.source_path,
+    )

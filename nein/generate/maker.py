@@ -177,7 +177,7 @@ def losses(what: str, counts: Mapping[str, int]) -> list[str]:
     return [f"  {count:6d} {what}: {reason}" for reason, count in counts.items()]
 
 
-def section(title: str, counts: Mapping[str, Any]) -> str:
+def section(title: str, counts: Row) -> str:
     """A table of a card as Markdown; nothing for no counts."""
     return f"\n## {title}\n\n{pipes([*counts.items()], ['what', 'count'])}\n" if counts else ""
 
@@ -197,7 +197,7 @@ class Listing(Generic[Record]):
     """
 
     records: Sequence[Record]
-    origin: Mapping[str, Any]
+    origin: Row
     notes: Mapping[str, int] = field(default_factory=dict)
 
     def sha256(self) -> str:

@@ -10,10 +10,11 @@ OUT/check.html        the sheet
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,9 +23,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nein.config.groups import start
-from nein.datasets import hub
 from nein.datasets import negvqa as data
-from nein.datasets.negbench.official import iter_rows
 from nein.datasets.negvqa import VARIANTS
 from nein.engine import atomic, images
 from nein.engine.folder import COMPLETE, INCOMPLETE, Row, sample_seed
@@ -33,7 +32,6 @@ from nein.generate.config import CheckConfig, ConversionConfig
 from nein.generate.maker import Listing, ShardStage, llm_identity, make
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.models import llm
 from nein.nano import data as nano
@@ -91,60 +89,49 @@ def load(config: ConversionConfig) -> Listing[Choice]:
     for key in config.columns:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
-    rows: Iterable[Row]
-    folder, file = None, expanded(config.source)
-    if config.source == "nano":
-        folder, origin = _drawn(config.questions), {"kind": "nano", "questions": config.questions}
-        rows = (row for _, row in atomic.iter_lines(folder / FILE))
-    elif reference := hub.reference(config.source):
-        rows = hub.read(reference, config.split)
-        origin = {"kind": "hub", **reference._asdict(), "split": config.split}
-    else:
-        folder, origin = file.parent, {"kind": "file", "file": file.name}
-        if file.suffix in (".csv", ".tsv"):
-            rows = (row for _, row in iter_rows(file, ()))
-        else:
-            rows = (row for _, row in atomic.iter_lines(file))
+    is_nano = config.source == "nano"
+    source = str(_drawn(config.questions) / FILE) if is_nano else config.source
+    rows, origin, folder = data.read_source(source, config.split)
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
-    names = {**dict(zip(FIELDS, FIELDS, strict=True)), **dict(zip(LETTERS, LETTERS, strict=True))}
-    records = [*_records(rows, names | config.columns, folder)]
+    names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}
+    records, taken = list[Choice](), set[str]()
+    for number, row in enumerate(rows, start=1):
+        records.append(_choice(row, names, folder, number, taken))
+        taken.add(records[-1].id)
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
         raise UserError(
             f"'{config.source}' has no usable question{why}; map its columns, for example "
             "--columns.question prompt --columns.A option_a."
         )
-    return Listing(records, origin)
+    return Listing(records, {"kind": "nano", "questions": config.questions} if is_nano else origin)
 
 
-def _records(rows: Iterable[Row], names: Mapping[str, str], folder: Path | None) -> Iterator[Choice]:
-    taken: set[str] = set()
-    for number, row in enumerate(rows, start=1):
-        cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
-        texts = [cells[letter] for letter in LETTERS]
-        options = tuple(texts[: texts.index("")] if "" in texts else texts)
-        answer, name, picture = cells["answer"].upper(), cells["index"] or str(number), None
-        right = LETTERS.find(answer) if len(answer) == 1 else -1
-        try:
-            picture, problem = data.read_picture(row.get(names["image"]), folder), ""
-            if not picture.is_file():
-                problem = "the picture is not there"
-        except ValueError as error:
-            problem = str(error).removeprefix("whose ")
-        if not cells["question"]:
-            problem = f"no {names['question']}"
-        elif len(options) < 2:
-            problem = "fewer than two options"
-        elif not 0 <= right < len(options):
-            problem = f"no letter of an option in {names['answer']}"
-        elif name in taken:
-            problem = f"an {names['index']} that occurs twice"
-        taken.add(name)
-        choice = Choice(name, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
-        if not problem and not choice.wrong:
-            problem = "no wrong option differs from the right one"
-        yield replace(choice, problem=problem, negated=_text(row.get(DRAWN)))
+def _choice(
+    row: Row, names: Mapping[str, str], folder: Path | None, number: int, taken: Container[str]
+) -> Choice:
+    cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
+    options = tuple(itertools.takewhile(bool, map(cells.__getitem__, LETTERS)))
+    answer, index, picture, problem = cells["answer"].upper(), cells["index"] or str(number), None, ""
+    right = LETTERS.find(answer) if len(answer) == 1 else -1
+    try:
+        picture = data.read_picture(row.get(names["image"]), folder)
+        problem = "" if picture.is_file() else "the picture is not there"
+    except ValueError as error:
+        problem = str(error).removeprefix("whose ")
+    if not cells["question"]:
+        problem = f"no {names['question']}"
+    elif len(options) < 2:
+        problem = "fewer than two options"
+    elif not 0 <= right < len(options):
+        problem = f"no letter of an option in {names['answer']}"
+    elif index in taken:
+        problem = f"an {names['index']} that occurs twice"
+    choice = Choice(index, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
+    if not problem and not choice.wrong:
+        problem = "no wrong option differs from the right one"
+    return replace(choice, problem=problem, negated=_text(row.get(DRAWN)))
 
 
 def _text(cell: Any) -> str:
@@ -232,23 +219,6 @@ class Negation:
         return self.kind in llm.SILENT
 
 
-def by_model(items: Sequence[Choice], client: llm.Client) -> list[Negation]:
-    requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in items]
-    negations = []
-    for item, outcome in zip(items, client.complete(requests, PrintedVerdict), strict=True):
-        question = outcome.value.negated_question.strip() if outcome.value else ""
-        if outcome.value is None:
-            facts = (FAILED, "", outcome.reason, outcome.failure)
-        elif not outcome.value.negatable:
-            facts = (NOT_NEGATABLE, "", "the language model finds no negation", "")
-        elif question.casefold().split() == item.question.casefold().split():
-            facts = (FAILED, "", "the language model returned the question unchanged", UNCHANGED)
-        else:
-            facts = (NEGATED, question, "", "")
-        negations.append(Negation(item.id, *facts))
-    return negations
-
-
 class Negate(ShardStage):
     """Question -> the negated question, or why there is none. Drawn questions come with theirs."""
 
@@ -265,19 +235,32 @@ class Negate(ShardStage):
 
     def make(self, model: llm.Client | None, inputs: list[Choice]) -> list[Negation]:
         usable = [item for item in inputs if not item.problem]
-        if model is None:
-            negations = [Negation(item.id, NEGATED, item.negated) for item in usable]
-        else:
-            negations = by_model(usable, model)
-        found = iter(negations)
-        return [
-            Negation(item.id, UNUSABLE, reason=item.problem) if item.problem else next(found)
-            for item in inputs
-        ]
+        requests = [llm.Request(f"{PROMPT}\nQuestion: {item.question}") for item in usable]
+        outcomes = iter(model.complete(requests, PrintedVerdict) if model else ())
+        negations = []
+        for item in inputs:
+            if item.problem:
+                negations.append(Negation(item.id, UNUSABLE, reason=item.problem))
+            elif model is None:
+                negations.append(Negation(item.id, NEGATED, item.negated))
+            else:
+                negations.append(_negation(item, next(outcomes)))
+        return negations
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
         """A question that got no answer is asked again."""
         return not any(row.again for row in rows)
+
+
+def _negation(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negation:
+    if (verdict := outcome.value) is None:
+        return Negation(item.id, FAILED, "", outcome.reason, outcome.failure)
+    if not verdict.negatable:
+        return Negation(item.id, NOT_NEGATABLE, "", "the language model finds no negation")
+    question = verdict.negated_question.strip()
+    if question.casefold().split() == item.question.casefold().split():
+        return Negation(item.id, FAILED, "", "the language model returned the question unchanged", UNCHANGED)
+    return Negation(item.id, NEGATED, question)
 
 
 class NegvqaFolder(maker.BuildFolder):
@@ -307,7 +290,10 @@ class NegvqaMaker(maker.Maker):
 
     def finish(self) -> tuple[str, Row]:
         """Raises UserError where nothing could be negated."""
-        out, found = self.folder.path, self.negations()
+        out, seed, config = self.folder.path, self.config.seed, self.config
+        rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
+        wanted = (self.listing.records[index] for index in self.blocks.wanted)
+        found = list(zip(wanted, rows, strict=False))  # what became of every wanted question
         questions = self.write(found)
         reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
         count = [row["original_answer"] for row in questions].count("A")
@@ -319,10 +305,9 @@ class NegvqaMaker(maker.Maker):
         if again := sum(negation.again for _, negation in found):
             lines.append(f"{again} got no answer; retry them with the same command.")
         # In random order, so that whoever stops early has checked a random sample too.
-        seed = self.config.seed
-        picked = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
-        picked, model = picked[: self.config.sheet], self.identity("cpu").get("model", "as drawn")
-        write_sheet(out / "check.html", picked, population=len(questions), negator=str(model))
+        drawn = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
+        model = str(self.identity("cpu").get("model", "as drawn"))
+        write_sheet(out / "check.html", drawn[: config.sheet], population=len(questions), negator=model)
         lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
         return "\n".join(lines) + "\n", {
             "status": INCOMPLETE if again else COMPLETE,
@@ -330,13 +315,6 @@ class NegvqaMaker(maker.Maker):
             "questions": len(questions),
             "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
         }
-
-    def negations(self) -> list[tuple[Choice, Negation]]:
-        """Every wanted question, and what became of it."""
-        rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
-        return [
-            (self.listing.records[index], row) for index, row in zip(self.blocks.wanted, rows, strict=False)
-        ]
 
     def write(self, found: Sequence[tuple[Choice, Negation]]) -> list[Row]:
         """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
@@ -357,17 +335,15 @@ class NegvqaMaker(maker.Maker):
             facts |= {"negated_question": negation.question or None, "reason": negation.reason or None}
             records.append({**facts, "kind": negation.kind or None})
             if negation.state == NEGATED:
-                letter, options = next(letters), [item.answer, wrong[item.id]]
-                facts = {"index": item.id, "image": self.keep(item, images), "category": item.subset}
-                facts |= {"original_question": item.question, "negated_question": negation.question}
-                facts |= dict(zip("AB", options if letter == "A" else options[::-1], strict=True))
-                questions.append({**facts, "original_answer": letter, "negated_answer": "AB"[letter == "A"]})
+                row = {"index": item.id, "image": self.keep(item, images), "category": item.subset}
+                texts = item.question, negation.question, item.answer, wrong[item.id]
+                questions.append(row | data.asked(*texts, next(letters)))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
             names = {key: key for key in ("index", "image", "category", "A", "B")}
             names |= {"question": f"{variant}_question", "answer": f"{variant}_answer"}
-            rows = ({key: row[name] for key, name in names.items()} for row in questions)
-            atomic.write_lines(out / f"questions-{variant}.jsonl", rows)
+            parts = ({key: row[name] for key, name in names.items()} for row in questions)
+            atomic.write_lines(out / f"questions-{variant}.jsonl", parts)
         atomic.write_lines(out / "records.jsonl", records)
         return questions
 

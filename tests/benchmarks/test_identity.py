@@ -9,18 +9,19 @@ import pandas as pd
 import pytest
 
 from nein.datasets import negvqa as questions
-from nein.datasets.negbench import official
 from nein.engine import images
 from nein.loading.service import png
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from tests.helpers import commands
+from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import items
 from tests.reporting import made
 
 EDIT = "def edit(image, instruction):\n    return image{}\n"
 JUDGE = """
 from nein.metrics.judges.base import Answer
+from tests.helpers.negbench import write as write_csv
 
 class Judge:
     fingerprint, template = "always the same", "plain"
@@ -98,7 +99,7 @@ def negbench_data(root):
     for item in (originals := items(8))[0]:
         images.write_png(root / item.image, made.picture(int(item.id[:3]), 24, striped=False))
     for name, rows in zip(("retrieval.csv", "negated_retrieval.csv"), originals, strict=True):
-        official.write(root / name, rows)
+        write_csv(root / name, rows)
     return f"negbench eval --model random --data {root}", "001.png"
 
 

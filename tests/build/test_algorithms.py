@@ -8,7 +8,7 @@ import torch
 from nein.engine.folder import sample_seed
 from nein.generate.config import BuildConfig
 from nein.generate.nein import stages as algorithms
-from nein.generate.nein.sources import Source
+from nein.generate.nein.stages import Source
 from nein.wording import families
 from tests.build.conftest import OBJECTS
 from tests.metrics import tiny
@@ -193,9 +193,9 @@ def test_a_match_at_the_threshold_is_none():
     ("Yes", "Yes", algorithms.ACCEPTED, algorithms.ACCEPTED),
     ("Yes", "yes.", algorithms.UNPARSABLE, algorithms.ACCEPTED),
     ("yes", "No", algorithms.REJECTED_OBJECT, algorithms.REJECTED_OBJECT),
-    ("No", "Yes", algorithms.NO_CAPTION, algorithms.NO_CAPTION),
-    ("No", "No", algorithms.NO_BOTH, algorithms.NO_BOTH),
-    ("no, there is none", "Yes", algorithms.UNPARSABLE, algorithms.NO_CAPTION),
+    ("No", "Yes", algorithms.NOT_CAPTION, algorithms.NOT_CAPTION),
+    ("No", "No", algorithms.NOT_BOTH, algorithms.NOT_BOTH),
+    ("no, there is none", "Yes", algorithms.UNPARSABLE, algorithms.NOT_CAPTION),
     ("It depends", "Yes", algorithms.UNPARSABLE, algorithms.UNPARSABLE),
     ("It depends", "No", algorithms.REJECTED_OBJECT, algorithms.REJECTED_OBJECT),
     ("", "", algorithms.UNPARSABLE, algorithms.UNPARSABLE),

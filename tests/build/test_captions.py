@@ -4,7 +4,7 @@ import pytest
 
 from nein.engine.images import write_png
 from nein.generate.config import BuildConfig
-from nein.generate.nein import sources, stats
+from nein.generate.nein import stages, stats
 from nein.loading.errors import UserError
 from tests.helpers import commands
 from tests.metrics import tiny
@@ -23,7 +23,7 @@ def coco(folder, images, annotations):
 
 
 def load(path, images=None):
-    return sources.load(BuildConfig(source=str(path), images=str(images) if images else None))
+    return stages.load_sources(BuildConfig(source=str(path), images=str(images) if images else None))
 
 
 def load_lines(folder, lines):
@@ -45,10 +45,10 @@ def test_coco_captions_are_joined_by_image_and_named_as_nein_names_them(folder):
     assert load(coco(folder, images, rows), folder / "images").sha256() != found.sha256()
 
 
-def test_a_jsonl_may_say_its_fields_in_several_ways(folder):
+def test_captions_of_an_image_listed_again_are_added(folder):
     found = load_lines(folder, [
-        {"image": "a.png", "captions": ["one", "two"]}, {"file_name": "b.png", "text": "three"},
-        {"image": "a.png", "caption": "four"},
+        {"image": "a.png", "captions": ["one", "two"]}, {"image": "b.png", "captions": "three"},
+        {"image": "a.png", "captions": "four"},
     ])  # fmt: skip
     assert [(s.id, s.captions) for s in found.records] == [("a", ("one", "two", "four")), ("b", ("three",))]
     assert dict(found.notes) == {"image listed again; captions added": 1}
@@ -62,7 +62,7 @@ def test_missing_captions_and_equal_and_bad_names_are_kept_with_their_problem(fo
         {"image": "../b.png", "captions": ["outside"]},
         {"image": "COCO_a.png", "captions": ["would make the samples of a.png"]},
     ])  # fmt: skip
-    expected = ["", sources.SAME_NAME, sources.NO_CAPTION, sources.BAD_NAME, sources.SAME_NAME]
+    expected = ["", stages.SAME_NAME, stages.NO_CAPTION, stages.BAD_NAME, stages.SAME_NAME]
     assert [s.problem for s in found.records] == expected
 
 
@@ -90,7 +90,7 @@ def test_the_papers_words_count_whole_and_stand_beside_its_printed_rows(tmp_path
     ("x.jsonl", '{"image": "a.png"}\n{', "line 2: Invalid JSON"),
     ("x.jsonl", '{"caption": "a"}', "line 1, names no image"),
     ("x.jsonl", '{"image": "a.png", "captions": 3}', "captions that must be"),
-    ("x.jsonl", '{"image": "gone.png", "caption": "a"}', "None of the 1 images"),
+    ("x.jsonl", '{"image": "gone.png", "captions": "a"}', "None of the 1 images"),
     ("nowhere", None, "neither nano"),
     ("images", None, "None of the 4 images"),
 ])  # fmt: skip
@@ -104,13 +104,13 @@ def test_a_list_that_cannot_be_used_is_one_sentence(folder, name, content, sente
 
 
 def test_lists_of_objects(tmp_path):
-    assert len(sources.categories("coco", 15)) == 80
+    assert len(stages.categories("coco", 15)) == 80
     mine = tmp_path / "o.txt"
     mine.write_text("cat\n\n  hot   dog \ncat\n")
-    assert sources.categories(str(mine), 2) == ("cat", "hot dog")
+    assert stages.categories(str(mine), 2) == ("cat", "hot dog")
     for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "must be coco, nano or a")):
         with pytest.raises(UserError, match=said):
-            sources.categories(name, 3)
+            stages.categories(name, 3)
 
 
 SENTENCES = [

@@ -13,12 +13,13 @@ from nein.benchmarks.negbench import config, estimates, report, scores, stages
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import runs as run
 from nein.benchmarks.negbench.stages import Encoded
-from nein.datasets.negbench import official, records
+from nein.datasets.negbench import records
 from nein.datasets.negbench.records import Drawn
 from nein.engine.run import Executor
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products
 from nein.reporting import figures as frames
+from tests.helpers.negbench import write as write_csv
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")
@@ -82,12 +83,12 @@ def write_data(folder):
     """The released files of COCO and CheXpert's binary sets, by hand, below a new folder."""
     (folder / "images").mkdir(parents=True)
     original, negated = items()
-    official.write(folder / "images" / "COCO_val_retrieval.csv", original)
+    write_csv(folder / "images" / "COCO_val_retrieval.csv", original)
     name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
-    official.write(folder / "images" / name, negated)
+    write_csv(folder / "images" / name, negated)
     asked = [dataclasses.replace(question, image=f"/cluster/{question.image}") for question in questions()]
     path = folder / "images" / "COCO_val_mcq_llama3.1_rephrased.csv"
-    official.write(path, asked)
+    write_csv(path, asked)
     released = [*(f"caption_{k}" for k in range(4)), "correct_answer_template", "image_path"]
     pd.read_csv(path)[["correct_answer", *released]].to_csv(path, index=False)  # without columns of ours
     for k, name in enumerate(("chexpert_binary_mcq.csv", "chexpert_binary_mcq_control.csv")):

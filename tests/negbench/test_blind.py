@@ -7,12 +7,12 @@ import pytest
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import scores, sections, stages
-from nein.datasets.negbench import official
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
+from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions, write_beaf
 
 
@@ -152,7 +152,7 @@ def shortcuts(strength, count):
 def test_a_planted_shortcut_stands_beside_the_accuracy_of_a_file_with_enough_questions(
     strength, count, tmp_path, pictures
 ):
-    official.write(tmp_path / "mcq.csv", shortcuts(strength, count))
+    write_csv(tmp_path / "mcq.csv", shortcuts(strength, count))
     found = evaluate(tmp_path, tmp_path, pictures, "--model", "constant", "--limit", "220")
     figures = frames.select(found["constant/own"].figures, type="all")
     reader, gain, missed = (frames.pick(figures, metric=name) for name in baselines.READER)

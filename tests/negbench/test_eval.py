@@ -11,7 +11,7 @@ from nein import metrics
 from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench import report, scores
 from nein.benchmarks.negbench import runs as run
-from nein.datasets.negbench import loading, official, registry
+from nein.datasets.negbench import loading, registry
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.images import decode
 from nein.engine.run import Executor
@@ -21,6 +21,7 @@ from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from tests.helpers.commands import exit_code, outcome
+from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import evaluate, evaluated_in, items, questions, rows_of, settings
 from tests.negbench.test_media import write_video
 
@@ -151,7 +152,7 @@ def test_videos_are_four_frames_and_a_truncated_one_is_unscored(tmp_path, clip_f
     folder = tmp_path / "data"
     folder.mkdir()
     asked = [replace(q, image=f"/vtt/video{i}.mp4") for i, q in enumerate(questions(4, 4))]
-    official.write(folder / "msr_vtt_mcq_rephrased_llama.csv", asked)
+    write_csv(folder / "msr_vtt_mcq_rephrased_llama.csv", asked)
     for i in range(4):
         whole = write_video(folder / f"video{i}.mp4", 12 + i).read_bytes()
         (folder / f"video{i}.mp4").write_bytes(whole[: len(whole) // 2] if i == 2 else whole)
@@ -171,10 +172,10 @@ def test_every_registered_file_is_found_by_its_name(tmp_path):
         folder.mkdir()
         for part in row.parts:
             if part.task == registry.RETRIEVAL:
-                official.write(folder / part.files[-1], original)
-                official.write(folder / part.negated[-1], negated)
+                write_csv(folder / part.files[-1], original)
+                write_csv(folder / part.negated[-1], negated)
             else:
-                official.write(folder / part.files[-1], asked)
+                write_csv(folder / part.files[-1], asked)
         (found,) = loading.load(str(folder), names=[row.name])
         expected = {(f"{row.name}/{part.task}", part.variant) for part in row.parts}
         assert {(task.name, task.variant) for task in found.tasks} == expected

@@ -2,11 +2,12 @@ import pytest
 
 from nein import metrics
 from nein.benchmarks.negbench import report
-from nein.datasets.negbench import loading, official
+from nein.datasets.negbench import loading
 from nein.engine.images import decode
 from nein.loading.errors import UserError
 from nein.metrics.dual import ControlEncoder
 from nein.reporting import figures as frames
+from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 
@@ -63,6 +64,6 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
 
 
 def test_a_file_with_another_number_of_rows_says_so(tmp_path, caplog):
-    official.write(tmp_path / "VOC2007_mcq.csv", questions())
+    write_csv(tmp_path / "VOC2007_mcq.csv", questions())
     loading.load(str(tmp_path))
     assert "has 12 rows; as published it has 5031" in caplog.text

@@ -3,6 +3,7 @@ import pytest
 from nein.datasets.negbench import official
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
 from nein.loading.errors import UserError
+from tests.helpers.negbench import write as write_csv
 from tests.negbench import conftest
 
 MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path
@@ -68,7 +69,7 @@ def test_a_lost_caption_is_allowed_where_it_can_be_counted(tmp_path):
     found = official.read_retrieval(tmp_path / "a.csv")
     assert [item.captions for item in found] == [("A bear.",), (), ("", "A dog.")]
     with pytest.raises(UserError, match=r"item 'b.jpg' has an empty caption or none at all"):
-        official.write(tmp_path / "b.csv", found)
+        write_csv(tmp_path / "b.csv", found)
 
 
 def test_captions_are_lists_of_literals(tmp_path):
@@ -99,10 +100,10 @@ def test_a_cell_is_never_run(tmp_path):
 
 def test_what_is_written_is_read_back(tmp_path):
     asked = conftest.questions()
-    official.write(tmp_path / "q.csv", asked)
+    write_csv(tmp_path / "q.csv", asked)
     assert official.read_questions(tmp_path / "q.csv") == asked
     _, negated = conftest.items()
-    official.write(tmp_path / "r.csv", negated)
+    write_csv(tmp_path / "r.csv", negated)
     assert official.read_retrieval(tmp_path / "r.csv", "negated") == negated
 
 

@@ -6,7 +6,7 @@ import pytest
 from nein.datasets.negbench.sentences import IN_CAPTION, Concepts
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import NO_CAPTION, Listing
-from nein.generate.negbench import files, sources
+from nein.generate.negbench import files
 from nein.loading.errors import UserError
 from tests.helpers.runs import write_block
 
@@ -16,7 +16,7 @@ def maker_of(monkeypatch):
     """A build of images that no file lists."""
 
     def maker(out, images, **options):
-        monkeypatch.setattr(files.sources, "load", lambda config: Listing(images, {}))
+        monkeypatch.setattr(files, "load_images", lambda config: Listing(images, {}))
         given = {"source": "captions", "captions": "x", "form": "training", "shard_size": 4, **options}
         return files.NegbenchMaker(NegbenchConfig(out=str(out), images=".", **given))
 
@@ -63,20 +63,20 @@ def test_a_failed_pair_is_counted_whatever_its_picture_is_called(maker_of, tmp_p
 
 
 def read(path):
-    return sources.load(NegbenchConfig(source="captions", captions=str(path))).records
+    return files.load_images(NegbenchConfig(source="captions", captions=str(path))).records
 
 
-def test_every_spelling_of_image_and_captions_is_read_in_order(tmp_path):
+def test_lines_of_images_and_captions_are_read_in_order(tmp_path):
     lines = [
         {"image": "a/one.png", "captions": ["A  dog.", "A dog.", "A cat."]},
-        {"image": "two.jpg", "caption": "A\ncar."},
-        {"file_name": "three.jpg", "text": ["A boat.", 7]},
-        {"file_name": "four.jpg"},
+        {"image": "two.jpg", "captions": "A\ncar."},
+        {"image": "three.jpg", "captions": ["A boat.", 7]},
+        {"image": "four.jpg"},
     ]
     path = tmp_path / "list.jsonl"
     path.write_text("\n\n".join(json.dumps(line) for line in [*lines, lines[0]]))
     found = read(path)
-    listing = sources.load(NegbenchConfig(source="captions", captions=str(path)))
+    listing = files.load_images(NegbenchConfig(source="captions", captions=str(path)))
     assert listing.notes["listed twice, left out the second time"] == 1
     assert {c.path: c.captions or c.problem for c in found} == {
         "a/one.png": ("A dog.", "A cat."), "two.jpg": ("A car.",), "three.jpg": ("A boat.",),
@@ -95,7 +95,7 @@ def test_a_caption_that_is_no_text_is_none_and_what_a_caption_names_is_not_absen
     for name, rows in (("captions", captions), ("instances", found)):
         content = {"images": images, "annotations": rows, "categories": kinds}
         Path(given[name]).write_text(json.dumps(content))
-    first, second, third = sources.load(NegbenchConfig(source="coco", **given)).records
+    first, second, third = files.load_images(NegbenchConfig(source="coco", **given)).records
     assert (first.negatives, first.notes) == (("cat",), (IN_CAPTION,))
     assert second.captions == ()
     assert (third.negatives, third.notes) == (("car",), ())
@@ -107,7 +107,7 @@ def test_videos_are_listed_where_videos_are_asked_for(tmp_path):
         (tmp_path / name).with_suffix(".txt").write_text("A dog.")
     for thing, names in (("image", ["b.jpg"]), ("video", ["a.mp4", "b.jpg"])):
         config = NegbenchConfig(source="captions", captions=str(tmp_path), thing=thing)
-        assert [c.path for c in sources.load(config).records] == names
+        assert [c.path for c in files.load_images(config).records] == names
 
 
 def test_an_image_gets_three_questions_and_a_video_one_where_nothing_is_said():

@@ -8,7 +8,7 @@ from nein.datasets.negbench import loading, official, sentences
 from nein.datasets.negbench.records import TEMPLATES
 from nein.datasets.negbench.sentences import Concepts
 from nein.generate.config import NegbenchConfig
-from nein.generate.negbench import sources
+from nein.generate.negbench import files, stages
 from nein.generate.negbench.language import claims
 from nein.loading.errors import UserError
 
@@ -33,25 +33,25 @@ HAM_0002730,ISIC_0026769,nv,histo,,unknown,unknown
 
 def test_chexperts_table_is_read_as_published(tmp_path):
     (tmp_path / "valid.csv").write_text(CHEXPERT)
-    first, second, healthy, early = sources.chexpert(tmp_path / "valid.csv", 3)
+    first, second, healthy, early = files.chexpert(tmp_path / "valid.csv", 3)
     assert first.path == "CheXpert-v1.0-small/valid/patient64541/study1/view1_frontal.jpg"
     assert first.id == first.path.removesuffix(".jpg")
     assert first.positives == ("enlarged cardiomediastinum", "cardiomegaly", "lung opacity")
     assert first.negatives == ("edema",)  # seen with cardiomegaly; the others are with nothing that it shows
     assert first.source_id == second.source_id == "patient64541"
-    assert healthy.problem == sources.NO_FINDING
+    assert healthy.problem == files.NO_FINDING
     assert early.positives == ("cardiomegaly",)
     assert early.negatives == ()  # lung opacity is uncertain, edema not mentioned: neither is absent
     assert {"lung opacity", "edema"} <= set(early.unsure)
     # the test set's labels stand without a patient's particulars
     frame = pd.read_csv(tmp_path / "valid.csv")
     frame.drop(columns=["Sex", "Age", "Frontal/Lateral", "AP/PA"]).to_csv(tmp_path / "test.csv", index=False)
-    assert next(c.positives for c in sources.chexpert(tmp_path / "test.csv", 3)) == first.positives
+    assert next(c.positives for c in files.chexpert(tmp_path / "test.csv", 3)) == first.positives
 
 
 def test_ham10000s_table_is_read_as_published(tmp_path):
     (tmp_path / "HAM10000_metadata").write_text(HAM10000.replace(",", "\t"))
-    first, second, third = sources.ham10000(tmp_path / "HAM10000_metadata", 3)
+    first, second, third = files.ham10000(tmp_path / "HAM10000_metadata", 3)
     assert (first.id, first.path) == ("ISIC_0027419", "ISIC_0027419.jpg")
     assert first.positives == ("benign keratosis",)
     assert first.source_id == second.source_id == "HAM_0000118"
@@ -73,7 +73,7 @@ def test_a_table_that_is_not_as_published_is_a_sentence(source, old, new, senten
     text = {"chexpert": CHEXPERT, "ham10000": HAM10000}[source]
     (tmp_path / "t.csv").write_text(text.replace(old, new, 1))
     with pytest.raises(UserError, match=sentence):
-        sources.load(NegbenchConfig(source=source, instances=str(tmp_path / "t.csv")))
+        files.load_images(NegbenchConfig(source=source, instances=str(tmp_path / "t.csv")))
 
 
 def true(text, image):
@@ -115,7 +115,7 @@ def test_of_the_options_of_every_medical_task_the_first_alone_is_true():
 )
 def test_by_paper_binary_questions_are_about_its_conditions_with_its_verb(shown, unsure, binary, control):
     image = Concepts("i", "p", (), shown, ("fracture",), unsure)
-    asked = sentences.medical_questions(image, 0, conditions=sources.CONDITIONS)
+    asked = sentences.medical_questions(image, 0, conditions=stages.CONDITIONS)
     right = {task: question.options[0].text.removeprefix("This image ") for task, question in asked.items()}
     assert (right.get("binary_mcq"), right.get("binary_mcq_control")) == (binary, control)
     for question in asked.values():
@@ -132,7 +132,7 @@ def written(folder, source):
             labels = [float(place in (k % 13, (k + 3) % 13 * (k % 2))) for place in range(13)]
             lines.append(f"CheXpert-v1.0-small/{name},Male,73,Frontal,AP,0.0,{','.join(map(str, labels))}")
     else:
-        table, codes = folder / "HAM10000_metadata.csv", [*sources.DIAGNOSES]
+        table, codes = folder / "HAM10000_metadata.csv", [*files.DIAGNOSES]
         names = [f"HAM10000_images_part_1/ISIC_{k}.jpg" for k in range(24)]
         lines = [HAM10000.splitlines()[0]]
         lines += [f"HAM_{k},ISIC_{k},{codes[k % 7]},histo,45.0,male,back" for k in range(24)]

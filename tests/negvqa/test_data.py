@@ -96,7 +96,7 @@ def test_a_data_set_names_no_picture_elsewhere(tmp_path, monkeypatch, name):
         ({"negated_question": ""}, "without negated_question"),
         ({"original_answer": "C"}, "no letter of its options"),
         ({"negated_answer": "B"}, "one answer to both"),
-        ({"index": 11}, "occurs twice"),
+        ({"index": 11}, "duplicate id"),
         ({"image": 7}, "neither a file nor bytes"),
         ({"A": ["cat", "owl"]}, "options are no texts"),
         ({"negated_question": {"text": "What?"}}, "options are no texts"),
@@ -112,7 +112,7 @@ def test_bad_records_are_named(tmp_path, change, sentence):
 
 def test_an_empty_file_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(UserError, match="holds no questions"):
+    with pytest.raises(UserError, match="holds no records"):
         questions.load(str(tmp_path / "empty.jsonl"))
 
 

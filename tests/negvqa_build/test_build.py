@@ -47,7 +47,7 @@ def test_a_file_becomes_questions_that_the_evaluation_reads(arguments, server, t
     assert "24 of 24 questions negated, 12 with A right." in capsys.readouterr().out
     out = tmp_path / "out"
     found = questions.load(str(out / "questions.jsonl")).items
-    for item, row in zip(found, rows(), strict=True):
+    for item, row in zip(sorted(found, key=lambda item: int(item.id)), rows(), strict=True):
         right = row[row["answer"]]
         assert item.questions == {"original": row["question"], "negated": negation(row["question"])}
         texts = dict(zip("AB", item.options, strict=True))

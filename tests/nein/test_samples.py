@@ -184,7 +184,7 @@ def test_a_folder_of_the_hubs_layout_is_laid_out_again_when_it_changes(make_data
 
 
 BROKEN = {"Invalid JSON: EOF": "[{", "recursion limit exceeded": "[" * 100_000, "Invalid JSON: exp": "\xff",
-          "Input should be a valid array": '{"COCO": 1}', "has no samples": "[]"}  # fmt: skip
+          "Input should be a valid array": '{"COCO": 1}', "holds no records": "[]"}  # fmt: skip
 
 
 @pytest.mark.parametrize("sentence", BROKEN)

@@ -12,16 +12,18 @@ own), `positive_objects`, `negative_objects`.
 from __future__ import annotations
 
 import ast
+import contextlib
 import csv
+import hashlib
 import io
 import itertools
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nein.datasets.negbench.records import (
     AFFIRMATION,
@@ -37,6 +39,7 @@ from nein.datasets.negbench.records import (
     path_parts,
 )
 from nein.engine import atomic
+from nein.engine.atomic import Row
 from nein.loading.errors import UserError
 
 LIMIT = 1 << 28  # characters a cell may hold: it may be an image in base64
@@ -123,7 +126,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     return tuple(questions)
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str], Row]]:
     """(file and line, cells, fields that all records have) of each; `needed` begins with the image's column.
     An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = []
@@ -146,64 +149,68 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
 
 
-@dataclass(frozen=True)
-class Form:
-    """How records stand in a file: captions, or questions with up to `options` options.
+@dataclass
+class Table:
+    """A CSV file of captions, or of questions with up to `options` options, written as its records come; it
+    gets its name when `files` closes well.
 
     training  One caption per row (`ID/c0`, `ID/c1`, ..), which the released training code reads with
               `--csv-img-key filepath --csv-caption-key caption --csv-separator ,`; a question that affirms
               the only object of its image (or none) has the type MODIFIED.
     """
 
+    path: Path
+    files: contextlib.ExitStack
     options: int = 0
     training: bool = False
+    rows: int = 0
+    captions: int = 0
+    ids: set[str] = field(default_factory=set)
+    digest: Any = field(default_factory=hashlib.sha256)
+    _file: IO[bytes] | None = None
 
-    @property
-    def columns(self) -> list[str]:
+    def add(self, record: RetrievalItem | Question) -> None:
+        """Raises UserError for an id that occurred before, or a record that no file may hold."""
+        if record.id in self.ids:
+            raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
+        self.ids.add(record.id)
+        check_records([record], str(self.path))
+        rows, text = self._cells(record), io.StringIO()
+        writer = csv.DictWriter(text, self._columns(), restval="", lineterminator="\n")
+        if self._file is None:
+            self._file = self.files.enter_context(atomic.writing(self.path))
+            writer.writeheader()
+        writer.writerows(rows)
+        self.rows += len(rows)
+        self.captions += len(record.texts)
+        self.digest.update(text.getvalue().encode())
+        self._file.write(text.getvalue().encode())
+
+    def _columns(self) -> list[str]:
         if not self.options:
             return ["filepath", "caption" if self.training else "captions", *_FACTS]
         captions, made_as = ([f"{name}_{k}" for k in range(self.options)] for name in ("caption", "template"))
         asked = ["correct_answer", *captions, "correct_answer_template", "image_path"]
         return [*asked, *_FACTS[:2], *made_as, *_FACTS[2:]]
 
-    def rows(self, record: RetrievalItem | Question) -> list[dict[str, Any]]:
-        objects = [
-            None if names is None else repr([*names]) for names in (record.positives, record.negatives)
-        ]
-        facts = dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
+    def _cells(self, record: RetrievalItem | Question) -> list[Row]:
+        named = (record.positives, record.negatives)
+        objects = [None if names is None else repr([*names]) for names in named]
+        row: Row = dict(zip(_FACTS, (record.id, record.source, *objects), strict=True))
         if isinstance(record, RetrievalItem):
-            facts["filepath"] = record.image
-            each = [
-                {**facts, "caption": text, "id": f"{record.id}/c{k}"} for k, text in enumerate(record.texts)
-            ]
-            return each if self.training else [{**facts, "captions": repr(list(record.captions))}]
+            row["filepath"] = record.image
+            if not self.training:
+                return [{**row, "captions": repr(list(record.captions))}]
+            texts = enumerate(record.texts)
+            return [{**row, "caption": text, "id": f"{record.id}/c{k}"} for k, text in texts]
         word = THEIRS.get(record.type or "", "")
         alone = record.positives is not None and len(record.positives) < 2
         if self.training and record.type == AFFIRMATION and alone:
             word = MODIFIED
-        row = {**facts, "correct_answer": record.correct, "correct_answer_template": word}
+        row |= {"correct_answer": record.correct, "correct_answer_template": word}
         for k, option in enumerate(record.options):
             row |= {f"caption_{k}": option.text, f"template_{k}": THEIRS.get(option.template or "", "")}
         return [{**row, "image_path": record.image}]
-
-
-def text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool = True) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def write(
-    path: Path, records: Sequence[RetrievalItem] | Sequence[Question], *, training: bool = False
-) -> None:
-    """A file of captions, or of questions. training: see `Form`."""
-    check_records(records, str(path))
-    options = [len(record.options) for record in records if isinstance(record, Question)]
-    form = Form(max(options, default=0), training)
-    atomic.write_text(path, text(form.columns, (row for record in records for row in form.rows(record))))
 
 
 # --- cells -------------------------------------------------------------------------------------

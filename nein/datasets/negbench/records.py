@@ -11,8 +11,8 @@ import itertools
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from PIL import Image
 
+from nein.engine.atomic import Row
 from nein.engine.images import ImageError, decode, find_file
 from nein.loading.errors import UserError, shortlist
 from nein.loading.references import is_local
@@ -128,7 +129,7 @@ class Task:
     media: Media
     variant: str
     gallery: tuple[str, ...] = ()  # images besides those of the records
-    origin: Mapping[str, Any]
+    origin: Row
     parts: ClassVar[tuple[str, ...]]  # fields with records
 
     @property
@@ -182,7 +183,7 @@ class Task:
         """Over the records in order, not over pixels."""
         total = hashlib.sha256()
         for record in self.records:
-            line = json.dumps(_fields(record), default=_fields, ensure_ascii=False, sort_keys=True)
+            line = json.dumps(asdict(record), ensure_ascii=False, sort_keys=True)
             total.update(line.encode() + b"\n")
         return total.hexdigest()
 
@@ -197,7 +198,7 @@ class RetrievalTask(Task):
     negated: tuple[RetrievalItem, ...]
     media: Media
     variant: str = "templated"
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Row = field(default_factory=dict)
     gallery: tuple[str, ...] = ()
 
 
@@ -211,28 +212,24 @@ class ChoiceTask(Task):
     media: Media
     variant: str = "templated"
     kind: str = "mcq"
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Row = field(default_factory=dict)
 
 
 def check_records(records: Sequence[RetrievalItem | Question], where: str) -> None:
     """Raises UserError for an id twice, a lacking caption or a lacking option."""
     check_ids(records, where)
     for record in records:
-        is_item = isinstance(record, RetrievalItem)
-        if len(record.texts) < (1 if is_item else 2) or not all(text.strip() for text in record.texts):
-            what = "item" if is_item else "question"
-            wrong = "an empty caption or none at all" if is_item else "an empty option or fewer than two"
-            raise UserError(f"{where}: {what} '{record.id}' has {wrong}.")
+        least, wrong = 2, f"question '{record.id}' has an empty option or fewer than two"
+        if isinstance(record, RetrievalItem):
+            least, wrong = 1, f"item '{record.id}' has an empty caption or none at all"
+        if len(record.texts) < least or not all(text.strip() for text in record.texts):
+            raise UserError(f"{where}: {wrong}.")
 
 
 def check_ids(records: Sequence[RetrievalItem | Question], where: str) -> None:
     twice = [name for name, count in Counter(record.id for record in records).items() if count > 1]
     if twice:
         raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
-
-
-def _fields(record: RetrievalItem | Question | Option) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
 
 
 Box = tuple[float, float, float, float]
@@ -374,13 +371,11 @@ def video_frames(path: Path) -> list[np.ndarray]:
         raise ImageError(f"{path}: the file is missing")
     try:
         wanted = frame_numbers(_length(path))
-        pictures: dict[int, np.ndarray] = {}
         with av.open(str(path)) as container:
-            for number, frame in enumerate(container.decode(video=0)):
-                if number in wanted:
-                    pictures[number] = frame.to_ndarray(format="rgb24")
-                if number >= wanted[-1]:
-                    break
+            frames = enumerate(itertools.islice(container.decode(video=0), wanted[-1] + 1))
+            pictures = {
+                number: frame.to_ndarray(format="rgb24") for number, frame in frames if number in wanted
+            }
     except (av.FFmpegError, IndexError, EOFError) as error:
         detail = getattr(error, "strerror", None) or "there is no video in it"
         raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None

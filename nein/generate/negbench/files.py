@@ -1,4 +1,5 @@
-"""`nein negbench generate`: from an image's objects to CSV files in the official layout, and their card.
+"""`nein negbench generate`: images of COCO, VOC2007, captions, medical tables or the nano world, with their
+objects; and the CSV files in the official layout that are made of them, with their card.
 
 OUT/dataset/          CSV files in the official layout, a card, and images that were drawn or made
 OUT/unusable.jsonl    images that yield nothing, with the reason
@@ -9,28 +10,188 @@ Everything is written in one pass: memory holds the ids of each file.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import math
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import IO, Any, ClassVar
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+from xml.etree import ElementTree
 
 from nein import metrics
+from nein.datasets import coco
 from nein.datasets.negbench import drawn, official
-from nein.datasets.negbench.records import Drawn, Files, Media, Question, RetrievalItem, check_records
-from nein.datasets.negbench.sentences import Concepts
+from nein.datasets.negbench.records import (
+    PICTURE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    Drawn,
+    Files,
+    Media,
+    Question,
+)
+from nein.datasets.negbench.sentences import Concepts, with_negatives
 from nein.engine import atomic
 from nein.engine.folder import Row
 from nein.engine.images import write_png
 from nein.engine.run import Executor
+from nein.generate import maker
 from nein.generate.config import NegbenchConfig
-from nein.generate.maker import BuildFolder, Maker, llm_identity, losses, make, section
-from nein.generate.negbench import sources, stages
+from nein.generate.maker import NO_CAPTION, BuildFolder, Listing, Maker, llm_identity, losses, make, section
+from nein.generate.negbench import stages
 from nein.generate.negbench.stages import Reworded
 from nein.loading.errors import UserError
 from nein.models import editor_choice, llm, references
+
+NO_OBJECT = "no annotated object"
+BAD_FILE = "the annotation cannot be read"
+
+
+def load_images(config: NegbenchConfig) -> Listing[Concepts]:
+    """The images of `--source`, each id once. Raises UserError for a source that cannot be read, or without
+    an image."""
+    found: dict[str, Concepts] = {}
+    notes = Counter[str]()
+    for image in _read(config):
+        if image.id in found:
+            notes["listed twice, left out the second time"] += 1
+            continue
+        found[image.id] = image
+        notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
+    if not found:
+        raise UserError("The source lists no image; there is nothing to build from.")
+    return Listing([*found.values()], {"kind": config.source}, notes)
+
+
+def image_root(config: NegbenchConfig) -> Path | None:
+    """The folder that the images' paths are relative to; None for images that are drawn or made."""
+    if config.source in ("nano", "pairs") and config.captions is None:
+        return None
+    if config.source == "voc":
+        return maker.image_folder(config.images, Path(str(config.instances)) / "JPEGImages")
+    given = Path(str(config.captions or config.instances))
+    return maker.image_folder(config.images, given if given.is_dir() else given.parent)
+
+
+def _read(config: NegbenchConfig) -> Iterator[Concepts]:
+    instances, captions = config.instances, config.captions
+    if config.source in TABLES:
+        return TABLES[config.source](Path(str(instances)), config.absent)
+    if config.source == "voc":
+        return _voc(config, Path(str(instances)))
+    if config.made_by("text"):
+        return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
+    if config.source == "nano" or (config.source == "pairs" and captions is None):
+        return iter(drawn.concepts(config.split, config.scenes))
+    annotated = config.source == "pairs" and instances is not None
+    if config.source == "coco" or annotated or str(captions).endswith(".json"):
+        return _coco(config)
+    return _captioned(config, Path(str(captions)))
+
+
+def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
+    """COCO's JSON files; an image without a caption yields questions only."""
+    captions, instances = (None if p is None else Path(p) for p in (config.captions, config.instances))
+    images = []
+    for picture in coco.read(captions=captions, instances=instances).pictures:
+        texts = maker.clean(picture.captions)
+        objects = maker.clean(instance.category for instance in picture.objects)
+        if config.concepts == "llm":
+            problem = "" if texts else NO_CAPTION
+        else:
+            problem = "" if objects else NO_OBJECT
+        images.append(Concepts(picture.stem, picture.file_name, texts, objects, problem=problem))
+    if config.concepts == "llm":
+        return iter(images)
+    return with_negatives(images, config.absent, screened=config.protocol == "fixed")
+
+
+def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
+    """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
+    annotations = folder / "Annotations"
+    if not annotations.is_dir():
+        raise UserError(f"'{folder}' has no folder Annotations; give VOC2007's folder as --instances.")
+    stems = sorted(path.stem for path in annotations.glob("*.xml"))
+    if config.image_set is not None:
+        listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
+        if not listing.is_file():
+            raise UserError(f"There is no list '{listing}'; see --image-set.")
+        stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
+    return with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
+
+
+def _voc_image(path: Path) -> Concepts:
+    try:
+        tree = ElementTree.parse(path).getroot()
+    except (OSError, ElementTree.ParseError, ValueError, LookupError):  # the last two: an unknown encoding
+        return Concepts(path.stem, f"{path.stem}.jpg", problem=BAD_FILE)
+    difficult: dict[bool, dict[str, None]] = {True: {}, False: {}}
+    for entry in tree.iter("object"):
+        if name := (entry.findtext("name") or "").strip():
+            difficult[(entry.findtext("difficult") or "").strip() == "1"][name] = None
+    sure, unsure = tuple(difficult[False]), tuple(n for n in difficult[True] if n not in difficult[False])
+    file, problem = (tree.findtext("filename") or "").strip(), "" if sure else NO_OBJECT
+    return Concepts(path.stem, file or f"{path.stem}.jpg", (), sure, unsure=unsure, problem=problem)
+
+
+def _captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
+    """Images with captions and no annotated objects; with `--thing video` also videos."""
+    videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
+    for picture in maker.captioned(path, PICTURE_SUFFIXES | videos):
+        captions, name = maker.clean(picture.captions), picture.file_name
+        problem = "" if captions else NO_CAPTION
+        yield Concepts(name.removesuffix(Path(name).suffix), name, captions, problem=problem)
+
+
+#: CheXpert's columns of findings but "No Finding", which is none.
+_FINDINGS = """Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, \
+Pneumonia, Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices"""
+FINDINGS = tuple(_FINDINGS.split(", "))
+#: HAM10000's codes -> the diagnosis in words.
+_CODES = """akiec: actinic keratosis, bcc: basal cell carcinoma, bkl: benign keratosis, df: dermatofibroma, \
+mel: melanoma, nv: melanocytic nevus, vasc: vascular lesion"""
+DIAGNOSES = dict(pair.split(": ") for pair in _CODES.split(", "))
+NO_FINDING = "no finding that is there"
+
+
+def chexpert(path: Path, count: int) -> Iterator[Concepts]:
+    """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
+    images = []
+    for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
+        where, labels = f"'{path}', line {line}", dict[str, float | None]()
+        name = PurePosixPath(official.cell(row, "Path", where))
+        for finding in FINDINGS:
+            try:
+                labels[finding.lower()] = float(row[finding]) if row[finding] else None
+            except ValueError:
+                labels[finding.lower()] = math.nan
+            if labels[finding.lower()] not in (1, 0, -1, None):
+                wrong = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
+                raise UserError(f"{where}, {finding}: {wrong}.")
+        found = tuple(finding for finding, label in labels.items() if label == 1)
+        unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
+        patient = next((part for part in name.parts if part.startswith("patient")), "")
+        problem = "" if found else NO_FINDING
+        images.append(Concepts(str(name.with_suffix("")), str(name), (), found, (), unsure, problem, patient))
+    yield from with_negatives(images, count)
+
+
+def ham10000(path: Path, count: int) -> Iterator[Concepts]:
+    """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
+    for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
+        where = f"'{path}', line {line}"
+        code, name, lesion = (official.cell(row, key, where) for key in ("dx", "image_id", "lesion_id"))
+        if code not in DIAGNOSES:
+            allowed = ", ".join(DIAGNOSES)
+            raise UserError(f"{where}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
+        others = tuple(words for other, words in DIAGNOSES.items() if other != code)
+        yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
+
+
+#: Name of a source -> what reads its table.
+TABLES: dict[str, Callable[[Path, int], Iterator[Concepts]]] = {"chexpert": chexpert, "ham10000": ham10000}
+
+
+# --- files -------------------------------------------------------------------------------------
 
 NOTHING = "nothing absent or too few objects"
 UNSAID = (
@@ -43,34 +204,6 @@ NANO = "Scenes of the nano world: figures on them say nothing about the publishe
 def build(config: NegbenchConfig, executor: Executor) -> str | None:
     """`nein negbench generate`."""
     return make(NegbenchMaker, config, executor)
-
-
-@dataclass
-class Table:
-    """A CSV file, written as its records come; it gets its name when `files` closes well."""
-
-    path: Path
-    form: official.Form
-    files: contextlib.ExitStack
-    rows: int = 0
-    captions: int = 0
-    ids: set[str] = field(default_factory=set)
-    digest: Any = field(default_factory=hashlib.sha256)
-    file: IO[bytes] | None = None
-
-    def add(self, record: RetrievalItem | Question) -> None:
-        """Raises UserError for an id that occurred before, or a record that no file may hold."""
-        if record.id in self.ids:
-            raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
-        self.ids.add(record.id)
-        check_records([record], str(self.path))
-        rows = self.form.rows(record)
-        data = official.text(self.form.columns, rows, header=self.file is None).encode()
-        self.file = self.file or self.files.enter_context(atomic.writing(self.path))
-        self.rows += len(rows)
-        self.captions += len(record.texts)
-        self.digest.update(data)
-        self.file.write(data)
 
 
 class NegbenchFolder(BuildFolder):
@@ -105,9 +238,9 @@ class NegbenchMaker(Maker):
         }
         self.stages = [stage for stage, is_needed in needed.items() if is_needed]
         self.dataset = self.folder.path / "dataset"
-        self.root = sources.root(config)
+        self.root = image_root(config)
         self.media: Media = Drawn(drawn.picture) if self.root is None else Files(self.root)
-        self.listing = sources.load(config)
+        self.listing = load_images(config)
 
     def identity(self, device: str) -> Row:
         asked = llm_identity(self.config.llm) if self.config.asks_llm else None
@@ -143,7 +276,7 @@ class NegbenchMaker(Maker):
         types = Counter[str]()
         with contextlib.ExitStack() as files:
             tables = {
-                f"{stem}{end}": Table(self.dataset / f"{stem}{end}.csv", form, files)
+                f"{stem}{end}": official.Table(self.dataset / f"{stem}{end}.csv", files, **form)
                 for end in ("", "_rephrased")
                 for stem, form in stages.FILES.items()
             }

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nein import metrics
-from nein.datasets.negbench import official, sentences
+from nein.datasets.negbench import sentences
 from nein.datasets.negbench.polarity import mentions, polarity
 from nein.datasets.negbench.records import Question, RetrievalItem
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine import images
+from nein.engine.folder import Row
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import COCO, ShardStage
 from nein.generate.negbench import language, pairs
 from nein.generate.negbench.language import Sentence, claims
 from nein.generate.negbench.pairs import Looked, PairTools, Verifier
-from nein.generate.negbench.sources import CONDITIONS
 from nein.loading.references import is_served
 from nein.models import editor_choice, llm, references
 
@@ -165,17 +165,19 @@ class Paraphrase(NegbenchStage):
         return not any(why.startswith(language.NO_ANSWER) for row in rows for why in row.refused)
 
 
+#: What the paper asks about in questions with two options: the commonest finding, and another one.
+CONDITIONS = ("Lung Opacity", "Atelectasis")
 #: Stem of a file -> its layout: captions that negate and questions of evaluation (with the original captions
 #: beside them), questions of the medical sets, captions and questions to train on.
-FILES = {
-    "negated_retrieval": official.Form(),
-    "retrieval": official.Form(),
-    "mcq": official.Form(4),
-    "mcq_control": official.Form(4),
-    "binary_mcq": official.Form(2),
-    "binary_mcq_control": official.Form(2),
-    "negcap": official.Form(training=True),
-    "negmcq": official.Form(4, training=True),
+FILES: dict[str, Row] = {
+    "negated_retrieval": {},
+    "retrieval": {},
+    "mcq": {"options": 4},
+    "mcq_control": {"options": 4},
+    "binary_mcq": {"options": 2},
+    "binary_mcq_control": {"options": 2},
+    "negcap": {"training": True},
+    "negmcq": {"options": 4, "training": True},
 }
 ORIGINALS = "retrieval"
 #: Files that are written in other words too, beside the templated ones.
@@ -189,7 +191,7 @@ def of_image(image: Concepts, config: NegbenchConfig) -> Tasks:
     if image.problem:
         return {}
     seed, found = config.seed, Tasks()
-    how: dict[str, Any] = {"thing": config.thing, "protocol": config.protocol}
+    how: Row = {"thing": config.thing, "protocol": config.protocol}
     if config.form == "training":
         if item := sentences.training_captions(image, seed, order=config.order, **how):
             found["negcap"] = [item]
@@ -199,7 +201,7 @@ def of_image(image: Concepts, config: NegbenchConfig) -> Tasks:
     how |= {"captions": config.captions_per_image, "order": config.order}
     if items := sentences.retrieval_items(image, seed, **how):
         found = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
-    asked: dict[str, Any] = {"count": config.asked, "wording": config.wording, "thing": config.thing}
+    asked: Row = {"count": config.asked, "wording": config.wording, "thing": config.thing}
     if config.mcq == "files":
         questions = sentences.questions_as_filed(image, seed, single=config.source == "voc", **asked)
     else:
@@ -218,7 +220,7 @@ def to_rephrase(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence]:
     """The sentences of an image's tasks, with what each says is there and is not."""
     named, negations = (*image.positives, *image.negatives), list[sentences.Negation]()
     if config.form == "training" and not image.problem:
-        how: dict[str, Any] = {"order": config.order, "protocol": config.protocol}
+        how: Row = {"order": config.order, "protocol": config.protocol}
         negations = sentences.training_negations(image, config.seed, **how)
     tasks = of_image(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):

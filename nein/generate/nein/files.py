@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from nein.engine.folder import Row
 from nein.engine.run import Executor
 from nein.generate.config import BuildConfig
 from nein.generate.maker import Maker, counted, losses, make, section
-from nein.generate.nein import sources
+from nein.generate.nein import stages
 from nein.generate.nein.stages import ACCEPTED, NOISE, Ask, Clauses, Generate, Match
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
@@ -57,35 +57,20 @@ def build(config: BuildConfig, executor: Executor) -> str | None:
 
 @dataclass(frozen=True)
 class Way:
-    """A candidate and what every stage said of it."""
+    """A candidate with what every stage said of it: a line of candidates.jsonl; no times, no hosts."""
 
+    line: Row
     source: Path
-    source_sha256: str
-    candidate: Row
-    generated: Row
-    match: Row | None
-    ask: Row | None
+    sha256: str  # of the source image's pixels
 
     @property
-    def verdict(self) -> str:
-        """ "accepted", or the first objection."""
-        rows = (self.generated, self.match, self.ask)
-        return next((row["verdict"] for row in rows if row and row["verdict"] != ACCEPTED), ACCEPTED)
-
-    @property
-    def source_name(self) -> str:
-        return f"{self.candidate['source']}{self.source.suffix.lower()}"
-
-    def line(self) -> Row:
-        """For candidates.jsonl; no times, no hosts."""
-        facts = {k: v for k, v in self.generated.items() if k not in ("id", "verdict")}
-        match, ask = (row and {k: v for k, v in row.items() if k != "id"} for row in (self.match, self.ask))
-        fields = {"verdict": self.verdict, "generated_picture": facts, "match": match, "ask": ask}
-        return {**self.candidate, **fields}
+    def image(self) -> str | None:
+        """The name of the generated image."""
+        return self.line["generated_picture"]["image"]
 
     def split(self, seed: int, share: float) -> str:
         """ "val" for `share` of all images, else "train": by the hash of their pixels, not by names."""
-        digest = hashlib.sha256(f"nein-build/{seed}/{self.source_sha256}/split".encode()).digest()
+        digest = hashlib.sha256(f"nein-build/{seed}/{self.sha256}/split".encode()).digest()
         return "val" if int.from_bytes(digest[:8], "big") / 2**64 < share else "train"
 
 
@@ -109,8 +94,8 @@ class NeinMaker(Maker):
                     f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
                 )
             judges.check(where)
-        self.listing = sources.load(config)
-        self.objects = sources.categories(config.objects, config.queried)
+        self.listing = stages.load_sources(config)
+        self.objects = stages.categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
         self.records: list[Row] = []
         self.ways: list[Way] = []
@@ -150,18 +135,20 @@ class NeinMaker(Maker):
     def collect(self) -> None:
         """Reads what the stages wrote."""
         for shard in self.blocks.numbers:
-            generated, match, ask = (
-                {row["id"]: row for row in self.rows(stage, shard)} for stage in ("generate", "match", "ask")
-            )
+            stages = ("generate", "match", "ask")
+            by_id = [{row["id"]: row for row in self.rows(stage, shard)} for stage in stages]
             records = self.rows("clauses", shard)[: len(self.blocks.wanted) - len(self.records)]
             for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
-                    name = candidate["id"]
-                    facts = generated[name], match.get(name), ask.get(name)
-                    self.ways.append(Way(source.path, record["sha256"], candidate, *facts))
+                    said = [rows.get(candidate["id"]) for rows in by_id]
+                    objections = [row["verdict"] for row in said if row and row["verdict"] != ACCEPTED]
+                    made, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in said)
+                    made = {key: value for key, value in made.items() if key != "verdict"}
+                    line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": made}
+                    self.ways.append(Way({**line, "match": match, "ask": ask}, source.path, record["sha256"]))
             self.records += records
         for way in self.ways:
-            if way.verdict == ACCEPTED:
+            if way.line["verdict"] == ACCEPTED:
                 self.splits[way.split(self.config.seed, self.config.evaluation_share)].append(way)
 
     # --- files -----------------------------------------------------------------------------
@@ -169,36 +156,33 @@ class NeinMaker(Maker):
     def write(self) -> None:
         """OUT/candidates.jsonl (per image what was asked and what is missing, then its candidates), and the
         data set."""
-        atomic.write_lines(self.folder.path / "candidates.jsonl", self._lines())
-        for split, ways in self.splits.items():
-            self._write_split(split, ways)
-
-    def _lines(self) -> Iterator[Row]:
-        ways = iter(self.ways)
+        ways, lines = iter(self.ways), list[Row]()
         for record in self.records:
-            yield {"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}}
-            yield from (next(ways).line() for _ in record["candidates"])
+            lines.append({"image": record["id"], **{k: record[k] for k in ("problem", "queried", "lost")}})
+            lines += [next(ways).line for _ in record["candidates"]]
+        atomic.write_lines(self.folder.path / "candidates.jsonl", lines)
+        for split, accepted in self.splits.items():
+            self._write_split(split, accepted)
 
     def official(self, way: Way) -> dict[str, str]:
         """The record of NeIn's annotation file, and the family of negation if the set has several."""
         names = "source caption negative generated id family".split()
         count = 5 if self.config.family_labels == ["plain"] else 6
-        return {key: way.candidate[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
+        return {key: way.line[name] for key, name in [*zip(OFFICIAL, names, strict=True)][:count]}
 
     def content_hash(self) -> str:
         """SHA-256 hex over split, record and pixels (of source and sample) of every sample, in order."""
         digest = hashlib.sha256()
         for split, ways in self.splits.items():
             for way in ways:
-                row = [split, self.official(way), way.source_sha256, way.generated["sha256"]]
+                row = [split, self.official(way), way.sha256, way.line["generated_picture"]["sha256"]]
                 digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False).encode() + b"\n")
         return digest.hexdigest()
 
     def _write_split(self, split: str, ways: Sequence[Way]) -> None:
         """OUT/dataset: `<split>.json`, written last, `coco_for_<split>/` and `nein_<split>/`. Source images
         are copied byte for byte, samples linked where the file system allows it."""
-        root = self.folder.path / "dataset"
-        atomic.make_folder(root)
+        root = atomic.make_folder(self.folder.path / "dataset")
         listing, folders = root / f"{split}.json", (root / f"coco_for_{split}", root / f"nein_{split}")
         listing.unlink(missing_ok=True)
         for folder in folders:
@@ -207,9 +191,10 @@ class NeinMaker(Maker):
             return
         sources, samples = map(atomic.make_folder, folders)
         for way in ways:
-            if not (target := sources / way.source_name).exists():
+            target = sources / f"{way.line['source']}{way.source.suffix.lower()}"
+            if not target.exists():
                 shutil.copyfile(way.source, target)
-            made = self.image_path(way.generated["image"])
+            made = self.image_path(str(way.image))
             try:
                 os.link(made, samples / made.name)
             except OSError:  # another file system, or one without links
@@ -221,7 +206,7 @@ class NeinMaker(Maker):
     def facts(self) -> Row:
         """What the card counts and was made by, JSON-serialisable; no times and no paths."""
         config, records, models = self.config, self.records, self.folder.models()
-        accepted = [way.candidate for ways in self.splits.values() for way in ways]
+        accepted = [way.line for ways in self.splits.values() for way in ways]
         # Of a model's folder only the last part, which says nothing about the machine.
         asked = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
         asked = {kind: Path(name).name if name[0] in "/~." else name for kind, name in asked.items()}
@@ -230,20 +215,18 @@ class NeinMaker(Maker):
             "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(ways) for split, ways in self.splits.items()},
-            "source_images": {
-                split: len({way.source for way in ways}) for split, ways in self.splits.items()
-            },
+            "source_images": {k: len({way.source for way in ways}) for k, ways in self.splits.items()},
             "image_problems": counted(row["problem"].partition(":")[0] for row in records if row["problem"]),
             "list_notes": dict(self.listing.notes),
             "queried": counted(row["fate"] for record in records for row in record["queried"]),
             "slots_without_candidate": counted(why for record in records for why in record["lost"]),
             "stages": {
                 "candidates": len(self.ways),
-                "generated": sum(way.match is not None for way in self.ways),
-                "passed filter 1": sum(way.ask is not None for way in self.ways),
+                "generated": sum(way.line["match"] is not None for way in self.ways),
+                "passed filter 1": sum(way.line["ask"] is not None for way in self.ways),
                 "accepted": len(accepted),
             },
-            "rejected": counted(way.verdict for way in self.ways if way.verdict != ACCEPTED),
+            "rejected": counted(row.line["verdict"] for row in self.ways if row.line["verdict"] != ACCEPTED),
             "families": counted(row["family"] for row in accepted),
             "templates": counted(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
             "objects": counted(row["object"] for row in accepted),
@@ -256,34 +239,31 @@ class NeinMaker(Maker):
         }
 
     def write_card(self, facts: Row) -> None:
-        """OUT/card.json and card.png; the card with its sheet in OUT/dataset."""
+        """OUT/card.json and card.png (examples of accepted samples and of every objection, source beside
+        sample), the card with the PNG in OUT/dataset."""
         atomic.write_json(self.folder.path / "card.json", facts)
         atomic.write_text(self.folder.path / "dataset" / "README.md", card(facts))
-        if self.ways:
-            sheet = self.sheet()
-            for folder in (self.folder.path, self.folder.path / "dataset"):
-                atomic.write_bytes(folder / "card.png", sheet)
-
-    def sheet(self) -> bytes:
-        """Examples of accepted samples and of every objection, source image beside sample, as PNG."""
         rows = []
-        for verdict in (ACCEPTED, *counted(way.verdict for way in self.ways if way.verdict != ACCEPTED)):
-            group = [way for way in self.ways if way.verdict == verdict]
+        for verdict in (ACCEPTED, *facts["rejected"]):
+            group = [way for way in self.ways if way.line["verdict"] == verdict]
             # The smallest hashes of the names: the same examples in every build.
-            group.sort(key=lambda way: hashlib.sha256(way.candidate["id"].encode()).digest())
+            group.sort(key=lambda way: hashlib.sha256(way.line["id"].encode()).digest())
             cells = [cell for way in group[:EXAMPLES] for cell in self._pair(way)]
             cells += [Cell(np.full((8, 8, 3), 255, np.uint8))] * (2 * EXAMPLES - len(cells))
             rows += [contact_sheet.Row(f"{verdict}: {len(group)}", "", cells)] if group else []
-        return contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
+        if rows:
+            sheet = contact_sheet.draw(["source", "generated"] * EXAMPLES, rows, PICTURE_SIZE)
+            for folder in (self.folder.path, self.folder.path / "dataset"):
+                atomic.write_bytes(folder / "card.png", sheet)
 
     def _pair(self, way: Way) -> list[Cell]:
         """Source image and sample; what the filters say of it is in candidates.jsonl."""
-        if (image := way.generated["image"]) is None:
-            sample = Cell(None, way.generated["error"], color=RED)
+        if way.image is None:
+            sample = Cell(None, way.line["generated_picture"]["error"], color=RED)
         else:
-            badge = Badge(way.candidate["generated"], GREEN if way.verdict == ACCEPTED else RED)
-            sample = Cell(images.decode(self.image_path(image)), badges=[badge])
-        return [Cell(images.decode(way.source), badges=[Badge(way.candidate["caption"], GREY)]), sample]
+            badge = Badge(way.line["generated"], GREEN if way.line["verdict"] == ACCEPTED else RED)
+            sample = Cell(images.decode(self.image_path(way.image)), badges=[badge])
+        return [Cell(images.decode(way.source), badges=[Badge(way.line["caption"], GREY)]), sample]
 
 
 def card(facts: Row) -> str:

@@ -80,9 +80,8 @@ def captions(path: Path) -> Iterator[tuple[str, str]]:
     """(image, sentence) of COCO's captions or NeIn's annotations (T_original) as JSON, of a JSONL file as
     `nein generate` takes it, or of lines of text. Raises UserError for anything else."""
     if path.suffix == ".jsonl":
-        for number, row in atomic.iter_lines(path):
-            texts = coco.captions_of(row, f"'{path}', line {number},")
-            yield from ((coco.image_of(row) or str(number), text) for text in texts)
+        for picture in coco.iter_pictures(path):
+            yield from ((picture.file_name, text) for text in picture.captions)
     elif path.suffix == ".json":
         content = atomic.read_json(path)
         rows: Any = content.get("annotations") if isinstance(content, dict) else content

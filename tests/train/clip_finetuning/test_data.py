@@ -16,6 +16,7 @@ from nein.engine.machine import Processes
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning.data import Features, Reader, load, read_captions
 from nein.train.clip_finetuning.options import ContrastConfig
+from tests.helpers.negbench import write as write_csv
 from tests.train.runs import logged
 
 
@@ -71,13 +72,13 @@ def as_csv_dataset_reads(path, column):
 
 def test_written_captions_are_what_the_released_training_code_trains_on(tmp_path):
     items = drawn.negcap("train", 20)
-    official.write(tmp_path / "negcap.csv", items, training=True)
+    write_csv(tmp_path / "negcap.csv", items, training=True)
     texts = [text for item in items for text in item.captions]
     assert as_csv_dataset_reads(tmp_path / "negcap.csv", "caption") == texts
     images = pd.read_csv(tmp_path / "negcap.csv", sep=",")["filepath"].tolist()
     assert images == [item.image for item in items for _ in item.captions]
     assert [captions for _, captions in captions_of(tmp_path / "negcap.csv")[0]] == [(t,) for t in texts]
-    official.write(tmp_path / "lists.csv", items)  # a retrieval file would be trained on as lists
+    write_csv(tmp_path / "lists.csv", items)  # a retrieval file would be trained on as lists
     assert all(text.startswith("[") for text in as_csv_dataset_reads(tmp_path / "lists.csv", "captions"))
 
 
@@ -85,7 +86,7 @@ def test_written_questions_are_what_the_released_training_code_asks(tmp_path):
     """CsvMCQDataset takes caption_0 .. caption_3, correct_answer and correct_answer_template of a row."""
     images = [Concepts(f"{k}", f"{k}.png", (), ("dog", "cat")[: 1 + k % 2], ("car",)) for k in range(40)]
     asked = [question for image in images if (question := sentences.training_question(image, 0))]
-    official.write(tmp_path / "negmcq.csv", asked, training=True)
+    write_csv(tmp_path / "negmcq.csv", asked, training=True)
     frame = pd.read_csv(tmp_path / "negmcq.csv", sep=",")
     for question, (_, row) in zip(asked, frame.iterrows(), strict=True):
         assert [row[f"caption_{k}"] for k in range(4)] == [option.text for option in question.options]
@@ -118,8 +119,8 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     items = [RetrievalItem(f"{k}", f"{k}.png", (f"caption {k}",)) for k in range(7)]
     asked = [Question(f"{k}", f"{k}.png", (Option(f"a {k}"), Option(f"b {k}")), k % 2) for k in range(7)]
     captions, questions = here / "negcap.csv", there / "negmcq.csv"
-    official.write(captions, items)
-    official.write(questions, asked)
+    write_csv(captions, items)
+    write_csv(questions, asked)
     shades(here, 7, 10)
     if several:
         shades(there, 7, 100)

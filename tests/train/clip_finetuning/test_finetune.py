@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from nein import metrics
 from nein.benchmarks.baselines import READER
-from nein.datasets.negbench import drawn, official
+from nein.datasets.negbench import drawn
 from nein.engine.images import write_png
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
@@ -18,6 +18,7 @@ from nein.train.clip_finetuning.data import load as load_corpus
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.clip_finetuning.towers import contrastive_loss, load
 from tests.helpers import commands, plain
+from tests.helpers.negbench import write as write_csv
 from tests.metrics import tiny
 from tests.train.runs import dies_at, in_two_processes, logged, raising, same
 
@@ -172,8 +173,8 @@ def test_alpha_weighs_the_two_losses_and_a_sweep_trains_a_model_per_value(tune):
 def test_files_are_read_an_unreadable_picture_stops_or_is_passed_over(tune, tmp_path):
     captions, questions = tmp_path / "negcap.csv", tmp_path / "negmcq.csv"
     items = drawn.negcap("train", 12)
-    official.write(captions, items, training=True)
-    official.write(questions, drawn.negmcq("train", 12))
+    write_csv(captions, items, training=True)
+    write_csv(questions, drawn.negmcq("train", 12))
     for item in items:
         write_png(tmp_path / item.image, drawn.picture(item.image))
     broken = tmp_path / items[1].image
