@@ -28,6 +28,10 @@ COMMANDS: dict[str, Command] = {
         "evaluate image editors on negative instructions (NeIn)",
         "nein.benchmarks.nein.config:EvalConfig", "nein.benchmarks.nein.run:NEIN", shared=True,
         announces="nein.benchmarks.progress:lines"),
+    "rewriters": Command(
+        "measure what rewriters make of negative instructions",
+        "nein.benchmarks.rewriters:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS", shared=True,
+        announces="nein.benchmarks.progress:lines"),
     "grid": Command(
         "draw samples and their edits into one picture",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),

@@ -34,6 +34,7 @@ from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
 from nein.wording.families import CONSTRUCTIONS, FAMILIES, UNTRUE, Named, sentences
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
 #: COMMAND, or the dataclass of its options.
 SCRIPTS = {
@@ -153,10 +154,8 @@ def _options(typed: str, command: Command) -> Iterator[str]:
     if command.shared:
         yield "\nAny number of processes share its work: [on a cluster](../../howto/cluster.md).\n"
     names = cls.preset_names if cls.presets is not None else ()
-    presets = {
-        name: _flat(yaml.safe_load(options.preset_file(name, cls.presets).read_text(encoding="utf-8")))
-        for name in names
-    }
+    files = {name: CONFIGS / f"{cls.presets}{name}.yaml" for name in names}
+    presets = {name: _flat(yaml.safe_load(file.read_text("utf-8"))) for name, file in files.items()}
     if presets:
         flags = ", ".join(f"`--{cls.preset_option} {name}`" for name in presets)
         yield f"\n{flags} fill in what is not given; their values stand with each option.\n"

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, chunks
@@ -27,7 +26,7 @@ class _Detector(Described):
         self.model, self.processor, self.source = model, processor, source
         self._inputs = loading.SharedTokenizer(processor)
 
-    def facts(self, preprocess: str) -> Json:
+    def facts(self, preprocess: str) -> dict[str, Any]:
         shared = {"library": loading.library(), "preprocess": preprocess}
         return {**loading.model_fields("ovd", self.model, self.source), **shared}
 
@@ -57,7 +56,7 @@ class Owlv2Detector(_Detector):
         self.pad, self.backend, self.batch_size = how["pad"], how["backend"], how["batch_size"]
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
 
-    def describe(self) -> Json:
+    def describe(self) -> dict[str, Any]:
         size = self.image_processor.size
         facts = self.facts(f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}")
         return {**facts, "pad": self.pad, "backend": self.backend}
@@ -170,7 +169,7 @@ class ZeroShotDetector(_Detector):
         super().__init__(model, processor, source)
         self.grounded = model.config.model_type in GROUNDED
 
-    def describe(self) -> Json:
+    def describe(self) -> dict[str, Any]:
         query = "lower case with a full stop" if self.grounded else "bare name"
         return {**self.facts(type(self.processor).__name__), "query": query}
 

@@ -21,6 +21,7 @@ OURS = {
     "nein": "nein.benchmarks.nein.run:NEIN",
     "negbench": "nein.benchmarks.negbench.runs:NEGBENCH",
     "negvqa": "nein.benchmarks.negvqa.runs:NEGVQA",
+    "rewriters": "nein.benchmarks.rewriters:REWRITERS",
 }
 
 

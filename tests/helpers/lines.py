@@ -5,6 +5,7 @@ LINES = {
     "eval": "--editor identity --metrics l1 --limit 2 --batch-size 2 --data {w}/data --out {w}/out/eval "
     "--device cpu",
     "grid": "{w}/runs --out {w}/out/grid.png --number 2 --size 32",
+    "rewriters": "--rewriter rule --limit 4 --out {w}/out/rewriters --device cpu",
     "report": "{w}/runs --out {w}/out/report.html --formats md,csv,html --labels {w}/labels.csv",
     "compare": "{w}/runs --track all --metrics l1",
     "mend": "random --limit 2 --mend decompose --out {w}/out/mend --device cpu",

@@ -29,7 +29,6 @@ from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 
 STAGES = ("edit", "score", "report")
-FAMILY_NAMES = (MINIMAL_PAIRS, *LABELS)
 
 
 @dataclass
@@ -71,13 +70,17 @@ class EvalConfig(
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
         [],
-        f"replace the sentences: {', '.join(FAMILY_NAMES)}",
+        f"replace the sentences: {MINIMAL_PAIRS}, or {', '.join(LABELS)}",
         "Data",
-        among=FAMILY_NAMES,
+        among=(*LABELS, MINIMAL_PAIRS),
         what="negation family",
     )
     control: Names = option(
-        [], "also affirmative twins: remove, add, or none", "Main", among=("remove", "add"), what="control"
+        [],
+        "run affirmative twins as well: remove, add, or none",
+        "Main",
+        among=("remove", "add"),
+        what="control",
     )
     mend: Names = option(
         [],

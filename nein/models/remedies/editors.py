@@ -43,7 +43,7 @@ BEST_OF, MOST = "best-of:", 64
 AWAY = -2.0
 AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
-_PROMPT = (
+PROMPT = (
     "A person tells a program what a picture should be like. The program understands only plain commands, "
     "and no negation. Say the command that brings the picture there.\n"
     '- Where the sentence says that something is absent, the command removes it: "Remove the X.", or '
@@ -201,10 +201,10 @@ class ByLanguageModel(WithRemedy):
     def __init__(self, editor: Any, name: str, services: Services | None, device: str) -> None:
         options = llm.LlmOptions(model=name.removeprefix(LLM))
         client = llm.load(options, services=services, device=device)
-        super().__init__(editor, name, {"arm": "rewrite", "prompt": _PROMPT, **client.describe()}, client)
+        super().__init__(editor, name, {"arm": "rewrite", "prompt": PROMPT, **client.describe()}, client)
 
     def send(self, requests: Sequence[EditRequest]) -> list[Sent]:
-        prompts = [llm.Request(_PROMPT.format(sentence=request.instruction)) for request in requests]
+        prompts = [llm.Request(PROMPT.format(sentence=request.instruction)) for request in requests]
         sent: list[Sent] = []
         for request, outcome in zip(requests, self._helper.complete(prompts, Command), strict=True):
             if outcome.value is None:
