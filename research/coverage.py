@@ -164,7 +164,8 @@ def ours_mean(data: Data) -> Ends:
 def ours_labelled(data: Data) -> Ends:
     """Prediction-powered: labels on a part, verdicts on all."""
     assert data.second is not None
-    judged, people, where = (dict(enumerate(x.tolist())) for x in (data.first, data.second, data.clusters))
+    columns = (data.first, data.second, data.clusters)
+    judged, people, where = ({str(k): v for k, v in enumerate(x.tolist())} for x in columns)
     labels = {key: label for key, label in people.items() if not math.isnan(label)}
     found = calibration.prediction_powered(judged, labels, where)
     return (-math.inf, math.inf) if found.low is None or found.high is None else (found.low, found.high)

@@ -204,9 +204,9 @@ negvqa --data data/questions.jsonl --answers-from 4.csv => There is no file
 finetune_ip2p --recipe nanno => Unknown recipe 'nanno'; did you mean 'nano'?
 finetune_ip2p --steps=3 --epochs=1 => either --epochs or --steps
 finetune_ip2p --base=x => either --epochs or --steps
-finetune_ip2p --steps=3 --dropout=0.5 => --dropout is 0.5; it must be between 0 and 0.333
-finetune_ip2p --steps=3 --flip=2 => --flip is 2.0; it must be between 0 and 1
-finetune_ip2p --steps=3 --ema=1 => --ema is 1.0; it must be below 1
+finetune_ip2p --steps=3 --dropout=0.5 => --dropout is '0.5'; it must be less than or equal to 0.333
+finetune_ip2p --steps=3 --flip=2 => --flip is '2'; it must be less than or equal to 1
+finetune_ip2p --steps=3 --ema=1 => --ema is '1'; it must be less than 1
 finetune_ip2p --steps=3 --batch-size=6 --micro-batch=4 => 6 is not a multiple of --micro-batch 4
 finetune_ip2p --steps=3 --hold-out-templates=13 => has '13'; templates are numbered 0 to 12
 finetune_ip2p --steps=3 --validate-every=1 --validation-metrics=dinno => did you mean 'dino'?
@@ -220,7 +220,7 @@ finetune_clip --out o --preset paper => The preset 'paper' needs its data
 finetune_clip --out o --base random --steps 1 => random
 finetune_clip --out o --captions nowhere.csv --steps 1 => nowhere.csv
 finetune_clip --out o --batch-size 64 --nano-scenes 5 => takes 64 pictures with captions, but there are 3
-finetune_clip --out o --beta2 1 => --beta2 is 1.0; it must be below 1
+finetune_clip --out o --beta2 1 => --beta2 is '1'; it must be less than 1
 """
 
 

@@ -16,12 +16,11 @@ import torch
 from nein.loading.errors import UserError
 
 MODEL = "model"  # the folder in OUT
+Facts = Mapping[str, Any]  # of a run, as `Record.facts` gives them
 
 
 @contextlib.contextmanager
-def finished_model(
-    out: Path, facts: Mapping[str, Any], describe: Callable[[Mapping[str, Any]], str]
-) -> Iterator[Path]:
+def finished_model(out: Path, facts: Facts, describe: Callable[[Facts], str]) -> Iterator[Path]:
     """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
     training.json and in the card that `describe` makes. Raises UserError."""
     target, facts = out / MODEL, portable(facts)
@@ -64,11 +63,11 @@ def without_paths(folder: Path) -> None:
 
 
 def card(
-    facts: Mapping[str, Any],
+    facts: Facts,
     head: Sequence[str],
     title: str,
     words: Sequence[str],
-    defaults: Mapping[str, Any],
+    defaults: Mapping[str, object],
     always: Sequence[str],
 ) -> str:
     """A model card: the paragraphs `words`, and a table of the options that are not at their defaults, or in

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import safetensors
 import torch
@@ -39,7 +39,7 @@ from nein.reporting import tracking
 from nein.train.options import RunOptions
 
 #: () float32, without its graph, and further numbers for the log.
-Loss = tuple[torch.Tensor, Mapping[str, Any]]
+Loss = tuple[torch.Tensor, Mapping[str, SupportsFloat]]
 Tensors = dict[str, torch.Tensor]  # by name
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
 CALMER = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
@@ -54,7 +54,7 @@ class Record:
     `records_sha256`), the weights at the beginning, and the steps of the whole run."""
 
     def __init__(
-        self, config: RunOptions, session: Session, data: Mapping[str, Any], base_sha256: str, steps: int
+        self, config: RunOptions, session: Session, data: Mapping[str, object], base_sha256: str, steps: int
     ) -> None:
         self.config, self.session, self.steps = config, session, steps
         self._data, self._base_sha256 = dict(data), base_sha256
@@ -148,7 +148,9 @@ class Record:
         self.losses += torch.tensor([loss, 1.0], dtype=torch.float64)
         self._steps += 1
 
-    def log(self, step: int, rate: float, bar: Any, figures: Mapping[str, Any], skipped: int) -> None:
+    def log(
+        self, step: int, rate: float, bar: Any, figures: Mapping[str, SupportsFloat], skipped: int
+    ) -> None:
         """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
         now, peaks = time.perf_counter(), machine.peak_memory()
         total, count = self.losses.tolist()
@@ -174,7 +176,7 @@ class Record:
         self._append(VALIDATION, "validation", {"step": step, **figures})
         self._since = time.perf_counter()
 
-    def _append(self, name: str, prefix: str, row: Mapping[str, Any]) -> None:
+    def _append(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
         """Writes a row into a file and to the trackers, which the first row starts."""
         accelerator = self.session.accelerator
         if self.session.processes.is_main:

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config import options
 from nein.config.groups import TrackerOptions
 from nein.loading.errors import UserError
+
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
@@ -53,7 +55,7 @@ class RunOptions(TrackerOptions):
     def out_dir(self) -> Path:
         return Path(self.out)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The options that decide the weights, for comparison with an earlier part of the same run."""
         decides = (item.name for item in options.fields(type(self)) if item.metadata.get("decides"))
         return {name: getattr(self, name) for name in decides}
@@ -70,8 +72,8 @@ class Learning(RunOptions):
         "constant", "learning rate after the warm-up", "Optimisation"
     )
     warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
-    beta1: NonNegativeFloat = option(0.9, "AdamW", "Optimisation")
-    beta2: NonNegativeFloat = option(0.999, "AdamW", "Optimisation")
+    beta1: BelowOne = option(0.9, "AdamW", "Optimisation")
+    beta2: BelowOne = option(0.999, "AdamW", "Optimisation")
     epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimisation")
     weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
     clip: NonNegativeFloat = option(1.0, "gradient norm limit; 0: none", "Optimisation")

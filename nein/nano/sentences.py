@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from nein.metrics.plurals import engine
 from nein.nano import scenes
 from nein.nano.scenes import CATEGORIES, LOOKS, NANO, PALETTE, SIZE, Item, Scene, World, rng_for, sample_scene
 from nein.wording.families import indefinite
 
-TABLES: dict[str, Any] = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
+TABLES = json.loads(Path(__file__).with_name("wordings.json").read_text(encoding="utf-8"))
 #: Background -> nouns that are true of it, phrases that say where things are, and what it is a view of.
 PLACES: dict[str, tuple[list[str], list[str], list[str]]] = TABLES["places"]
 

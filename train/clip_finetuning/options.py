@@ -8,15 +8,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nein.config.options import DrawnCount, Names
 from nein.datasets.negbench.sentences import VARIED
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import Need
-from nein.train.options import Learning, option, setting
+from nein.train.options import BelowOne, Learning, option, setting
 
 #: Wordings that a training may use.
 TAUGHT = ("code", *VARIED)
@@ -75,7 +75,7 @@ class ContrastConfig(Learning):
         "paper: as released, questions scored by dot products, the rate falling over the whole file",
         "Optimisation",
     )
-    epoch_share: PositiveFloat = option(
+    epoch_share: Annotated[float, Field(gt=0, le=1)] = option(
         1.0, "fraction of the shorter file per epoch (released code: 0.35)", "Optimisation"
     )
     batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
@@ -83,7 +83,7 @@ class ContrastConfig(Learning):
 
     learning_rate: PositiveFloat = 1e-8
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    beta2: NonNegativeFloat = 0.98
+    beta2: BelowOne = 0.98
     epsilon: PositiveFloat = 1e-6
     weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
     clip: NonNegativeFloat = 0.0
@@ -101,15 +101,10 @@ class ContrastConfig(Learning):
                 value = -1.0
             if not 0 <= value <= 1:
                 raise UserError(f"--alpha has '{word}'; it must be a number between 0 and 1.")
-        for name in ("beta1", "beta2"):
-            if getattr(self, name) >= 1:
-                raise UserError(f"--{name} is {getattr(self, name)}; it must be below 1.")
         if len(set(self.alphas)) < len(self.alphas):
             raise UserError(f"--alpha names a value twice: {', '.join(self.alpha)}.")
         if self.trainable == "text" and self.augment != "none":
             raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
-        if not self.epoch_share <= 1:
-            raise UserError(f"--epoch-share is {self.epoch_share}; it must be at most 1.")
         for wording in self.wordings:
             if wording not in TAUGHT:
                 raise unknown("wording", wording, TAUGHT)
@@ -119,7 +114,7 @@ class ContrastConfig(Learning):
                 "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
             )
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """See `RunOptions`; under "paper" also how questions are scored, so that no earlier run goes on."""
         scored = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
         return {**super().identity(), **scored}

@@ -30,7 +30,7 @@ from nein.nano.scenes import is_nano
 from nein.train import loop
 from nein.train.clip_finetuning.data import Corpus
 from nein.train.clip_finetuning.options import ContrastConfig
-from nein.train.export import card, teach
+from nein.train.export import Facts, card, teach
 
 #: Modules of the vision side, by their names in transformers and in open_clip.
 VISION = ("vision_model.", "visual_projection.", "visual.")
@@ -65,7 +65,7 @@ class Tower(nn.Module):
         teach(tokenizer, self.model.text_model, words)
         self.model.config.text_config.vocab_size = len(tokenizer)
 
-    def groups(self, weight_decay: float) -> list[dict[str, Any]]:
+    def groups(self, weight_decay: float) -> list[dict[str, object]]:
         """Parameters for AdamW: matrices with weight decay; gains, biases and the logit scale without."""
         moving = [p for p in self.parameters() if p.requires_grad]
         return [
@@ -182,7 +182,7 @@ NANO = (
 )
 
 
-def describe(config: ContrastConfig, facts: Mapping[str, Any]) -> str:
+def describe(config: ContrastConfig, facts: Facts) -> str:
     data, alpha = facts["data"], config.alphas[0]
     words = [
         f"Started from `{facts['base']}` (weights {facts['base_weights_sha256'][:12]}). Trained with "

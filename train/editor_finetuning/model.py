@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from nein.models import references
 from nein.reporting import figures as frames
 from nein.train.editor_finetuning.batches import Batch, placed
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.export import MODEL, card, finished_model
+from nein.train.export import MODEL, Facts, card, finished_model
 from nein.train.loop import Session
 
 log = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
             raise UserError("LoRA needs the package 'peft': pip install 'nein[train]'.") from None
         lora = LoraConfig(
             r=config.lora_rank,
-            lora_alpha=config.lora_alpha or config.lora_rank,  # type: ignore[arg-type]  # a factor
+            lora_alpha=config.lora_alpha or config.lora_rank,  # a factor
             lora_dropout=config.lora_dropout,
             init_lora_weights="gaussian",
             target_modules=list(config.lora_targets),
@@ -154,7 +153,7 @@ def losses(
 ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
 
 
-def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Mapping[str, Any]) -> Path:
+def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Facts) -> Path:
     """Writes OUT/model, whole or not at all: a plain diffusers folder with a card. Matrices of LoRA are
     merged into the UNet, and written apart as well, in `lora/`."""
     with finished_model(config.out_dir, facts, functools.partial(describe, config)) as draft:
@@ -186,7 +185,7 @@ def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
 
 
-def describe(config: TuneConfig, facts: Mapping[str, Any]) -> str:
+def describe(config: TuneConfig, facts: Facts) -> str:
     data = facts["data"]
     held = ", ".join(data["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from nein.config.options import DrawnCount, Names
+from nein.config.options import DrawnCount, Names, UnitInterval
 from nein.loading.errors import UserError
 from nein.loading.references import Need
-from nein.train.options import Learning, option, setting
+from nein.train.options import BelowOne, Learning, option, setting
 
 if TYPE_CHECKING:
     from nein.benchmarks.nein.config import EvalConfig
@@ -68,8 +68,10 @@ class TuneConfig(Learning):
         "r64_fit", "r64_fit: crop the target as the sample was cropped", "Data"
     )
     align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
-    flip: NonNegativeFloat = option(0.5, "fraction of pairs mirrored", "Data")
-    mix_affirmative: NonNegativeFloat = option(0.0, "fraction of affirmative pairs (add, remove)", "Data")
+    flip: UnitInterval = option(0.5, "fraction of pairs mirrored", "Data")
+    mix_affirmative: Annotated[float, Field(ge=0, le=0.99)] = option(
+        0.0, "fraction of affirmative pairs (add, remove)", "Data"
+    )
     affirmative_pairs: DrawnCount = option(4000, "affirmative pairs drawn for --data nano", "Data")
     hold_out_objects: Names = option([], "objects to leave out", "Data")
     hold_out_templates: Names = option([], "negative templates (0 to 12) to leave out", "Data")
@@ -82,10 +84,10 @@ class TuneConfig(Learning):
 
     batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
     micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
-    dropout: NonNegativeFloat = option(
+    dropout: Annotated[float, Field(ge=0, le=1 / 3)] = option(
         0.05, "probability of dropping text, image, and both (each)", "Optimisation"
     )
-    ema: NonNegativeFloat = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
+    ema: BelowOne = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
     snr_gamma: PositiveFloat | None = option(None, "Min-SNR weighting; 5 is common", "Optimisation")
     changed_weight: PositiveFloat = option(1.0, "loss weight of the edited region", "Optimisation")
 
@@ -105,18 +107,11 @@ class TuneConfig(Learning):
     out: str = "runs/finetune"
 
     def check(self) -> None:
-        for key, limit in {"flip": 1.0, "dropout": 1 / 3, "mix_affirmative": 0.99}.items():
-            if (value := getattr(self, key)) > limit:
-                raise UserError(
-                    f"--{key.replace('_', '-')} is {value}; it must be between 0 and {limit:.3g}."
-                )
         if self.recipe not in (None, *NANO_RECIPES) and self.data.partition(":")[0] == "nano":
             raise UserError(
                 f"The recipe '{self.recipe}' needs NeIn's data: --data FOLDER (with train.json, "
                 "coco_for_train/ and nein_train/), or --data hub:OWNER/NAME."
             )
-        if not self.ema < 1:
-            raise UserError(f"--ema is {self.ema}; it must be below 1 (0.9999 is usual, 0 is none).")
         if self.micro_batch is not None and self.batch_size % self.micro_batch:
             raise UserError(
                 f"--batch-size {self.batch_size} is not a multiple of --micro-batch {self.micro_batch}."
