@@ -9,19 +9,18 @@ import pandas as pd
 import pytest
 
 from nein.datasets import negvqa as questions
+from nein.datasets.negbench.official import write as write_csv
 from nein.engine import images
 from nein.loading.service import png
 from nein.nano import zoo
 from nein.reporting import figures as frames
 from tests.helpers import commands
-from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import items
 from tests.reporting import made
 
 EDIT = "def edit(image, instruction):\n    return image{}\n"
 JUDGE = """
 from nein.metrics.judges.base import Answer
-from tests.helpers.negbench import write as write_csv
 
 class Judge:
     fingerprint, template = "always the same", "plain"

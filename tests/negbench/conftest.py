@@ -14,12 +14,12 @@ from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench import runs as run
 from nein.benchmarks.negbench.stages import Encoded
 from nein.datasets.negbench import records
+from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import Drawn
 from nein.engine.run import Executor
 from nein.metrics.choices import Reply
 from nein.metrics.dual import openclip, prepare, products
 from nein.reporting import figures as frames
-from tests.helpers.negbench import write as write_csv
 from tests.metrics import tiny
 
 NOUNS = ("car", "dog", "bench", "surfboard", "cell phone", "man", "traffic light", "it")

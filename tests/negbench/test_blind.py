@@ -7,12 +7,12 @@ import pytest
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negbench import scores, sections, stages
+from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import ChoiceTask, Option, Question, RetrievalTask
 from nein.metrics.dual import normalise
 from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
-from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import NOTHING, Speaker, encode, evaluate, items, questions, write_beaf
 
 

@@ -12,6 +12,7 @@ from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench import report, scores
 from nein.benchmarks.negbench import runs as run
 from nein.datasets.negbench import loading, registry
+from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import ChoiceTask
 from nein.engine.images import decode
 from nein.engine.run import Executor
@@ -21,7 +22,6 @@ from nein.models import references
 from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from tests.helpers.commands import exit_code, outcome
-from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import evaluate, evaluated_in, items, questions, rows_of, settings
 from tests.negbench.test_media import write_video
 

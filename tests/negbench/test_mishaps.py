@@ -3,11 +3,11 @@ import pytest
 from nein import metrics
 from nein.benchmarks.negbench import report
 from nein.datasets.negbench import loading
+from nein.datasets.negbench.official import write as write_csv
 from nein.engine.images import decode
 from nein.loading.errors import UserError
 from nein.metrics.dual import ControlEncoder
 from nein.reporting import figures as frames
-from tests.helpers.negbench import write as write_csv
 from tests.negbench.conftest import evaluate, questions, rows_of
 
 

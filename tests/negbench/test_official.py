@@ -1,9 +1,9 @@
 import pytest
 
 from nein.datasets.negbench import official
+from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, ORIGINAL
 from nein.loading.errors import UserError
-from tests.helpers.negbench import write as write_csv
 from tests.negbench import conftest
 
 MCQ = """correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path

@@ -213,6 +213,17 @@ class Table:
         return [{**row, "image_path": record.image}]
 
 
+def write(
+    path: Path, records: Sequence[RetrievalItem] | Sequence[Question], *, training: bool = False
+) -> None:
+    """A file of captions, or of questions. training: see `Table`."""
+    options = [len(record.options) for record in records if isinstance(record, Question)]
+    with contextlib.ExitStack() as files:
+        table = Table(path, files, max(options, default=0), training)
+        for record in records:
+            table.add(record)
+
+
 # --- cells -------------------------------------------------------------------------------------
 
 

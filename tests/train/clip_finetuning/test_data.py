@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nein.datasets.negbench import drawn, official, sentences
+from nein.datasets.negbench.official import write as write_csv
 from nein.datasets.negbench.records import Option, Question, RetrievalItem
 from nein.datasets.negbench.sentences import Concepts
 from nein.engine.images import write_png
@@ -16,7 +17,6 @@ from nein.engine.machine import Processes
 from nein.loading.errors import UserError
 from nein.train.clip_finetuning.data import Features, Reader, load, read_captions
 from nein.train.clip_finetuning.options import ContrastConfig
-from tests.helpers.negbench import write as write_csv
 from tests.train.runs import logged
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from nein import metrics
 from nein.benchmarks.baselines import READER
 from nein.datasets.negbench import drawn
+from nein.datasets.negbench.official import write as write_csv
 from nein.engine.images import write_png
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
@@ -18,7 +19,6 @@ from nein.train.clip_finetuning.data import load as load_corpus
 from nein.train.clip_finetuning.options import ContrastConfig
 from nein.train.clip_finetuning.towers import contrastive_loss, load
 from tests.helpers import commands, plain
-from tests.helpers.negbench import write as write_csv
 from tests.metrics import tiny
 from tests.train.runs import dies_at, in_two_processes, logged, raising, same
 
