@@ -22,8 +22,10 @@ from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
+from PIL import Image
 
 from nein.engine import atomic
 from nein.loading.errors import UserError, message
@@ -55,6 +57,12 @@ class Question:
     @property
     def prompt(self) -> str:
         return prompt(self.text, self.options)
+
+
+def png(image: np.ndarray) -> bytes:
+    """A PNG file of (H, W, 3) uint8."""
+    Image.fromarray(image).save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
 
 
 def prompt(text: str, options: Sequence[str]) -> str:

@@ -101,3 +101,19 @@ def test_a_run_of_negvqa_is_a_task_and_answers_from_its_log_are_scored(tmp_path,
     assert [*scores[scores["variant"] == "negated"]["value"]] == [*(negated["answer"] == "A").astype(float)]
     assert exit_code("export", str(tmp_path / "scored" / "other"), *exported[:1], "html") == 2
     assert "vlmevalkit" in capsys.readouterr().err
+
+
+def test_multiple_choice_and_the_presence_in_edits_are_tasks(tmp_path):
+    asked = ["--model", "random", "--scenes", "6", "--limit", "3", "--tasks", "mcq", "--device", "cpu"]
+    assert exit_code("negbench", "eval", *asked, "--out", tmp_path / "negbench") == 0
+    edited = ["--editor", "solid", "--metrics", "l1", "--control", "none", "--limit", "3", "--device", "cpu"]
+    assert exit_code("eval", *edited, "--out", tmp_path / "nein") == 0
+    for name, options, right in (("negbench", 4, None), ("nein", 2, {"B"})):
+        words = ["--format", "vlmevalkit", "--out", tmp_path / "tasks"]
+        assert exit_code("export", tmp_path / name, *words) == 0
+        table = pd.read_csv(tmp_path / "tasks" / f"nein_{name}.tsv", sep="\t", dtype=str)
+        assert len(table["index"].unique()) == len(table) == 3
+        assert table[list("ABCD"[:options])].notna().all(None)
+        assert set(table["answer"]) == (right or set(table["answer"]))
+        for row in table.to_dict("records"):
+            Image.open(io.BytesIO(base64.b64decode(row["image"]))).load()

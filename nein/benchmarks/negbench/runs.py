@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,17 @@ import pandas as pd
 
 from nein.benchmarks import runner
 from nein.benchmarks.negbench import data as models
-from nein.benchmarks.negbench import estimates, report, scores, sections
+from nein.benchmarks.negbench import estimates, report, scores, sections, stages
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig
 from nein.benchmarks.negbench.data import Choice, ResultsDir, selected
 from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
-from nein.benchmarks.runner import Benchmark, Run
+from nein.benchmarks.runner import Benchmark, Finished, Run
+from nein.datasets import harness
 from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
+from nein.datasets.negbench.records import KINDS, ChoiceTask, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Stage, shared
@@ -171,6 +172,20 @@ class NegBench(Benchmark):
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table)
+
+    def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
+        """Multiple choice, with the options in the order of `--protocol fixed`."""
+        for asked in ModelTasks.of_folders([run.folder]):
+            for task in asked.tasks:
+                for question in task.questions if isinstance(task, ChoiceTask) else ():
+                    if isinstance(image := stages.picture(task.media, question.image), str):
+                        raise UserError(f"Question '{question.id}' has no image: {image}.")
+                    places = stages.order(question, asked.config.seed)
+                    options = tuple(question.options[place].shown for place in places)
+                    key, text = f"{task.key}/{question.id}", question.asked or stages.QUESTION
+                    right = harness.LETTERS[places.index(question.correct)]
+                    about = question.type or task.key
+                    yield harness.Question(key, harness.png(image), text, options, right, about)
 
     def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """A row per caption, picture and question."""

@@ -17,6 +17,7 @@ from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, sc
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
 from nein.datasets import nein as loading
+from nein.datasets.harness import Question
 from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
@@ -177,6 +178,14 @@ class NeIn(Benchmark):
         """The scores by the metric that lacks most."""
         lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
         return table.where(metric=lacking.index[0]) if len(lacking) else table
+
+    def harness_questions(self, run: Finished, options: Any) -> Iterator[Question]:
+        """Whether the object is in each edit: the right answer is no, but where the object stays."""
+        for edit in run.folder.edits.values():
+            if edit.image:
+                text, right = f"Does this image contain {edit.object}?", "A" if edit.stays else "B"
+                image = run.folder.image_path(edit).read_bytes()
+                yield Question(edit.id, image, text, ("yes", "no"), right, edit.family or run.folder.track)
 
     def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
         return report.page(finished, options)
