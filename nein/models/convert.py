@@ -57,10 +57,10 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
     """
     if not source.is_file():
         raise UserError(f"There is no file '{source}'; give the checkpoint to convert.")
-    if source.suffix not in SUFFIXES:
-        raise UserError(f"'{source}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     if not folder.absolute().parent.is_dir():
         raise UserError(f"The parent of '{folder}' does not exist; make it first.")
+    if source.suffix not in SUFFIXES:
+        raise UserError(f"'{source}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     from nein.editors.checkpoint import ORIGIN, explained
     from nein.metrics.loading import new_folder
 

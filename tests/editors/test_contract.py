@@ -37,8 +37,8 @@ def build(request, tmp_path_factory):
     if row.pipeline:
         small["checkpoint"] = str(tiny_pipelines.save(row.pipeline, tmp_path_factory.mktemp(row.name)))
 
-    def make(**options):
-        return get_editor(row.name, **small, **{"batch_size": 8, **options})
+    def make():
+        return get_editor(row.name, **small)
 
     # Editors that cut masks at thresholds: there, a last bit may decide over a whole pixel, of few.
     make.thresholded = row.editor == "zone"
@@ -111,10 +111,10 @@ def test_another_editor_of_the_kind_gives_the_same_bytes_and_neither_changes_the
 
 
 def test_a_picture_alone_in_any_order_in_several_threads_is_the_one_of_a_batch(build, edited, requests):
-    alone = build(batch_size=1)
+    editor, pictures = edited
     with ThreadPoolExecutor(4) as pool:
-        found = images(list(pool.map(lambda request: alone.edit([request])[0], requests[::-1])))
-    check_close(build, edited[1][::-1], found)
+        found = images(list(pool.map(lambda request: editor.edit([request])[0], requests[::-1])))
+    check_close(build, pictures[::-1], found)
 
 
 BAD = {

@@ -2,7 +2,7 @@ import pytest
 import torch
 from diffusers.models.attention_processor import Attention
 
-from nein.editors.sampling import GUIDANCES, Processor, ancestral_step, dpm_solver, euler_ancestral
+from nein.editors.sampling import Processor, ancestral_step, dpm_solver, euler_ancestral
 
 # Stable Diffusion 1.5's scheduler file, as saved by diffusers since 0.18.
 SD15 = {
@@ -35,14 +35,6 @@ def test_the_samplers_start_at_the_highest_noise_level_and_zones_ends_above_zero
     for scheduler in (euler_ancestral(SD15), dpm_solver(SD15)):
         assert (scheduler.config.timestep_spacing, scheduler.config.steps_offset) == ("linspace", 0)
     assert scheduler.config.final_sigmas_type == "sigma_min"
-
-
-@pytest.mark.parametrize(("name", "predicted", "expected"), [
-    ("ip2p", [5.0, 3.0, 1.0], 1 + 4 * (5 - 3) + 0.5 * (3 - 1)),
-    ("instructdiffusion", [5.0, 2.0, 3.0], (2 + 3) / 2 + 4 * (5 - 2) + 0.5 * (5 - 3)),
-])  # fmt: skip
-def test_guidance_is_the_published_sum(name, predicted, expected):
-    assert GUIDANCES[name].combine(torch.tensor(predicted), 4, 0.5).tolist() == [expected]
 
 
 def test_every_row_has_weights_of_its_own():
