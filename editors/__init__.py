@@ -93,7 +93,7 @@ def origins(
 ) -> list[Need]:
     """What `get_editor` with the same arguments has to download; loads nothing. Raises EditorError."""
     row = row_of(name)
-    if row is None or not row.needs_checkpoint:
+    if row is None or not row.preset:
         return []
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
@@ -148,7 +148,7 @@ def get_editor(
     if row is None:
         return as_editor(foreign(name), name=name, **machine, **overrides)
     factory = pkgutil.resolve_name(row.place)
-    if not row.needs_checkpoint:
+    if not row.preset:
         if checkpoint is not None:
             raise EditorError(f"editor {name!r} has no model; leave out checkpoint={checkpoint!r}")
         return factory(name=name, **overrides)

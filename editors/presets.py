@@ -26,7 +26,7 @@ class EditorPreset:
     name: str
     place: str
     editor: str
-    preset: str = "paper"
+    preset: str = "paper"  # "" of an editor without a checkpoint
     can: Sequence[str] = ()
     checkpoint: str | None = None
     obtain: str = ""
@@ -36,10 +36,6 @@ class EditorPreset:
     dtype: str = "float32"
     note: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def needs_checkpoint(self) -> bool:
-        return self.preset != ""
 
     @property
     def pipeline(self) -> str | None:
@@ -60,9 +56,9 @@ _ROWS = [
     for name, row in _TABLE["editors"].items()
 ]
 #: Editors without a model, by name.
-BASIC = {row.name: row for row in _ROWS if not row.needs_checkpoint}
+BASIC = {row.name: row for row in _ROWS if not row.preset}
 #: Rows of editors with a model, by name.
-PRESETS = {row.name: row for row in _ROWS if row.needs_checkpoint}
+PRESETS = {row.name: row for row in _ROWS if row.preset}
 #: (editor, preset) -> the row that `--editor E --preset P` means: the first of several.
 DEFAULT_ROWS = {(row.editor, row.preset): row.name for row in reversed(PRESETS.values())}
 #: Class of diffusers -> how it is called, the fields of `editors.pipelines.Recipe`.

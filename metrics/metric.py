@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -303,11 +303,7 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
             parts[metric.pictures] = lacking, replace(batch, items=usable, names=names, _made={})
         lacking, part = parts[metric.pictures]
-        found = iter(isolated(partial(_scored, metric, part), part.items))
+        found = iter(isolated(lambda items: metric.score(part.of(items)), part.items))  # noqa: B023 - at once
         scores = (Score(None, result) if isinstance(result, str) else result for result in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows
-
-
-def _scored(metric: Metric, batch: Batch, items: Sequence[EditPair]) -> Sequence[Score]:
-    return metric.score(batch.of(items))

@@ -245,7 +245,15 @@ class Benchmark:
             if made and not any(made):
                 print(nothing, file=sys.stderr, flush=True)
             finished = [self._finish(run) for run in runs]
-            text = self._report_of(config, finished)
+            unfinished = [run.folder.path for run in runs if run.partial]
+            shown = [entry for entry in finished if entry.folder.path not in unfinished]
+            if self.whole:  # the others in its OUT, too
+                paths = {run.folder.path for run in runs}
+                others = [path for path in runs_below(out) if path not in paths]
+                complete = [path for path in others if Folder(path).is_complete]
+                unfinished += [path for path in others if path not in complete]
+                shown += self.of_folders(complete)
+            text = self.write_report(out, shown, config, unfinished)
             if trackers:
                 self._track(config, finished)
             unscored = any(entry.unscored for entry in finished)
@@ -300,16 +308,6 @@ class Benchmark:
         edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
         drawn = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
         tracking.log(config.trackers, config.out_dir, dataclasses.asdict(config), own, sheets, drawn)
-
-    def _report_of(self, config: Any, finished: Sequence[Finished]) -> str:
-        """The report of a command: of its own runs, and of the others in its OUT where it is `whole`."""
-        paths = {entry.folder.path for entry in finished}
-        unfinished = [entry.folder.path for entry in finished if entry.run and entry.run.partial]
-        visible = [entry for entry in finished if entry.folder.path not in unfinished]
-        others = [path for path in runs_below(config.out_dir) if self.whole and path not in paths]
-        complete = [path for path in others if Folder(path).is_complete]
-        unfinished += [path for path in others if path not in complete]
-        return self.write_report(config.out_dir, [*visible, *self.of_folders(complete)], config, unfinished)
 
     def of_folders(self, paths: Sequence[Path]) -> list[Finished]:
         """Finished runs by their name, or by their path where another one has it."""

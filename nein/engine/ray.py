@@ -164,30 +164,26 @@ def _connect(address: str | None) -> Any:
     except ImportError:
         raise UserError("--on ray needs Ray: pip install 'nein[ray]'.") from None
     address = address or os.environ.get("RAY_ADDRESS")
-    options: Json = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: Json = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"address": "local", "num_cpus": machine.cores(), "include_dashboard": False}
     # A worker imports what this process could import, and reads models from where it does.
     passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *HUB)
     if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
-    if address is None:
-        _init(ray, address="local", num_cpus=machine.cores(), include_dashboard=False, **options)
-        return ray
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        host, _, port = address.rpartition(":")
+        host, _, port = (address or "").rpartition(":")
         if host and port.isdigit() and "//" not in host:
             socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself asks for minutes
-        _init(ray, address=address, **options)
+        ray.init(**options)
     except (OSError, RuntimeError, ValueError):
+        if address is None:
+            raise
         raise UserError(
             f"No Ray cluster answers at '{address}'; set RAY_ADDRESS to HOST:PORT of `ray start --head`, or "
             "unset it to start one here."
         ) from None
-    return ray
-
-
-def _init(ray: Any, **options: Any) -> None:
-    """Connects, and leaves SIGTERM to `nein.loading.errors`."""
-    before = signal.getsignal(signal.SIGTERM)
-    ray.init(**options)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before)  # SIGTERM stays with `nein.engine.machine`
+    return ray

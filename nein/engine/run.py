@@ -168,7 +168,8 @@ class Executor:
             for index, step in enumerate(steps):
                 if step.stage.depends_on_all:
                     before = [other for other in steps[:index] if needs(step, other)]
-                    self._meet(before)
+                    if self.processes.size > 1:
+                        self._meet(before)
                     if self._jobs > 1 and not all(map(_is_done, before)):
                         continue  # the last command makes it, when all shares have ended
                 made[index] = self._make_all(step)
@@ -188,14 +189,15 @@ class Executor:
             self._notes.clear()
             self._described.clear()
             tracebacks.removeHandler(self._raised)
-        self._meet(steps)
+        if self.processes.size > 1:
+            self._meet(steps)
         return made
 
     def _meet(self, steps: Sequence[Step]) -> None:
         """Waits for the other ranks, and until their blocks are seen: a network disk shows files late."""
         self.processes.barrier()
         late = time.monotonic() + LATE
-        while self.processes.size > 1 and self._jobs == 1 and not all(map(_is_done, steps)):
+        while self._jobs == 1 and not all(map(_is_done, steps)):
             if time.monotonic() > late:
                 raise UserError(
                     "Blocks that other processes have made are not seen here; give the command again."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -55,18 +55,19 @@ def usage_of(models: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {kind: usage for kind, usage in usages.items() if usage}
 
 
-def shared(load: Callable[[], Any]) -> Callable[[], Any]:
+@dataclass(frozen=True)
+class Shared:
     """`load`, but with what it gave before as long as somebody holds that: for models around one and the same
     model."""
-    living: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
-    def again() -> Any:
-        loaded = living.get("it")
+    load: Callable[[], Any]
+    _living: weakref.WeakValueDictionary[str, Any] = field(default_factory=weakref.WeakValueDictionary)
+
+    def __call__(self) -> Any:
+        loaded = self._living.get("it")
         if loaded is None:
-            loaded = living["it"] = load()
+            loaded = self._living["it"] = self.load()
         return loaded
-
-    return again
 
 
 class Stage:
@@ -192,19 +193,20 @@ def open_tasks(
     as they are asked for. passed: called with every other one."""
     for number in step.stage.blocks.share(rank, size):
         made_of = functools.cache(step.stage.made_of)  # files are looked at once for all outputs of a block
-        missing = tuple(name for name in step.stage.outputs if not _counts(step, name, number, made_of))
+        heads = {name: step.folder.head(name, number) for name in step.stage.outputs}
+        missing = tuple(
+            name for name, head in heads.items() if not head or not _counts(step, name, number, head, made_of)
+        )
         if missing:
-            there = any(step.folder.block_path(name, number).exists() for name in missing)
+            there = any(heads[name] for name in missing)
             yield Task(step, number, missing, absent=not there)
         else:
             passed(number)
 
 
-def _counts(step: Step, output: str, number: int, made_of: Callable[[range], str | None]) -> bool:
-    """Whether a block is there and still counts."""
+def _counts(step: Step, output: str, number: int, known: Row, made_of: Callable[[range], str | None]) -> bool:
+    """Whether a block that is there still counts. known: its first line."""
     folder, stage = step.folder, step.stage
-    if not (known := folder.head(output, number)):
-        return False
     records = stage.blocks.members(number)
     if isinstance(cut := known.get("records"), int):
         records = records[:cut]

@@ -170,7 +170,7 @@ def expanded(path: str | Path) -> Path:
 
 def is_local(path: str | Path) -> bool:
     """Whether a file or folder of this name exists; no for names that no file system takes."""
-    return os.path.exists(expanded(path))  # noqa: PTH110
+    return os.path.exists(os.path.expanduser(path))  # noqa: PTH110, PTH111
 
 
 def located(reference: str) -> str:

@@ -110,17 +110,6 @@ class EditorChoice:
                 how = row.note.partition("; ")[0]
                 raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {how}.")
 
-    def _references(self) -> dict[str, str]:
-        """Role -> everything that has files of its own."""
-        row = editors.row_of(self.row)
-        if row is None:
-            plugins = editors.plugins() if parse_reference(self.row).kind == "name" else {}
-            return {"editor": plugins[self.row].value if plugins else self.row}
-        named = (*row.layouts, "lora")
-        models = {name: str(self.options[name]) for name in named if self.options.get(name)}
-        at = f"@{self.revision}" if self.revision else ""
-        return {**({"checkpoint": f"{self.checkpoint}{at}"} if self.checkpoint else {}), **models}
-
     def identity(self) -> Json:
         """What the user chose, before any file is read."""
         facts: Json = {"editor": parse_reference(self.row).without_address}
@@ -133,7 +122,15 @@ class EditorChoice:
             decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
-            facts |= references.contents(self._references())
+            row, models = editors.row_of(self.row), {}  # role -> everything that has files of its own
+            if row is None:
+                plugins = editors.plugins() if parse_reference(self.row).kind == "name" else {}
+                models["editor"] = plugins[self.row].value if plugins else self.row
+            elif self.checkpoint:
+                models["checkpoint"] = self.checkpoint + (f"@{self.revision}" if self.revision else "")
+            for name in (*row.layouts, "lora") if row else ():
+                models |= {name: str(self.options[name])} if self.options.get(name) else {}
+            facts |= references.contents(models)
         return facts
 
 
@@ -225,7 +222,7 @@ def choose_editor(asked: str, preset: str, overrides: Json) -> EditorChoice:
         editors.check(name)
         folder = form.name if form.kind == "attribute" else slug(form.without_address.replace(":#", "-"))
         return EditorChoice(asked, given or folder, name, options=options)
-    if row is None or not row.needs_checkpoint:
+    if row is None or not row.preset:
         if checkpoint is not None:
             raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
         return EditorChoice(asked, given or name, name, options=options)

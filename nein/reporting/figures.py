@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ Figure = dict[str, Any]
 def figure(estimate: Estimate | None, *, unit: str, unscored: int = 0, **what: Any) -> Figure:
     """A row from an estimate, or from None where nothing was scored. what: the columns that say what it is of
     (`model`, `metric`, ...), `reasons`, and, of a difference, its tests."""
-    numbers = estimate.as_dict() if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
+    numbers = asdict(estimate) if estimate else {**dict.fromkeys(ESTIMATE), "n": 0, "clusters": 0}
     return {**what, **numbers, "unscored": unscored, "unit": unit}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,9 +48,6 @@ class Estimate:
     standard_error: float | None
     n: int
     clusters: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def mean(values: Sequence[float] | np.ndarray, clusters: Clusters) -> Estimate | None:

@@ -1,6 +1,7 @@
 """The scripts of `benchmarks/` run, at the smallest sizes their options allow."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def test_runs_of_different_samples_are_compared_over_those_of_both(tmp_path):
         )
         assert test is not None
         assert (apart["n"] + apart["unscored"], one["n"], other["n"], apart["n"]) == (40, 32, 32, 24)
-        estimate = test.difference.as_dict()
+        estimate = asdict(test.difference)
         assert {key: apart[key] for key in estimate} == pytest.approx(estimate)
         assert (apart["p"], one["value"], other["value"]) == pytest.approx((test.p, *test.means))
 

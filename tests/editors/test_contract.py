@@ -19,7 +19,7 @@ ROWS = [*BASIC.values(), *PRESETS.values()]
 def row_of(place):
     """The first row of a class whose models, if it has any, are all embedded or can be built tiny."""
     for row in (row for row in ROWS if row.place == place):
-        models = [row.checkpoint or "", *map(row.values.get, row.layouts)] if row.needs_checkpoint else []
+        models = [row.checkpoint or "", *map(row.values.get, row.layouts)] if row.preset else []
         if row.pipeline in tiny_pipelines.BUILDERS or all(model.startswith("nano:") for model in models):
             return row
     raise AssertionError(f"the contract needs a row of {place} with embedded models (nano:NAME)")

@@ -1,4 +1,5 @@
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_weighted_values_are_a_ratio_of_sums_and_another_range_a_matter_of_units
         assert all_right.value <= all_right.high == 1.0
     equal = statistics.bounded_mean([1.0, 0.0, 1.0], ["a", "a", "b"], weights=[7.0] * 3)
     plain = statistics.bounded_mean([1.0, 0.0, 1.0], ["a", "a", "b"])
-    assert equal.as_dict() == pytest.approx(plain.as_dict())
+    assert asdict(equal) == pytest.approx(asdict(plain))
     grades = statistics.bounded_mean([20.0, 25.0, 5.0, 0.0], "aabc", 0.0, 25.0)
     shares = statistics.bounded_mean([0.8, 1.0, 0.2, 0.0], "aabc")
     assert ends(grades) == pytest.approx([25 * end for end in ends(shares)])

@@ -1,5 +1,7 @@
 """The reporting room alone: figures of a counting benchmark, and every file of it."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,7 +44,7 @@ def test_the_frame_is_tidy_and_keeps_every_digit_through_a_file(frame, tmp_path)
     assert negated is not None
     expected = statistics.bounded_mean([float(n < 12) for n in range(19)], list(range(19)))
     assert expected is not None
-    assert {key: negated[key] for key in expected.as_dict()} == expected.as_dict()
+    assert {key: negated[key] for key in asdict(expected)} == asdict(expected)
     assert (negated["n"], negated["unscored"]) == (19, 1)
     assert figures.reasons(negated) == {"no number in the answer": 1}
     figures.write(tmp_path / "figures.csv", frame)

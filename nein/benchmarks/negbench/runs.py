@@ -26,7 +26,7 @@ from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.records import KINDS, ChoiceTask, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.folder import Row
-from nein.engine.stages import Model, Stage, shared
+from nein.engine.stages import Model, Shared, Stage
 from nein.loading.errors import UserError
 from nein.loading.references import parse_reference
 from nein.models import judges, references
@@ -154,7 +154,7 @@ class NegBench(Benchmark):
         all_runs: list[Run] = []
         for choice in {choice.slug: choice for choice in choices}.values():
             models.check(choice)
-            load = shared(functools.partial(models.load, choice, config, device))
+            load = Shared(functools.partial(models.load, choice, config, device))
             pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
             if not any(tasks for _, tasks in pairs):
                 raise UserError(

@@ -22,7 +22,7 @@ from nein.datasets import negvqa as questions
 from nein.datasets.harness import Question
 from nein.datasets.negvqa import VARIANTS, Questions
 from nein.engine.folder import Blocks
-from nein.engine.stages import Model, Stage, shared, usage_of
+from nein.engine.stages import Model, Shared, Stage, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.loading.references import expanded, is_served, parse_reference
@@ -113,7 +113,7 @@ class _Maker:
     def of_model(self, name: str, reference: str) -> Iterator[Run]:
         """The model as it is, then with each remedy of `--mend`."""
         asked = answerer(reference, self.config)
-        load = shared(functools.partial(load_model, asked, self.config, self.device))
+        load = Shared(functools.partial(load_model, asked, self.config, self.device))
         yield self._of_arm(name, asked, load, "")
         for remedy in self.config.mend:
             if remedy == "consistent" and "logprob" not in asked.scorings:

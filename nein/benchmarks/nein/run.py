@@ -22,7 +22,7 @@ from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.folder import Blocks, runs_at
-from nein.engine.stages import Model, Stage, shared
+from nein.engine.stages import Model, Shared, Stage
 from nein.loading.errors import UserError, shortlist
 from nein.metrics import METRICS
 from nein.models import editor_choice
@@ -119,7 +119,7 @@ class NeIn(Benchmark):
         loaders: dict[str, Callable[[], Editor]] = {}  # of an editor with and without remedies one
         found: list[Run] = []
         for choice in choices:
-            load = shared(functools.partial(choice.load, **how))
+            load = Shared(functools.partial(choice.load, **how))
             plain = loaders.setdefault((choice.plain or choice).asked, load)
             made_by = functools.partial(_load, config, choice, device, plain)
             external = choice.external
