@@ -123,7 +123,7 @@ def test_runs_of_several_folders_are_one_report_also_where_features_or_data_are_
     three = frames.read(tmp_path / "three.csv")
     assert set(three["model"]) == {f"random ({outs[0]})", "constant", f"random ({outs[2]})"}
     page = tmp_path / "page.html"
-    for gone, said in ((outs[2] / "cache", "Features have vanished"), (data, "no question of")):
+    for gone, said in ((outs[2] / "cache", "Features have vanished"), (data, "no sample of")):
         shutil.rmtree(gone)
         assert exit_code("report", outs[2], "-o", page, "--formats", "html") == 0
         assert said in caplog.text

@@ -218,32 +218,35 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
 
 # --- single questions and captions -----------------------------------------------------------------
 
-#: Answers of a model about a task -> the name of each record and what is said of it.
+Runs = Mapping[str, Sequence[ModelTasks]]  # of each model, by its name
+#: Of a run and a task: the name of each record and what is said of it; names of others do no harm.
 Answers = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
+def _tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
+    """(model, run, task) of all tasks of a kind."""
+    for model, of_model in runs.items():
+        yield from ((model, run, task) for run in of_model for task in run.tasks if isinstance(task, kind))
+
+
 def _replies(
-    runs: Mapping[str, Sequence[ModelTasks]], drawn: Mapping[str, Any], kind: type[Any], answers: Answers
+    runs: Runs, drawn: Mapping[str, Any], kind: type[Any], answers: Answers
 ) -> dict[tuple[str, str], Any]:
     """(model, name of a record) -> what the model's run says of it."""
     found: dict[tuple[str, str], Any] = {}
-    for model, run in ((model, run) for model, of_model in runs.items() for run in of_model):
-        for task in (task for task in run.tasks if isinstance(task, kind)):
-            try:
-                found |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
-            except UserError as error:
-                log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
+    for model, run, task in _tasks(runs, kind):
+        try:
+            found |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
+        except UserError as error:
+            log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
     return found
 
 
-def questions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = LIMIT) -> Iterator[cards.Card]:
-    """What was asked of models, by their name; `limit` random questions if there are more."""
+def questions(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
+    """What was asked of models; `limit` random questions if there are more."""
     by_name = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
-        for of_model in runs.values()
-        for run in of_model
-        for task in run.tasks
-        if isinstance(task, ChoiceTask)
+        for _, run, task in _tasks(runs, ChoiceTask)
         for question in task.questions
     }
     drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
@@ -298,17 +301,14 @@ def _template(question: Question, k: int) -> str:
     return question.options[k].template or UNKNOWN
 
 
-def captions(runs: Mapping[str, Sequence[ModelTasks]], limit: int = QUERIES) -> Iterator[cards.Card]:
+def captions(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
     """Negated captions, the image of each, and the first `K` images that models find by it."""
     by_name = {
         f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
-        for of_model in runs.values()
-        for run in of_model
-        for task in run.tasks
-        if isinstance(task, RetrievalTask)
+        for _, run, task in _tasks(runs, RetrievalTask)
         for item in task.negated
-        if item.image
         for k, text in enumerate(item.captions)
+        if item.image
     }
     drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
     found = _replies(runs, drawn, RetrievalTask, _found)
