@@ -52,20 +52,31 @@ def queries(
     todo = [(query, phrases) for query, phrases in _denials(task) if found_as >= {*phrases.values()} - {None}]
     if most is not None and len(todo) > most:
         todo = [todo[k * len(todo) // most] for k in range(most)]
-    gallery = [name for name in task.references if name in pictures.rows]
-    gallery_rows = np.array([pictures.rows[name] for name in gallery], dtype=np.int64)
     found: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
         worded = [(query, text) for query, phrases in todo if (text := phrases[kind]) is not None]
         seeds = [sample_seed(seed, f"{query.id}/{kind}") for query, _ in worded]
-        rows = np.array([texts.rows[text] for _, text in worded], dtype=np.int64)
-        places = retrieval.top(texts.features, pictures.features, rows, gallery_rows, max(KS), seeds)
-        for (query, _), row in zip(worded, places, strict=True):
-            found.append(replace(query, kind=kind, shown=tuple(gallery[k] for k in row)))
+        shown = found_by(task, pictures, texts, [text for _, text in worded], seeds)
+        found += [replace(query, kind=kind, shown=own) for (query, _), own in zip(worded, shown, strict=True)]
+    gallery = [name for name in task.references if name in pictures.rows]
     for query, _ in todo:
         drawn = np.random.default_rng(sample_seed(seed, f"{query.id}/{RANDOM}")).permutation(len(gallery))
         found.append(replace(query, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
     return found
+
+
+def found_by(
+    task: RetrievalTask, pictures: Encoded, texts: Encoded, captions: Sequence[str], seeds: Sequence[int]
+) -> list[tuple[str, ...]]:
+    """References of the first images that each caption finds, of those that have features, the best first;
+    equal ones in an order drawn by the caption's seed."""
+    gallery = [name for name in task.references if name in pictures.rows]
+    gallery_rows, rows = (
+        np.array([place[name] for name in names], dtype=np.int64)
+        for place, names in ((pictures.rows, gallery), (texts.rows, captions))
+    )
+    places = retrieval.top(texts.features, pictures.features, rows, gallery_rows, max(KS), seeds)
+    return [tuple(gallery[k] for k in row) for row in places]  # of (captions, max(KS))
 
 
 def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:

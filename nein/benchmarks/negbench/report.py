@@ -10,11 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from nein.benchmarks.baselines import BASELINES
-from nein.benchmarks.negbench import judged, retrieval, scores, stages
+from nein.benchmarks.negbench import judged, scores, stages
 from nein.benchmarks.negbench.data import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
@@ -327,20 +326,13 @@ def captions(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
         )
 
 
-def _found(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The first images found, the best first; equal ones in an order drawn by the caption's name."""
+def _found(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The first images found by each caption that has a feature."""
     images, texts = run.features(task)
     start = f"{run.data.name}/{task.key}/"
     own = {name: text for name, (*_, text) in drawn.items() if name.startswith(start) and text in texts.rows}
-    gallery = [name for name in task.references if name in images.rows]
-    if not own or not gallery:
-        return
-    rows = np.array([texts.rows[text] for text in own.values()])
-    shown = np.array([images.rows[name] for name in gallery])
     seeds = [sample_seed(0, name) for name in own]
-    best = retrieval.top(texts.features, images.features, rows, shown, K, seeds)  # (captions, K)
-    for name, places in zip(own, best, strict=True):
-        yield name, [gallery[k] for k in places]
+    yield from zip(own, judged.found_by(task, images, texts, [*own.values()], seeds), strict=True)
 
 
 def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
