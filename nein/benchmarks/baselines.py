@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _read(questions: tuple[Question, ...]) -> Sequence[float]:
         return ()
 
 
-def figures(scores: ScoreTable, others: ScoreTable, **what: str) -> Iterator[Figure]:
+def figures(scores: ScoreTable, others: ScoreTable, **what: Any) -> Iterator[Figure]:
     """Of baselines and reader, of which `others` has the rows, and what a model's scores are beside them."""
     for name in (*BASELINES, TEXT_READER):
         if len(rows := others.where(metric=name)):
@@ -90,7 +90,7 @@ def figures(scores: ScoreTable, others: ScoreTable, **what: str) -> Iterator[Fig
                 yield on_missed.figure(metric=MISSED, **what)
 
 
-def _gain(scores: ScoreTable, baseline: ScoreTable, **what: str) -> Figure:
+def _gain(scores: ScoreTable, baseline: ScoreTable, **what: Any) -> Figure:
     """The score less that of a baseline on the same questions, paired, in points."""
     seen, unseen, clusters = scores.pair(baseline)
     estimate = statistics.bounded_mean(seen - unseen, clusters, -1.0, 1.0)
