@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nein.loading.digests import json_digest
+from nein.loading.digests import Json, json_digest
 from nein.loading.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Described:
     def fingerprint(self) -> str:
         return fingerprint(self.describe())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         raise NotImplementedError
 
 

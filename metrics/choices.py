@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nein.loading.digests import source_digest
+from nein.loading.digests import Json, source_digest
 from nein.loading.errors import choose, isolated, out_of_memory, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
@@ -111,7 +111,7 @@ class ChatChoices(ChatModel):
         """See `metrics.load_choices`."""
         return super().load(path_or_id, batch_size=batch_size, bare=("instructblip",), **how)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         picture = "where the prompt has it" if self.chat.keeps_order else "before the words"
         local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
         return {**super().describe(), "picture": picture, **({} if self.concurrent else local)}
@@ -170,13 +170,13 @@ class JudgeChoices:
         self.concurrent: int = getattr(judge, "concurrent", 0)
         self.fingerprint = fingerprint({"kind": "choice", "judge": judge.fingerprint, "asking": asking})
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self.judge.describe(), "judge": self.judge.fingerprint, "asking": self.asking}
 
     def stop(self) -> None:
         self.judge.stop()
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         return getattr(self.judge, "usage", dict)()
 
     def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
@@ -230,7 +230,7 @@ class FunctionChoices:
         self.function, self.name, self.fingerprint = function, name, fingerprint
         self._lock = threading.Lock()  # functions are seldom written to be called from several threads
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"class": type(self).__name__, "function": self.name, "fingerprint": self.fingerprint}
 
     def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nein.loading.digests import DTYPES, file_sha256, folder_digest, tensor_digest, torch_dtype
+from nein.loading.digests import DTYPES, Json, file_sha256, folder_digest, tensor_digest, torch_dtype
 from nein.loading.errors import choose, first_line
 from nein.loading.references import Need, parse_reference
 from nein.loading.weights import check_tokenizer
@@ -117,7 +117,7 @@ class ClipEncoder(PixelEncoder, HubTowers):
         self.preprocess = ResizeCrop(size, size, *numbers)
         self.read_by(source.part(AutoTokenizer))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             **loading.model_fields("clip", self.model, self.source),
             "preprocess": self.preprocess.name,
@@ -165,7 +165,7 @@ class HubDual(HubTowers):
         self.model, self.processor, self.source, self.batch_size = model, processor, source, batch_size
         self.read_by(tokenizer)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         padding, case = ("max_length", ", lower case") if self.full else (True, "")
         return {
             **loading.model_fields("dual", self.model, self.source),
@@ -216,7 +216,7 @@ class ViTEncoder(PixelEncoder):
         crop = ResizeCrop(round(size * 256 / 224), size, self.mean, self.std)
         self.preprocess = crop if kind == "dino" else CleanResize(size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         name = self.preprocess.name
         return {
             **loading.model_fields(self.kind, self.model, self.source),
@@ -249,7 +249,7 @@ class InceptionEncoder(PixelEncoder):
         self.model, self.source, self.batch_size = model, source, batch_size
         self.preprocess, self.width = CleanResize(299), 2048
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             **loading.model_fields("fid", self.model, self.source),
             "class": "cleanfid.InceptionV3W",
@@ -315,7 +315,7 @@ class LpipsNetwork(Described):
         self.module, self.source, self.batch_size = module, source, batch_size
         self._parameter = next(module.parameters())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             **loading.model_fields("lpips", self.module, self.source),
             "class": "lpips.LPIPS",
@@ -415,7 +415,7 @@ class SentenceEncoder(Described):
     def __init__(self, model: Any, source: loading.Source, batch_size: int = 32) -> None:
         self.model, self.source, self.batch_size = model, source, batch_size
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         from importlib.metadata import version
 
         library = f"sentence-transformers {version('sentence-transformers')}"

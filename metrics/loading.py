@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from nein.loading.digests import folder_digest, torch_dtype
+from nein.loading.digests import Json, folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line, out_of_memory
 from nein.loading.references import cached_commit, check_hub, parse_reference
 from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
@@ -143,7 +143,7 @@ def no_bar(local: bool) -> Iterator[None]:
         yield
 
 
-def model_fields(kind: str, model: Any, source: Source) -> dict[str, Any]:
+def model_fields(kind: str, model: Any, source: Source) -> Json:
     """The part of `describe()` that all models of torch share."""
     first = next(model.parameters())
     return {

@@ -136,7 +136,8 @@ class Asked:
         """First the samples are looked at, then the edits, for what was seen in the samples."""
         items, names, both = self.batch.items, self.batch.names, self.settings.evidence == "both"
         # What the captions name, and the judge sees in the samples.
-        objects = others = [[] for _ in items]
+        objects: list[list[str]] = [[] for _ in items]
+        others = objects
         if f"retention_{self.kind}" in names:
             objects = self._objects("paper" if self.paper else "fixed")
             others = self._objects("fixed" if self.paper else "paper") if both else objects

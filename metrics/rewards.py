@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.digests import folder_digest
+from nein.loading.digests import Json, folder_digest
 from nein.loading.errors import isolated, reason
 from nein.loading.references import expanded
 from nein.loading.service import NoAnswer
@@ -53,7 +53,7 @@ class RewardJudge(Described):
         """Of a judge that compares, one per pair: 1 for the first, 0 for the second, 0.5 for neither."""
         raise NotImplementedError
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         return getattr(self.model, "usage", dict)()
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class EditScore(RewardJudge):
         super().__init__(chat)
         self.chat, self.texts, self.passes = chat, texts, passes
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             **self.chat.describe(),
             "kind": "editscore",
@@ -275,7 +275,7 @@ class Pairwise(RewardJudge):
         self._scorings = ("logprob",) if cheap else tuple(model.scorings)
         self.fingerprint = fingerprint({"kind": "pairwise", "model": model.fingerprint, "prompt": QUESTION})
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {**self.model.describe(), "kind": "pairwise", "prompt": QUESTION, "orders": 2}
 
     def prefer(
@@ -322,7 +322,7 @@ def _preference(straight: Reply, swapped: Reply) -> Score:
         return Score(value, f"ln P differs by {difference:.3g}", {**detail, "difference": difference})
     if None in letters:
         return Score(None, f"no letter in {[straight.text, swapped.text]!r}", detail)
-    value = {("A", "B"): 1.0, ("B", "A"): 0.0}.get((letters[0], letters[1]), 0.5)
+    value = 1.0 if letters == ["A", "B"] else 0.0 if letters == ["B", "A"] else 0.5
     return Score(value, f"said {letters[0]}, then {letters[1]}", detail)
 
 

@@ -212,10 +212,7 @@ def judge(
 
 
 def _run(
-    benchmark: Benchmark,
-    config: Any,
-    objects: Mapping[str, Any],
-    make: Callable[[str, Any, str], Any],
+    benchmark: Benchmark, config: Any, objects: Mapping[str, Any], make: Callable[[str, Any, str], Any]
 ) -> tuple[Benchmark, Path, tuple[str, ...]]:
     """Makes models of the objects and does the work in this process: the first fields of a `Result`."""
     if objects and config.on == "ray":

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nein.loading.digests import Json
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -86,7 +88,7 @@ class Chat:
     batch_size = 1  # of a model that is here: messages that it answers together
     parameters = 0  # and how many weights it has
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """All that decides an answer but message and sampling, JSON-serialisable."""
         raise NotImplementedError
 
@@ -99,7 +101,7 @@ class Chat:
         found = dict(self.stream(messages, sampling))
         return [found[index] for index in range(len(messages))]
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         """What the work of a served model has taken so far."""
         return {}
 

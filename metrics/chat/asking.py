@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nein.loading.digests import Json
 from nein.loading.references import is_served
 from nein.metrics.base import Described, Images, Texts, without_thoughts
 from nein.metrics.chat import YES_NO, Chat, Message, Sampling, endpoint
@@ -35,7 +36,7 @@ class ChatModel(Described):
     def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **how: Any) -> Any:
         return cls(open_chat(path_or_id, **how), max_new_tokens=max_new_tokens)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"
         return {**self.chat.describe(), "kind": self.kind, "decoding": decoding}
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nein.loading.digests import Json
 from nein.loading.errors import UnavailableError, choose
 from nein.loading.references import expanded, is_served, parse_reference, without_credentials
 from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
@@ -66,14 +67,14 @@ class Endpoint(Chat):
         self._silent = 0  # requests in a row without an answer
         self._end: SilentError | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """`reference`, where it is, and `adapted`, known once the first question is answered, are left out of
         fingerprints."""
         more = {"detail": self.detail, "thinking_tokens": self._thinking, "adapted": dict(self.adapted)}
         about = {"class": type(self).__name__, "reference": self.service.address, "model": self.model}
         return {**about, **self._options, **{key: value for key, value in more.items() if value}}
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> Json:
         """See `Service`; also the number of answers by version, and `adapted`."""
         more = {"versions": dict(self._versions), "adapted": dict(self.adapted)}
         return {**self.service.usage(), **{key: value for key, value in more.items() if value}}

@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import torch
 
+from nein.loading.digests import Json
 from nein.loading.errors import first_line, isolated
 from nein.metrics import loading
 from nein.metrics.base import MetricError, alike, without_thoughts
@@ -44,7 +45,7 @@ class LocalChat(Chat):
         eos = self._tokenizer.eos_token_id if eos is None else eos
         self._eos = {int(e) for e in (eos if isinstance(eos, (list, tuple)) else [eos]) if e is not None}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         template = "the model's chat template" if self.templated else "the words alone (InstructBLIP)"
         return {
             **loading.model_fields("chat", self.model, self.source),
@@ -65,7 +66,7 @@ class LocalChat(Chat):
             yield from zip(group, completions, strict=True)
 
     def _replies(self, messages: Sequence[Message], sampling: Sampling) -> list[Completion]:
-        inputs = self._inputs(messages)
+        inputs, top = self._inputs(messages), sampling.top
         if sampling.temperature > 0:
             devices = [self.model.device] if self.model.device.type == "cuda" else []
             drawing = {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}
@@ -75,15 +76,14 @@ class LocalChat(Chat):
                 rows, first = self.generate(inputs, sampling.max_tokens, **drawing)
         else:
             rows, first = self.generate(inputs, sampling.max_tokens)
-        top = sampling.top
         if top is not None:
             first = first.log_softmax(-1) if top.logs else first.softmax(-1)  # N V
         completions = []
         for index, ids in enumerate(rows):
-            text, likely = self.text(ids), None
+            text = self.text(ids)
             # A thought's first token says nothing of the answer.
-            if top is not None and without_thoughts(text) == text:
-                likely = self._likely(first[index], top)
+            says = top is not None and without_thoughts(text) == text
+            likely = self._likely(first[index], top) if top is not None and says else None
             completions.append(Completion(text, likely, len(ids), len(ids) < sampling.max_tokens))
         return completions
 
@@ -116,27 +116,22 @@ class LocalChat(Chat):
         """What `generate` takes; several are padded in front."""
         from PIL import Image
 
-        batch = {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
+        batch: Json = (
+            {"padding": True, "return_tensors": "pt"} if len(messages) > 1 else {"return_tensors": "pt"}
+        )
+        texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
         if not self.templated:
-            texts = ["".join(part for part in message.parts if isinstance(part, str)) for message in messages]
-            pictures = [Image.fromarray(image) for message in messages for image in message.images]
+            images = [Image.fromarray(image) for message in messages for image in message.images]
             with self._lock:
-                return dict(self.processor(images=pictures, text=texts, **batch))
-        if not self._sees:
-            [message] = messages
-            turn = [{"role": "user", "content": "".join(map(str, message.parts))}]
-            how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **batch}
-            with self._lock:
-                return dict(self._tokenizer.apply_chat_template(turn, **how))
-        turns = []
-        for message in messages:
-            images = [None if isinstance(part, str) else Image.fromarray(part) for part in message.parts]
-            content = [
-                {"type": "text", "text": part} if image is None else {"type": "image", "image": image}
-                for part, image in zip(message.parts, images, strict=True)
-            ]
-            turns.append([{"role": "user", "content": content}])
-        how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
+                return dict(self.processor(images=images, text=texts, **batch))
+        turns: list[Any] = []
+        for message, text in zip(messages, texts, strict=True):
+            content: list[Any] = []
+            for part in message.parts if self._sees else ():
+                image = None if isinstance(part, str) else Image.fromarray(part)
+                content.append({"type": "image", "image": image} if image else {"type": "text", "text": part})
+            turns.append([{"role": "user", "content": content if self._sees else text}])
+        how: Json = {"add_generation_prompt": True, "tokenize": True, "return_dict": True}
         # Newer versions want what is meant for the processor apart.
         apart = "processor_kwargs" in inspect.signature(self.processor.apply_chat_template).parameters
         how |= {"processor_kwargs": batch} if apart else batch
@@ -151,13 +146,12 @@ class LocalChat(Chat):
     def _likely(self, first: torch.Tensor, top: Words) -> dict[str, float | None]:
         """Per word, from (V,) probabilities or their logarithms, summed over the tokens it may begin with."""
         if top not in self._word_tokens:
-            tokens = yes_no_tokens if top.any_case else letter_tokens
-            self._word_tokens[top] = tokens(self._tokenizer)
-        found: dict[str, float | None] = {}
+            self._word_tokens[top] = (yes_no_tokens if top.any_case else letter_tokens)(self._tokenizer)
+        likely = {}
         for word in top.words:
-            ids = self._word_tokens[top][word]
-            found[word] = float(first[ids].logsumexp(0) if top.logs else first[ids].sum()) if ids else None
-        return found
+            values = first[self._word_tokens[top][word]]
+            likely[word] = float(values.logsumexp(0) if top.logs else values.sum()) if len(values) else None
+        return likely
 
 
 def first_tokens(tokenizer: Any, words: Sequence[str]) -> set[int]:

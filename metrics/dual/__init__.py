@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.digests import json_digest, source_digest, tensor_digest
+from nein.loading.digests import Json, json_digest, source_digest, tensor_digest
 from nein.loading.errors import choose, out_of_memory, reason
 from nein.metrics.base import Described, Images, MetricError, check_image, chunks
 
@@ -69,7 +69,7 @@ class ControlEncoder(Described):
     def __init__(self, name: str, seed: str = "0") -> None:
         self.name, self.seed = name, seed
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {"kind": "control", "name": self.name, "seed": self.seed}
 
     def encode(self, images: Images) -> np.ndarray:
@@ -108,7 +108,7 @@ class ObjectDual:
         self._lock = threading.Lock()
         self.width = self._rows(model.encode_text, ["."], "encode_text").shape[1]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         facts = {"kind": "dual", "class": type(self.model).__name__, "name": self.name}
         return {**facts, "fingerprint": self.fingerprint}
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nein.loading.digests import DTYPES, folder_digest, tensor_digest
+from nein.loading.digests import DTYPES, Json, folder_digest, tensor_digest
 from nein.loading.errors import choose, message
 from nein.loading.references import TEXTS, Need
 from nein.loading.weights import check_tokenizer
@@ -50,7 +50,7 @@ class OpenClipDual(TwoTowers):
         self.dtype, self.device = first.dtype, first.device
         self.measure()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         from importlib.metadata import version
 
         preprocess = getattr(self.model.visual, "preprocess_cfg", None) or {}

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
+from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, Texts, chunks
@@ -26,7 +27,7 @@ class BlipMatcher(Described):
         self.tokenizer = loading.SharedTokenizer(tokenizer)
         self.batch_size = batch_size
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         size = self.image_processor.size
         return {
             **loading.model_fields("itm", self.model, self.source),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nein.loading.digests import Json
 from nein.loading.errors import choose
 from nein.metrics import loading
 from nein.metrics.base import Described, Images, MetricError, Texts, chunks
@@ -26,7 +27,7 @@ class _Detector(Described):
         self.model, self.processor, self.source = model, processor, source
         self._inputs = loading.SharedTokenizer(processor)
 
-    def facts(self, preprocess: str) -> dict[str, Any]:
+    def facts(self, preprocess: str) -> Json:
         shared = {"library": loading.library(), "preprocess": preprocess}
         return {**loading.model_fields("ovd", self.model, self.source), **shared}
 
@@ -56,7 +57,7 @@ class Owlv2Detector(_Detector):
         self.pad, self.backend, self.batch_size = how["pad"], how["backend"], how["batch_size"]
         self._queries: dict[str, tuple[torch.Tensor, bool]] = {}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         size = self.image_processor.size
         facts = self.facts(f"{type(self.image_processor).__name__}-{size['height']}x{size['width']}")
         return {**facts, "pad": self.pad, "backend": self.backend}
@@ -169,7 +170,7 @@ class ZeroShotDetector(_Detector):
         super().__init__(model, processor, source)
         self.grounded = model.config.model_type in GROUNDED
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         query = "lower case with a full stop" if self.grounded else "bare name"
         return {**self.facts(type(self.processor).__name__), "query": query}
 

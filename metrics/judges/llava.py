@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from nein.loading.digests import torch_dtype
+from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
 from nein.metrics.base import Described, Images, MetricError, Texts, alike, chunks
 from nein.metrics.chat.local import LocalChat, yes_no_tokens
@@ -58,7 +58,7 @@ class LlavaNextJudge(LocalChat, Described):
         self._image_word = self._tokenizer.convert_ids_to_tokens(self._image_id)
         self._yes, self._no = yes_no_tokens(self._tokenizer).values()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return {
             **super().describe(),
             "kind": "vqa",

@@ -20,6 +20,16 @@ from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import NEGATIVE_TEMPLATES
 
+SUMMARY = Table(
+    "summary",
+    "Data",
+    (Row("what"),),
+    (
+        Column("different", show=lambda figures: str(len(figures))),
+        Column("samples of each", show=tables.count("value")),
+    ),
+    {},
+)
 COUNTS = Table(
     "counts", "Samples", (Row("what"), Row("entry", "")), (Column("samples", show=tables.value()),)
 )
@@ -45,11 +55,15 @@ def show(options: DataPageConfig) -> str:
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
     part = cards.browser(cards.Samples([], []), lambda: shown)
     page = Page(
-        f"Data: {options.data}", subtitle, parts=[part], sections=[Section("counts", "Counts", [COUNTS])]
+        f"Data: {options.data}",
+        subtitle,
+        parts=[part],
+        headline=[SUMMARY],
+        sections=[Section("counts", "Counts", [COUNTS])],
     )
     out = options.out.with_suffix(".html")
     atomic.make_folder(out.parent)
-    return headline(figures, [COUNTS], [subtitle], places(out, write(out, figures, page, ["html"]), 0))
+    return headline(figures, [SUMMARY], [subtitle], places(out, write(out, figures, page, ["html"]), 0))
 
 
 def _thumbnail(named: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:

@@ -56,7 +56,7 @@ def report(options: ReportConfig) -> str:
         benchmark, out = registry.get(name), page
         if len(by_benchmark) > 1:
             out = page.with_stem(f"{page.stem}-{name}")
-            links.append((out.name, benchmark.title))
+            links.append((out.name, f"{benchmark.title} in full"))
         own = own_options(options, benchmark, benchmark.report_config, [*by_benchmark])
         finished, unfinished = _finished(benchmark, folders)
         text = benchmark.write_report(out, finished, own, unfinished)

@@ -138,7 +138,8 @@ def headline(
     """What a command prints when it ends, on one screen: the first tables that have rows, of long ones the
     first rows; then sentences; then the lines `last`."""
     wrap = functools.partial(textwrap.wrap, width=COLUMNS, break_long_words=False, break_on_hyphens=False)
-    sentences = [*(line for text in texts for line in wrap(text)), *(["", *last] if last else [])]
+    lines = [line for text in texts for line in wrap(text)]
+    sentences = [*lines, *([""] if lines and last else []), *last]
     room, printed = LINES - len(sentences), []
     sheets = tables.sheets(shown, figures)[: max(1, room // 6)]
     for index, sheet in enumerate(sheets):

@@ -18,7 +18,7 @@ from tests.negvqa.tiny import records, write_questions
         ("mine=nano:ip2p", "editor", "rewrite attention negative-prompt negative-prompt-alone vsf nag"),
         ("identity", "editor", "rewrite"),
         ("flux2", "editor", "rewrite"),
-        ("flux-kontext", "editor", "rewrite negative-prompt negative-prompt-alone vsf nag"),
+        ("flux-kontext", "editor", "rewrite negative-prompt negative-prompt-alone"),
         ("tests/benchmarks/test_mend.py:edit", "editor", "rewrite"),
         ("nano:clip", "encoder", "decompose spacevlm"),
         ("random", "encoder", "decompose spacevlm"),

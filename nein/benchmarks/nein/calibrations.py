@@ -170,6 +170,7 @@ def under_controls(rows: Sequence[Figure], judge: str) -> Iterator[Figure]:
     table = pd.DataFrame({name: [row.get(name, "") for row in rows] for name in names})
     table["yes"] = pd.Series([row["verdict_fixed"] for row in rows], dtype=object).astype(float)
     plain = table[table["control"] == ""]
+    # (set, id) of an image -> its share of yes to objects that are there
     before = plain[plain["present"].astype(bool)].groupby(key)["yes"].mean().rename("before")
     for control in (name for name in CONTROLS if name in set(table["control"])):
         part = table[table["control"] == control]
@@ -293,7 +294,7 @@ def against(runs: Mapping[Any, RunDir], known: Mapping[Any, Mapping[str, float]]
                 what: Figure = {"task": "judge-people", "metric": metric, "by": by, "group": group}
                 same = bounded_mean(1 - (part["people"] - part["value"]).abs(), part["source"].tolist())
                 yield figure(same, unit="%", statistic="same", **what)
-                sure = part[part["people"] != 0.5]
+                sure = part[part["people"] != 0.5]  # raters who are divided say neither
                 by_people, by_judge = (sure["people"] < 0.5).tolist(), (sure["value"] == 0).tolist()  # seen
                 rates = calibration.rates(by_people, by_judge, sure["source"].tolist())
                 for statistic in ("sensitivity", "specificity"):

@@ -29,6 +29,7 @@ from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 
 STAGES = ("edit", "score", "report")
+FAMILY_NAMES = (MINIMAL_PAIRS, *LABELS)
 
 
 @dataclass
@@ -70,17 +71,13 @@ class EvalConfig(
     samples: Names = option([], "only these ids", "Data")
     families: Names = option(
         [],
-        f"replace the sentences: {MINIMAL_PAIRS}, or {', '.join(LABELS)}",
+        f"replace the sentences: {', '.join(FAMILY_NAMES)}",
         "Data",
-        among=(*LABELS, MINIMAL_PAIRS),
+        among=FAMILY_NAMES,
         what="negation family",
     )
     control: Names = option(
-        [],
-        "run affirmative twins as well: remove, add, or none",
-        "Main",
-        among=("remove", "add"),
-        what="control",
+        [], "also affirmative twins: remove, add, or none", "Main", among=("remove", "add"), what="control"
     )
     mend: Names = option(
         [],

@@ -20,7 +20,6 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +80,13 @@ def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "n
             for level, of_level in part.groupby(part[axis].astype(int)):
                 where = {"group": group, "axis": axis, "level": str(level)}
                 rows += _figures(ScoreTable(of_level), task="difficulty", **where)
-    return frames.frame({"variant": track, **row} for row in [*rows, *_refusals(frame)])
+    edits = frame.drop_duplicates("id")  # one request a sample, whatever it was scored by
+    for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
+        part = edits if group == ALL else edits[edits["template"] == group]
+        share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
+        if share is not None:
+            rows.append(frames.figure(share, unit="%", task="refusals", metric="refused", group=group))
+    return frames.frame({"variant": track, **row} for row in rows)
 
 
 def _figures(table: ScoreTable, **what: Any) -> Iterator[Figure]:
@@ -93,16 +98,6 @@ def _figures(table: ScoreTable, **what: Any) -> Iterator[Figure]:
 def estimate(rows: ScoreTable, metric: str) -> Estimate | None:
     """The mean of scores by one metric, with the interval of its kind."""
     return rows.estimate(*(METRICS[metric].range if METRICS[metric].span is not None else (None,)))
-
-
-def _refusals(scores: pd.DataFrame) -> Iterator[Figure]:
-    """The share of requests that a service declined (task "refusals"), where it declined any."""
-    edits = scores.drop_duplicates("id")
-    for group in (ALL, *TEMPLATES) if edits["refused"].notna().any() else ():
-        part = edits if group == ALL else edits[edits["template"] == group]
-        share = statistics.bounded_mean(part["refused"].notna(), part["source"].cat.codes.tolist())
-        if share is not None:
-            yield frames.figure(share, unit="%", task="refusals", metric="refused", group=group)
 
 
 def _of_corpus(metric: str, entry: CorpusRow) -> Iterator[Figure]:
@@ -171,18 +166,6 @@ def minimal_pairs(scores: ScoreTable, metric: str) -> Iterator[Figure]:
     yield share((before == np.array([[1.0, 0.0], [1.0, 0.0]])).mean((1, 2)), "agrees")
 
 
-def together(figures: Mapping[Path, pd.DataFrame], runs: Sequence[RunDir]) -> pd.DataFrame:
-    """The figures of all runs; those of a plug-in's metric that is not installed here are left out. Raises
-    UserError."""
-    parts = []
-    for run in runs:
-        known = frames.select(figures[run.path], metric=(*METRICS, "refused"))
-        if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
-            raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
-        parts.append(frames.label(known, model=run.name))
-    return frames.concat(parts)
-
-
 def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
     """The negation gaps of the editors whose control was run, in all and per negative template."""
     controls = {run.name: run for run in runs if run.track == "remove"}
@@ -197,7 +180,7 @@ def gaps(runs: Sequence[RunDir]) -> pd.DataFrame:
 
 def gap(affirmed: ScoreTable, negated: ScoreTable, metric: str) -> Iterator[Figure]:
     """The gap of an editor by one judge, between its runs with "Remove the X." and with X said absent."""
-    first, second, clusters = affirmed.pair(negated)
+    first, second, clusters = affirmed.pair(negated)  # (n,) 0 or 1, of the same samples
     test = statistics.pairs_test(first, second, clusters)
     if test is None:
         return
@@ -286,6 +269,7 @@ def _features(
     if not rows:
         return None
     ids, keys, edited, target = zip(*rows, strict=True)
+    # (N, D) float32 rows of edits and targets; where a target stands for the first time
     once = sorted(np.unique(keys, return_index=True)[1].tolist())
     return Features(np.stack(edited), np.stack(target), [run.sources[name] for name in ids], once)
 

@@ -23,7 +23,7 @@ from nein.datasets import nein as loading
 from nein.datasets.nein import Sample
 from nein.engine import images
 from nein.loading.errors import UserError
-from nein.metrics import METRICS
+from nein.metrics import METRICS, Metric
 from nein.reporting import cards, tables
 from nein.reporting import figures as frames
 from nein.reporting.cards import Thumbnail
@@ -54,7 +54,13 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     loaded = runs.in_order([entry.folder for entry in finished], same_data=is_report)
     presets = sorted({str(run.about.get("config", {}).get("preset")) for run in loaded})
     label = NANO_LABEL if presets == ["nano"] else ", ".join(presets)
-    results = estimates.together({entry.folder.path: entry.figures for entry in finished}, loaded)
+    figures, parts = {entry.folder.path: entry.figures for entry in finished}, []
+    for run in loaded:  # a metric of a plug-in that is not installed here is left out
+        known = frames.select(figures[run.path], metric=(*METRICS, "refused"))
+        if frames.select(known, task="results")[["n", "unscored"]].isna().any(axis=None):
+            raise UserError(f"Figures of '{run.path}' lack a count; score the run again with nein eval.")
+        parts.append(frames.label(known, model=run.name))
+    results = frames.concat(parts)
     frame = frames.concat([results, estimates.gaps(loaded)], benchmark="nein")
     shown = [table for table in reversed(sections.quality_and_presence()) if table.sheet(results).rows]
     how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
@@ -75,8 +81,8 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     how["notes"] += calibrations.flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    parts, of_page = [samples(loaded, options)], sections.page(compare.table(compared))
-    return Page(title, frame=frame, parts=parts, sections=of_page, **how)
+    how["sections"] = sections.page(compare.table(compared))
+    return Page(title, frame=frame, parts=[samples(loaded, options)], **how)
 
 
 def sides(loaded: Sequence[RunDir], controls: Mapping[str, RunDir] = MappingProxyType({})) -> dict[str, Side]:
@@ -245,7 +251,7 @@ def samples(loaded: Sequence[RunDir], options: ReportConfig) -> Part:
     return cards.browser(
         cards.Samples(
             [cards.Member(run.label, (run.name, run.track), run.track == track) for run in loaded],
-            [_measure(name) for name in metrics],
+            [_measure(METRICS[name]) for name in metrics],
             chosen="removal_vqa" if "removal_vqa" in metrics else "",
             rivals=("removal_vqa", "removal_ovd", "Judges disagree"),
             spread="Editors disagree",
@@ -331,11 +337,10 @@ def _said(run: RunDir, picture: Thumbnail, name: str, metrics: Sequence[str]) ->
     )
 
 
-def _measure(name: str) -> cards.Measure:
-    metric = METRICS[name]
-    badge = (REMOVALS[name], "removed", "still there") if name in REMOVALS else None
+def _measure(metric: Metric) -> cards.Measure:
+    badge = (REMOVALS[metric.name], "removed", "still there") if metric.name in REMOVALS else None
     digits = 2 if metric.scale == 1 else 1
-    return cards.Measure(name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
+    return cards.Measure(metric.name, metric.title, metric.higher_is_better, metric.scale, digits, badge)
 
 
 def _short(value: float | str | None) -> float | int | str | None:

@@ -72,13 +72,17 @@ class Edit(Stage):
         return number, [(sample, read_image(sample.sample_path, "NeIn")) for sample in samples]
 
     def work(self, editor: Any, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[EditRow]]:
-        number, members = inputs
+        (number, members), track = inputs, self.run.track
         readable = [(sample, image) for sample, image in members if not isinstance(image, str)]
         results = iter(self._results(editor, readable))
         rows: list[EditRow] = []
         made: list[tuple[Path, np.ndarray]] = []
         for index, (sample, image) in zip(self.blocks.needed(number), members, strict=True):
-            rows.append(row := self._row(sample))
+            row = EditRow(sample.id, sample.source_id, sample.object, sample.instruction(track))
+            row.template = sample.template if track == "negative" else None
+            row.family, row.stays, row.difficulty = sample.family, sample.stays, dict(sample.difficulty)
+            row.seed = sample_seed(self.config.seed, sample.id)
+            rows.append(row)
             if isinstance(image, str):
                 row.error = image
                 continue
@@ -110,20 +114,6 @@ class Edit(Stage):
             raise AssertionError(f"editor {editor.name!r} did not answer every request, in order")
         return [(result, 1) for result in results]
 
-    def _row(self, sample: Sample) -> EditRow:
-        track = self.run.track
-        return EditRow(
-            sample.id,
-            sample.source_id,
-            sample.object,
-            sample.instruction(track),
-            template=sample.template if track == "negative" else None,
-            family=sample.family,
-            stays=sample.stays,
-            difficulty=dict(sample.difficulty),
-            seed=sample_seed(self.config.seed, sample.id),
-        )
-
     def is_valid(self, output: str, number: int, rows: list[EditRow]) -> bool:
         """Nothing is worth another try, and no image has vanished, or is empty."""
         if any(row.again or (row.refused and self.config.retry_refused) for row in rows):
@@ -138,10 +128,6 @@ class Edit(Stage):
         samples = self.dataset.members(records)
         given = self.choice.external.files if self.choice.external else {}  # images made elsewhere
         return [*(s.sample_path for s in samples), *(given[s.id] for s in samples if s.id in given)]
-
-
-#: About how many questions a metric asks a VQA judge of a sample: on its object, or on the caption's twice.
-QUESTIONS = {"removal_vqa": 1, "retention_vqa": 6}
 
 
 class Scorer:
@@ -205,9 +191,12 @@ class Score(Stage):
     config: EvalConfig
 
     def __post_init__(self) -> None:
-        self.blocks, self.asks = self.edited.units, questions(self.metrics, self.config)
-        self.outputs = tuple(map(scores_of, self.metrics))
-        self.plain = self.config.protocol == "paper"
+        self.blocks, self.outputs = self.edited.units, tuple(map(scores_of, self.metrics))
+        self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
+        # About how many questions of a sample go to a judge behind an address: of a caption's objects six.
+        asking = [name for name in self.metrics if "vqa" in METRICS[name].models]
+        count = sum({"retention_vqa": 6}.get(name, 1) for name in asking)
+        self.asks = {judge: count} if count and is_served(judge) else {}
 
     def read(self, number: int) -> tuple[int, list[EditPair]]:
         needed = self.blocks.needed(number)
@@ -329,13 +318,6 @@ def check_references(wanted: Iterable[str], config: EvalConfig) -> None:
             loaders.check_reference(where)  # else a name of the library behind the metric ("alex")
         if kind == "vqa":
             check_options(where, config.models.vqa_options)
-
-
-def questions(wanted: Sequence[str], config: EvalConfig) -> dict[str, int]:
-    """About how many questions of a sample go to a judge behind an address."""
-    asking = [name for name in wanted if "vqa" in METRICS[name].models]
-    judge = config.models.vqa
-    return {judge: sum(QUESTIONS.get(name, 1) for name in asking)} if asking and is_served(judge) else {}
 
 
 def load_models(wanted: Iterable[str], config: EvalConfig, device: str, services: Services) -> dict[str, Any]:
