@@ -66,7 +66,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     how: dict[str, Any] = {"subtitle": f"Preset: {label}. {HOW}", "findings": finding(frame)}
     how |= {"headline": shown[:1], "notes": notes(results, loaded)}
     if not isinstance(options, ReportConfig):
-        return Page("NeIn", frame=frame, sections=sections.of_runs(), **how)
+        return Page("NeIn", frame=frame, sections=sections.all_sections(), **how)
     folders = list(dict.fromkeys(options.calibration or [run.out / "calibration" for run in loaded]))
     judges = calibrations.load(folders, explicit=bool(options.calibration))
     of_runs = sides([run for run in loaded if run.track == "negative"] or loaded)
@@ -81,7 +81,7 @@ def page(finished: Sequence[Finished], options: EvalConfig | ReportConfig) -> Pa
     kinds = dict.fromkeys(calibrations.KINDS[judge.kind] for judge in judges)
     how["notes"] += calibrations.flags(frame, kinds)
     title = options.title or f"NeIn: {', '.join(dict.fromkeys(run.name for run in loaded))}"
-    how["sections"] = sections.page(compare.table(compared))
+    how["sections"] = sections.all_sections(compare.table(compared))
     return Page(title, frame=frame, parts=[samples(loaded, options)], **how)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from nein.benchmarks.nein import estimates, paper_numbers, report, stages
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
 from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
-from nein.benchmarks.runner import Benchmark, Finished, Printed, Run, machine_identity
+from nein.benchmarks.runner import Benchmark, Finished, Run, machine_identity
 from nein.datasets import nein as loading
 from nein.datasets.harness import Question
 from nein.datasets.nein import Dataset
@@ -30,7 +30,6 @@ from nein.models.cached import Services
 from nein.models.editor_choice import EditorChoice
 from nein.models.references import contents
 from nein.models.references import identity as identity_of
-from nein.reporting.page import Page
 from nein.reporting.scores import ScoreTable
 
 log = logging.getLogger(__name__)
@@ -90,8 +89,9 @@ class NeIn(Benchmark):
 
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
-    folder = RunDir
-    whole = True
+    folder, whole = RunDir, True
+    page, gaps = staticmethod(report.page), staticmethod(estimates.negation_gaps)
+    printed, published = staticmethod(paper_numbers.gaps), staticmethod(paper_numbers.published)
 
     def runs(self, config: EvalConfig, device: str) -> list[Run]:
         """One run per editor and track; none for a report alone."""
@@ -162,13 +162,9 @@ class NeIn(Benchmark):
         if partial := [name for name in opened if name not in names and folder.done(scores_of(name))]:
             why = "scored on a smaller selection only, and left out; add to --metrics to complete"
             log.warning("%s: %s %s", folder.label, ", ".join(partial), why)
-        whole = {
-            name: dataclasses.asdict(estimates.of_whole(name, folder))
-            for name in names
-            if METRICS[name].kind == "corpus"
-        }
-        if whole:
-            atomic.write_json(folder.path / CORPUS, whole)
+        whole = [name for name in names if METRICS[name].kind == "corpus"]
+        if entries := {name: dataclasses.asdict(estimates.of_whole(name, folder)) for name in whole}:
+            atomic.write_json(folder.path / CORPUS, entries)
         return folder.scored()
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
@@ -187,22 +183,10 @@ class NeIn(Benchmark):
                 image = run.folder.image_path(edit).read_bytes()
                 yield Question(edit.id, image, text, ("yes", "no"), right, edit.family or run.folder.track)
 
-    def page(self, finished: Sequence[Finished], options: Any) -> Page | None:
-        return report.page(finished, options)
-
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
         loaded = in_order([entry.folder for entry in finished])
         chosen = [run for run in loaded if options is None or options.track in (run.track, "all")]
         return report.sides(chosen, {run.name: run for run in loaded if run.track == "remove"})
-
-    def gaps(self, finished: Sequence[Finished]) -> pd.DataFrame:
-        return estimates.negation_gaps(finished)
-
-    def printed(self) -> Iterator[Mapping[str, Any]]:
-        return paper_numbers.gaps()
-
-    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
-        return paper_numbers.published(source, run)
 
 
 NEIN = NeIn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nein.benchmarks.compare import heading
+from nein.benchmarks.compare import COMPARISONS, heading
 from nein.benchmarks.nein import calibrations
 from nein.benchmarks.nein.estimates import ALL, ALL_FOUR
 from nein.benchmarks.nein.protocols import NOT_FROM_EVIDENCE, QUIRKS
@@ -126,8 +126,7 @@ def _breakdowns() -> Section:
     return Section("breakdowns", "Breakdowns", found)
 
 
-def _gap(every: bool) -> Section:
-    """every: also what `nein eval` leaves to the page."""
+def _gap() -> Section:
     of_gap = {"statistic": "gap"}
     columns = [
         *_columns("statistic", {'"Remove the X."': "affirmed", "negative": "negated", "gap (points)": "gap"}),
@@ -171,9 +170,7 @@ def _gap(every: bool) -> Section:
         axis="gap in Removal, points",
         limits=None,
     )
-    if every:
-        return Section("gap", "Negation gap", [whole, by_template], [removal, gaps])
-    return Section("gap", "Negation gap", [by_template], [gaps])
+    return Section("gap", "Negation gap", [whole, by_template], [removal, gaps])
 
 
 def minimal_pairs() -> Section:
@@ -324,13 +321,8 @@ def _ns(figures: Sequence[Figure]) -> str:
     return str(figures[0].get("note") or " / ".join(dict.fromkeys(str(figure["n"]) for figure in figures)))
 
 
-def of_runs() -> list[Section]:
-    """What an evaluation writes."""
-    return [_results(), _families(), minimal_pairs(), _gap(every=False)]
-
-
-def page(comparisons: Table) -> list[Section]:
-    """What the report shows."""
+def all_sections(comparisons: Table = COMPARISONS) -> list[Section]:
+    """What a report shows, as far as there are figures."""
     compared = Section("comparisons", "Comparisons", [comparisons])
-    tables_of_runs = [_gap(every=True), minimal_pairs(), _results(), _families(), _breakdowns(), compared]
-    return [*tables_of_runs, _judges(), _protocols()]
+    of_runs = [_gap(), minimal_pairs(), _results(), _families(), _breakdowns()]
+    return [*of_runs, compared, _judges(), _protocols()]
