@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -25,8 +25,7 @@ from nein.reporting.page import Part
 CHUNK = 32
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """What one member said: text, a fainter remark, and whether it was "right", "wrong" or "none" of both."""
 
     text: str
@@ -139,16 +138,12 @@ def browser(
         index = list[Card]()
         chunks = _chunks(cards(), index)
         inside = page.store(out, chunks, budget) if out else [Markup(chunk.decode()) for chunk in chunks]
-        facts = {**_facts(samples, index), "folder": page.beside(out).name if out else ""}
-        outside = bool(index) and not inside
-        index_json = page.script_json(facts)
-        return {
-            "note": note,
-            "index": index_json,
-            "chunks": inside,
-            "outside": outside,
-            "boxes": samples.boxes,
-        }
+        facts = {**vars(samples), "chosen": samples.chosen or next((m.name for m in samples.measures), "")}
+        facts |= {f"{key}s": [getattr(card, key) for card in index] for key in ("id", "title", "aside")}
+        facts |= {"values": [card.values for card in index], "facets": _facets(index), "chunk": CHUNK}
+        facts["folder"] = page.beside(out).name if out else ""
+        given = {"note": note, "boxes": samples.boxes, "index": page.script_json(facts)}
+        return {**given, "chunks": inside, "outside": bool(index) and not inside}
 
     return Part("cards", title, values, scripts)
 
@@ -159,38 +154,24 @@ def _chunks(cards: Iterable[Card], index: list[Card]) -> Iterator[bytes]:
     coming = iter(cards)
     while part := [*itertools.islice(coming, CHUNK)]:
         index += [replace(card, pictures=(), lines=(), said=()) for card in part]
-        yield page.script_bytes(
-            [
-                {"pictures": card.pictures, "lines": card.lines, "said": [*map(_said, card.said)]}
-                for card in part
+        details = []
+        for card in part:  # of what was said nothing that is empty
+            said = [
+                reply and {key: value for key, value in vars(reply).items() if value} for reply in card.said
             ]
-        )
+            details.append({"pictures": card.pictures, "lines": card.lines, "said": said})
+        yield page.script_bytes(details)
 
 
-def _said(said: CardReply | None) -> dict[str, Any] | None:
-    """Without what is empty."""
-    if said is None:
-        return None
-    cells = [[cell.text, cell.aside, cell.mark] for cell in said.cells]
-    return {key: value for key, value in {**vars(said), "cells": cells}.items() if value}
-
-
-def _facts(samples: Samples, cards: Sequence[Card]) -> dict[str, Any]:
-    """JSON-serialisable, column by column."""
+def _facets(cards: Sequence[Card]) -> list[dict[str, Any]]:
+    """Of every facet its entries, and of every card the places of its own among them."""
     facets = []
     for name in dict.fromkeys(name for card in cards for name, entries in card.facets.items() if entries):
         of_cards = [card.facets.get(name, ()) for card in cards]
-        entries = [*dict.fromkeys(itertools.chain.from_iterable(of_cards))]
-        places = {entry: place for place, entry in enumerate(entries)}
+        places = {entry: place for place, entry in enumerate(dict.fromkeys(itertools.chain(*of_cards)))}
         chosen = [[places[entry] for entry in of_card] for of_card in of_cards]
-        facets.append({"name": name, "entries": entries, "of": chosen})
-    values = [
-        [[card.values[member][measure] for card in cards] for measure in range(len(samples.measures))]
-        for member in range(len(samples.members))
-    ]
-    texts = {f"{key}s": [getattr(card, key) for card in cards] for key in ("id", "title", "aside")}
-    first = samples.chosen or next((measure.name for measure in samples.measures), "")
-    return {**vars(samples), **texts, "facets": facets, "values": values, "chunk": CHUNK, "chosen": first}
+        facets.append({"name": name, "entries": [*places], "of": chosen})
+    return facets
 
 
 def drawn(ids: Sequence[str], limit: int) -> list[str]:

@@ -65,7 +65,7 @@ def test_the_released_files_are_evaluated_as_they_are_and_models_are_called_as_t
     scored = ScoreTable.read(found["zeta/coco"].folder.path / "scores.csv")
     scored = scored.where(metric="recall@5", kind="negated", direction="text_to_image")
     recalls = dict(zip(scored.frame["id"], scored.values, strict=True))
-    cards = dict(zip(index["ids"], index["values"][0][0], strict=True))
+    cards = {name: values[0][0] for name, values in zip(index["ids"], index["values"], strict=True)}
     start = "coco/retrieval.rephrased/"
     assert {name.removeprefix(start): x for name, x in cards.items() if name.startswith(start)} == recalls
     # An accuracy again by a plain loop over the model.

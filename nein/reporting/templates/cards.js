@@ -30,7 +30,7 @@ const browser = (() => {
     for (const child of children) node.append(child);
     return node;
   }
-  const value = (member, measure, i) => index.values[member][measure][i];
+  const value = (member, measure, i) => index.values[i][member][measure];
   const chosen = () => (state.member === "" ? members.map((_, m) => m) : [members.findIndex((m) => m.label === state.member)]);
   const isScore = (v) => typeof v === "number"; // else null, unscored, or words that say that it is not asked
   function fixed(x, digits) { // as Python writes it: a half goes to the even digit
