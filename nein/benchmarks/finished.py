@@ -51,7 +51,7 @@ def report(options: ReportConfig) -> str:
     by_benchmark: dict[str, list[Path]] = {}
     for folder in runs_at(options.runs):
         by_benchmark.setdefault(registry.of_run(folder).name, []).append(folder)
-    page, links = options.out.with_suffix(".html"), []
+    page, links, complete = options.out.with_suffix(".html"), [], list[Path]()
     for name, folders in by_benchmark.items():
         benchmark, out = registry.get(name), page
         if len(by_benchmark) > 1:
@@ -59,10 +59,13 @@ def report(options: ReportConfig) -> str:
             links.append((out.name, f"{benchmark.title} in full"))
         own = own_options(options, benchmark, benchmark.report_config, [*by_benchmark])
         finished, unfinished = _finished(benchmark, folders)
+        complete += [run.folder.path for run in finished]
         text = benchmark.write_report(out, finished, own, unfinished)
     if not links:
         return text
-    return overview(options.runs, page, f"Negation in {len(links)} benchmarks", links, options.formats)
+    return overview(
+        complete, options.runs, page, f"Negation in {len(links)} benchmarks", links, options.formats
+    )
 
 
 def compare(options: CompareConfig) -> str | int:
@@ -141,20 +144,24 @@ def export(config: ExportConfig) -> str:
 
 
 def leaderboard(config: LeaderboardConfig) -> str:
-    return overview(config.runs, config.out / "index.html", "Negation leaderboard")
+    return overview(
+        registry.finished(config.runs), config.runs, config.out / "index.html", "Negation leaderboard"
+    )
 
 
 def overview(
-    paths: Sequence[Path],
+    folders: Sequence[Path],
+    given: Sequence[Path],
     out: Path,
     title: str,
     links: Sequence[tuple[str, str]] = (),
     formats: Sequence[str] = FORMATS,
 ) -> str:
-    """Writes the page of the gaps of finished runs of any benchmark; returns what is printed."""
+    """Writes the page of the gaps of finished runs of any benchmark; returns what is printed. given: paths at
+    or below which they lie."""
     atomic.make_folder(out.parent)
-    groups = registry.by_data(registry.finished(runs_at(paths)))
-    board = frame([row for group in groups for row in measured(*group, paths)])
+    groups = registry.by_data(folders)
+    board = frame([row for group in groups for row in measured(*group, given)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
     names = dict.fromkeys(run.about["model"] for _, members in groups for run in members)
