@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from nein.benchmarks.config import DataPageConfig
@@ -20,16 +21,10 @@ from nein.reporting.page import Page, Section, headline, places, write
 from nein.reporting.tables import Column, Row, Table
 from nein.wording.families import NEGATIVE_TEMPLATES
 
-SUMMARY = Table(
-    "summary",
-    "Data",
-    (Row("what"),),
-    (
-        Column("different", show=lambda figures: str(len(figures))),
-        Column("samples of each", show=tables.count("value")),
-    ),
-    {},
-)
+SIDE = 128  # pixels of an image's longer side
+_DIFFERENT = Column("different", show=lambda figures: str(len(figures)))
+_OF_EACH = Column("samples of each", show=tables.count("value"))
+SUMMARY = Table("summary", "Data", (Row("what"),), (_DIFFERENT, _OF_EACH), {})
 COUNTS = Table(
     "counts", "Samples", (Row("what"), Row("entry", "")), (Column("samples", show=tables.value()),)
 )
@@ -37,30 +32,23 @@ COUNTS = Table(
 
 def show(options: DataPageConfig) -> str:
     """Writes the page; returns what is printed. Raises UserError for data that are not in order."""
-    by_name = {".jsonl": "negvqa", ".csv": "negbench"}.get(
-        options.data[options.data.rfind(".") :].lower(), "nein"
-    )
-    every = [
-        *{"nein": _nein, "negbench": _negbench, "negvqa": _negvqa}[options.benchmark or by_name](options)
-    ]
+    by_ending = {".jsonl": _negvqa, ".csv": _negbench}.get(Path(options.data).suffix.lower(), _nein)
+    read = {"nein": _nein, "negbench": _negbench, "negvqa": _negvqa}.get(options.benchmark or "", by_ending)
+    every = [*read(options)]
     counts = Counter((name, entry) for card in every for name, of in card.facets.items() for entry in of)
-    ordered = [(("all", ""), len(every)), *sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
-    figures = frames.frame(
-        frames.number(count, unit="count", task="counts", what=what, entry=entry)
-        for (what, entry), count in ordered
-    )
+    rows = [("all", "", len(every))]
+    rows += [(*of, count) for of, count in sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
+    what = {"unit": "count", "task": "counts"}
+    figures = frames.frame(frames.number(n, what=name, entry=entry, **what) for name, entry, n in rows)
     drawn = {*cards.drawn([card.id for card in every], options.shown)}
     visible = (card for card in every if card.id in drawn)
     shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)
     subtitle = f"{len(every):,} samples, {len(drawn):,} of them shown."
-    part = cards.browser(cards.Samples([], []), lambda: shown)
-    page = Page(
-        f"Data: {options.data}",
-        subtitle,
-        parts=[part],
-        headline=[SUMMARY],
-        sections=[Section("counts", "Counts", [COUNTS])],
+    parts, sections = (
+        [cards.browser(cards.Samples([], []), lambda: shown)],
+        [Section("counts", "Counts", [COUNTS])],
     )
+    page = Page(f"Data: {options.data}", subtitle, parts=parts, headline=[SUMMARY], sections=sections)
     out = options.out.with_suffix(".html")
     atomic.make_folder(out.parent)
     return headline(figures, [SUMMARY], [subtitle], places(out, write(out, figures, page, ["html"]), 0))
@@ -69,11 +57,11 @@ def show(options: DataPageConfig) -> str:
 def _thumbnail(named: tuple[str, Any]) -> tuple[str, cards.Thumbnail]:
     """named: of a picture its title, and its file or NegBench's media with the name there."""
     title, place = named
+    if isinstance(place, Path):
+        return title, cards.of_file(place, SIDE)
+    media, name = place
     try:
-        is_media = isinstance(place, tuple)
-        return title, cards.of_picture(place[0].frames(place[1])[0], 128) if is_media else cards.of_file(
-            place, 128
-        )
+        return title, cards.of_picture(media.frames(name)[0], SIDE)
     except images.ImageError as error:
         return title, {"none": str(error)}
 
