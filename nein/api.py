@@ -240,7 +240,7 @@ def _run(
 class Result:
     """Finished runs of one benchmark in a folder. In a notebook it shows as its table.
 
-    out    The folder of the results, with the benchmark's page, tables and plots.
+    out    The folder of the results, with the benchmark's tables and plots.
     names  Of the runs of this call, as tables show them.
     shown  The tables.
     """

@@ -1,4 +1,4 @@
-"""The report of finished runs: OUT/table.md, figures.csv, report.html and plots. Needs no torch."""
+"""What a report of finished runs says besides its tables and plots. Needs no torch."""
 
 from __future__ import annotations
 
