@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nein.reporting import cards, labels
+from nein.reporting import page as pages
 from tests.reporting.conftest import MARKUP
 
 pytest.importorskip("selenium")
@@ -102,7 +103,17 @@ def test_filters_combine_and_reset_brings_everything_back(opened):
     assert opened.ids() == []
     opened.find("reset").click()
     assert opened.hash() == {}
-    assert not opened.find("source-size").is_displayed()  # all are up to 256 px: there is no choice
+
+
+def test_a_filter_with_one_choice_is_not_shown(browser, tmp_path):
+    facets = ({"Object": ["cat"], "Family": ["plain"]}, {"Object": ["dog"], "Family": ["plain"]})
+    shown = [cards.Card(str(number), "No cat.", "", each) for number, each in enumerate(facets)]
+    part = cards.browser(cards.Samples([], []), lambda: shown)
+    (tmp_path / "page.html").write_text(pages.render(pages.Page("Data", parts=[part])))
+    found = Page(browser, tmp_path / "page.html").open()
+    names = ("object", "family", "member", "measure", "verdict")
+    assert [found.find(name).is_displayed() for name in names] == [True, False, False, False, False]
+    assert found.driver.get_log("browser") == []
 
 
 def test_a_link_keeps_the_filter_and_the_order(browser, page):
