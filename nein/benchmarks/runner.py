@@ -217,24 +217,19 @@ class Benchmark:
         EditorError or MetricError."""
         out, trackers = config.out_dir, getattr(config, "trackers", [])
         if executor.is_main:
-            if trackers:
-                tracking.check(trackers)
+            tracking.check(trackers)
             for path in runs_below(out):
                 if (other := Folder(path).entries().get("benchmark", self.name)) != self.name:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
         runs = self.runs(config, executor.device)
         atomic.make_folder(out)
         nothing = f"Nothing was computed: results read from '{out}'; remove it to compute them again."
-        ends = [run.folder.entries().get(END, {}) for run in runs]  # each of the command that finished it
-        one_end = len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers)
-        if (
-            one_end
-            and isinstance(text := ends[0].get("said"), str)
-            and ends[0]["seal"] == _seal(config, runs)
-        ):
-            if executor.is_main:  # what was printed then, since nothing has changed; no block is read
-                print(nothing, file=sys.stderr, flush=True)
-            return text if executor.concludes else None
+        ends = [run.folder.entries().get(END) or {} for run in runs]  # each of the command that finished it
+        if len({end.get("seal") for end in ends}) == 1 and not (config.overwrite or trackers):
+            if "said" in ends[0] and ends[0]["seal"] == _seal(config, runs):
+                if executor.is_main:  # what was printed then, since nothing has changed; no block is read
+                    print(nothing, file=sys.stderr, flush=True)
+                return str(ends[0]["said"]) if executor.concludes else None
         with executor.locked([run.folder for run in runs]):
             if executor.is_main:
                 self._open(config, executor, runs)
@@ -274,8 +269,7 @@ class Benchmark:
         finished = all(run.folder.is_complete for run in runs)  # else it goes on after a kill
         anew, call = config.overwrite and finished, invocation(executor)
         for run in runs:
-            facts = _facts(config, run)
-            facts |= {"benchmark": self.name, "name": run.name, "invocation": call}
+            facts = {**_facts(config, run), "benchmark": self.name, "name": run.name, "invocation": call}
             run.folder.open(run.identity, facts, overwrite=config.overwrite, anew=anew)
             for output, identity in run.outputs.items():
                 run.folder.open_output(output, identity, overwrite=config.overwrite)
@@ -284,12 +278,10 @@ class Benchmark:
         """Writes scores and figures of a run, whose blocks are read once; says why samples are unscored."""
         folder, table = run.folder, self.scores(run)
         table.write(folder.path / SCORES)
-        figures = self.estimates(table, folder)
-        figures = frames.label(figures, benchmark=self.name, model=run.name)
+        figures = frames.label(self.estimates(table, folder), benchmark=self.name, model=run.name)
         atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-        reasons = self.decides(table, folder).unscored()
-        if reasons:
+        if reasons := self.decides(table, folder).unscored():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
@@ -303,7 +295,7 @@ class Benchmark:
     def _track(self, config: Any, finished: Sequence[Finished]) -> None:
         """Gives the trackers figures, the headline tables, the plots and the first edits of every run."""
         own = frames.concat(entry.figures for entry in finished)
-        page, figures, _ = self._complete(finished, config)
+        page, figures = self._complete(finished, config)
         sheets = tables.sheets(page.headline or (), figures) if page else []
         edits = (sorted(entry.folder.path.glob("images/*/*.png"))[:4] for entry in finished)
         drawn = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
@@ -330,31 +322,35 @@ class Benchmark:
     ) -> str:
         """Writes the report of finished runs to a folder or a page (`report.write`); what is printed.
         unfinished: runs that a note says are not shown. headline: in place of the benchmark's."""
-        page, figures, own = self._complete(finished, options, unfinished)
+        page, figures = self._complete(finished, options, unfinished)
         if page is None:
             return ""
         page = dataclasses.replace(page, headline=headline or page.headline)
         files = pages.write(out, figures, page, getattr(options, "formats", EVALUATION))
-        texts = [*dict.fromkeys(page.findings), page.subtitle, *own[:3]]
+        texts = [*dict.fromkeys(page.findings), page.subtitle, *_own_notes(finished, unfinished)[:3]]
         return pages.headline(figures, page.headline or (), texts, pages.places(out, files, len(page.notes)))
 
     def _complete(
         self, finished: Sequence[Finished], options: Any, unfinished: Sequence[Path] = ()
-    ) -> tuple[Page | None, pd.DataFrame, list[str]]:
-        """The page with what every benchmark says, its figures, and what every benchmark notes."""
+    ) -> tuple[Page | None, pd.DataFrame]:
+        """The page with what every benchmark says, and its figures."""
         page = self.page(finished, options)
-        own = [*dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
-        if unfinished:
-            names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
-            own.insert(0, f"not shown because not complete: {names}.")
         if page is None:
-            return None, frames.frame([]), own
+            return None, frames.frame([])
         figures = page.frame
         if figures is None:
             figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
-        notes, sections = [*page.notes, *changed_versions(finished), *own], page.sections or self.sections
+        notes = [*page.notes, *changed_versions(finished), *_own_notes(finished, unfinished)]
+        sections = page.sections or self.sections
         headline = page.headline or self.headline or next((part.tables for part in sections), ())
-        return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures, own
+        return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures
+
+
+def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
+    """Which runs are not shown, and what models behind an address cost."""
+    names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
+    hidden = [f"not shown because not complete: {names}."] if unfinished else []
+    return [*hidden, *dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:
@@ -362,22 +358,17 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     of the report."""
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
-    given = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
-    report = [*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))]
-    files = {
-        path
-        for run in runs
-        for path in run.folder.path.rglob("*")
-        if path.name != "manifest.json" and path.parent.name != "notes"
-    }
+    data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
+    files = {*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))}
+    for run in runs:
+        files |= {path for path in run.folder.path.rglob("*") if path.parent.name != "notes"}
+    files = {path for path in files if path.name != "manifest.json" and path.is_file()}
     facts = {
         "version": importlib.metadata.version("nein"),
         "options": dataclasses.asdict(config),
         "runs": [[run.identity, _facts(config, run), run.outputs] for run in runs],
         "state": [[*map(stage.state, blocks)] for stage, blocks in records],
-        "data": [*map(atomic.stamp, sorted(given))],
-        "files": [atomic.stamp(path) for path in sorted(files) if path.is_file()],
-        "report": [atomic.stamp(path) for path in sorted(report) if path.is_file()],
+        "files": [*map(atomic.stamp, sorted(data | files))],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
