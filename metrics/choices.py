@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from nein.loading.digests import Json, source_digest
 from nein.loading.errors import choose, isolated, out_of_memory, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
-from nein.metrics.chat import THINKING, Completion, Message, Sampling, Words
+from nein.metrics.chat import THINKING, Message, Sampling, Words
 from nein.metrics.chat.asking import ChatModel, in_turns
 from nein.metrics.judges.base import TEMPLATES, Answer
 from nein.metrics.letters import LETTERS, SCORINGS
@@ -99,32 +99,42 @@ def answer_each(model: Any, images: Images, asked: Questions, scorings: Sequence
     return [[next(replies) for _ in row] for row in asked]
 
 
+_LETTERS = Words(tuple(LETTERS), logs=True)
+
+
 class ChatChoices(ChatModel):
     """A chat model: greedy answers, and the letters' log-probabilities, of the first token; of a served model
     those among its 20 likeliest. A question without an answer is a reply with the error."""
 
     kind, tokens = "choice", 16
+    local: ClassVar = {"batch_size": 8, "bare": ("instructblip",)}
     scorings = SCORINGS
 
-    @classmethod
-    def load(cls, path_or_id: str, *, batch_size: int = 8, **how: Any) -> Any:
-        """See `metrics.load_choices`."""
-        return super().load(path_or_id, batch_size=batch_size, bare=("instructblip",), **how)
-
     def describe(self) -> Json:
-        picture = "where the prompt has it" if self.chat.keeps_order else "before the words"
+        place = "where the prompt has it" if self.chat.keeps_order else "before the words"
         local = {"batch_size": self.chat.batch_size, "parameters": self.chat.parameters}
-        return {**super().describe(), "picture": picture, **({} if self.concurrent else local)}
+        return {**super().describe(), "picture": place, **({} if self.concurrent else local)}
 
     def answer(self, images: Images, asked: Questions, scorings: Sequence[str]) -> list[list[Reply]]:
         check_images(images, asked, "questions")
-        tokens = self.max_new_tokens if "generated" in scorings else 1
-        sampling = Sampling(tokens, top=_LETTERS if "logprob" in scorings else None)
+        writes, top = "generated" in scorings, _LETTERS if "logprob" in scorings else None
+        sampling = Sampling(self.max_new_tokens if writes else 1, top=top)
         replies: dict[tuple[int, int], Reply] = {}
         for cells in self._batches(images, asked):
-            messages = [self._message(images[i], asked[i][k].prompt) for i, k in cells]
-            for (i, k), completion in zip(cells, self.chat.complete(messages, sampling), strict=True):
-                replies[i, k] = _reply_of(completion, asked[i][k].options, scorings)
+            messages = []
+            for i, k in cells:
+                prompt = asked[i][k].prompt
+                split = prompt.before and self.chat.keeps_order
+                parts = (prompt.before, images[i], prompt.after) if split else (images[i], prompt.text)
+                messages.append(Message(parts))
+            for (i, k), one in zip(cells, self.chat.complete(messages, sampling), strict=True):
+                # A limit that ended within thoughts is no matter where only the first token is read.
+                if one.error is not None and (writes or getattr(one.error, "kind", "") != THINKING):
+                    replies[i, k] = Reply(error=_why(one.error))
+                    continue
+                likely, letters = one.probabilities, LETTERS[: asked[i][k].options]
+                logprobs = None if likely is None else tuple(likely[letter] for letter in letters)
+                replies[i, k] = Reply(one.text if writes else None, logprobs, version=one.version)
         return [[replies[i, k] for k in range(len(row))] for i, row in enumerate(asked)]
 
     def _batches(self, images: Images, asked: Questions) -> Iterator[list[tuple[int, int]]]:
@@ -136,23 +146,6 @@ class ChatChoices(ChatModel):
         for group in alike(range(len(images)), lambda index: images[index].shape, self.chat.batch_size):
             for turn in range(max((len(asked[i]) for i in group), default=0)):
                 yield [(i, turn) for i in group if turn < len(asked[i])]
-
-    def _message(self, image: np.ndarray, prompt: Prompt) -> Message:
-        if prompt.before and self.chat.keeps_order:
-            return Message((prompt.before, image, prompt.after))
-        return Message((image, prompt.text))
-
-
-_LETTERS = Words(tuple(LETTERS), logs=True)
-
-
-def _reply_of(completion: Completion, options: int, scorings: Sequence[str]) -> Reply:
-    generated, likely = "generated" in scorings, completion.probabilities
-    # A limit that ended within thoughts is no matter where only the first token is read.
-    if completion.error is not None and (generated or getattr(completion.error, "kind", "") != THINKING):
-        return Reply(error=_why(completion.error))
-    logprobs = None if likely is None else tuple(likely[letter] for letter in LETTERS[:options])
-    return Reply(completion.text if generated else None, logprobs, version=completion.version)
 
 
 def _why(error: BaseException) -> str:

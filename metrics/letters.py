@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from nein.loading.errors import choose
@@ -69,6 +69,8 @@ def by_option(answers: Sequence[str], rule: str = "fixed") -> Letter:
 # --- the rule of VLMEvalKit ----------------------------------------------------------------
 
 
+#: What the toolkit writes in place of an answer that its server failed to give.
+_FAILED = "Failed to obtain answer via API"
 _REFUSALS = (
     "Sorry, I can't help with images of people yet.",
     "I can't process this file.",
@@ -89,31 +91,16 @@ def vlmevalkit(answer: str, options: Sequence[str | None]) -> Letter:
     Source: https://github.com/open-compass/VLMEvalKit, vlmeval/utils/matching_util.py at commit 0f27427e of
     25 May 2025.
     """
-    texts = {k: text for k, text in zip(LETTERS, options, strict=False) if text is not None}
-    letter = None if _FAILED in answer else _option(answer, "".join(texts))
-    return letter or _text(answer, texts)
-
-
-#: What the toolkit writes in place of an answer that its server failed to give.
-_FAILED = "Failed to obtain answer via API"
-
-
-def _option(answer: str, letters: str) -> Letter | None:
-    """`can_infer_option`."""
-    declined = Letter(None, "the answer declines", declined=True)
-    if any(refusal in answer for refusal in _REFUSALS):
-        return declined
-    words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
-    named = [letter for letter in letters if letter in words]
-    if len(named) == 1:
-        return Letter(named[0], "")
-    return declined if not named and "Z" in words else None
-
-
-def _text(answer: str, options: Mapping[str, str]) -> Letter:
-    """`can_infer_text`."""
-    low = answer.lower()
-    matched = [letter for letter, text in options.items() if text.lower() in low]
+    texts = {letter: text for letter, text in zip(LETTERS, options, strict=False) if text is not None}
+    if _FAILED not in answer:  # can_infer_option
+        words = re.sub(r"[.()\[\],:;!*#{}]", " ", answer).split()
+        named = [letter for letter in texts if letter in words]
+        refused = any(refusal in answer for refusal in _REFUSALS)
+        if refused or (not named and "Z" in words):
+            return Letter(None, "the answer declines", declined=True)
+        if len(named) == 1:
+            return Letter(named[0], "")
+    matched = [letter for letter, text in texts.items() if text.lower() in answer.lower()]  # can_infer_text
     if len(matched) == 1:
         return Letter(matched[0], "")
     return Letter(None, "several options match" if matched else "no option is named")
@@ -189,7 +176,7 @@ def fixed(answer: str, options: Sequence[str]) -> Letter:
     if excluded and (left := _ALONE.fullmatch(text.strip(" ,"))):
         return _checked(left["letter"].upper(), letters)
     read = _read(text, letters, options)
-    if read.letter is None and excluded and read.reason == "no option is named":
+    if excluded and read.reason == "no option is named":
         return Letter(None, "the answer only says which option it is not")
     return read
 
@@ -202,16 +189,20 @@ def _the_option(text: str, options: Sequence[str], form: Callable[[str], str]) -
 
 def _read(text: str, letters: str, options: Sequence[str]) -> Letter:
     """The letter in a sentence."""
-    by_text, first = _by_text(text, options), _FIRST.match(text)
+    by_text, first, several = (
+        _by_text(text, options),
+        _FIRST.match(text),
+        Letter(None, "several options are named"),
+    )
     if by_text.letter is not None and any(len(_plain(o)) > 1 and _BARE.search(_normal(o)) for o in options):
         # "Point A" is an option, its "A" is none.
         same = first is None or first["letter"] not in letters or first["letter"] == by_text.letter
-        return by_text if same else Letter(None, "several options are named")
+        return by_text if same else several
     if stated := _stated(text, letters, options, first["letter"] if first else ""):
         return stated
-    if first and not _lists(text, letters):
-        return _checked(first["letter"], letters)
-    return Letter(None, "several options are named") if _lists(text, letters) else by_text
+    if _lists(text, letters):
+        return several
+    return _checked(first["letter"], letters) if first else by_text
 
 
 def _name(option: str) -> str:
@@ -317,14 +308,12 @@ def _by_text(text: str, options: Sequence[str]) -> Letter:
             rf"(?<![\w-])(?P<no>{_DENIED} (?:\w+ )??(?:(?:a|an|the|any) )?)?"
             rf"(?:(?:a|an|the) )?{re.escape(wanted)}(?![\w-])"
         )
-        hits = list(re.finditer(pattern, rest))
-        affirmed = any(not hit["no"] for hit in hits)
-        named += [k] if affirmed else []
-        denied |= bool(hits) and not affirmed
+        denials = [bool(hit["no"]) for hit in re.finditer(pattern, rest)]
+        named += [] if all(denials) else [k]
+        denied |= bool(denials) and all(denials)
         rest = re.sub(pattern, " ", rest)
     if named:
-        single = len(named) == 1
-        return Letter(LETTERS[named[0]], "") if single else Letter(None, "several options are named")
+        return Letter(LETTERS[named[0]], "") if len(named) == 1 else Letter(None, "several options are named")
     return Letter(None, "the answer only says which option it is not" if denied else "no option is named")
 
 

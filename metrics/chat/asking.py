@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from nein.loading.digests import Json
 from nein.loading.references import is_served
@@ -27,6 +27,7 @@ class ChatModel(Described):
 
     kind = ""
     tokens = 10  # of an answer, where nothing else is said
+    local: ClassVar[Mapping[str, Any]] = {}  # options of `open_chat`, where nothing else is said
 
     def __init__(self, chat: Chat, *, max_new_tokens: int = 0) -> None:
         self.chat, self.max_new_tokens = chat, max_new_tokens or self.tokens
@@ -34,7 +35,7 @@ class ChatModel(Described):
 
     @classmethod
     def load(cls, path_or_id: str, *, max_new_tokens: int = 0, **how: Any) -> Any:
-        return cls(open_chat(path_or_id, **how), max_new_tokens=max_new_tokens)
+        return cls(open_chat(path_or_id, **{**cls.local, **how}), max_new_tokens=max_new_tokens)
 
     def describe(self) -> Json:
         decoding = f"greedy, at most {self.max_new_tokens} tokens"

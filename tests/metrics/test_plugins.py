@@ -132,6 +132,7 @@ def test_directions_scales_and_kinds_are_those_of_the_paper():
     }  # fmt: skip
     assert METRICS["fid"].range == (0, math.inf)
     assert METRICS["clip_i"].range == (-1, 1)
+    assert {(i.range, i.better) for i in METRICS.values() if i.by_judge} == {((0, 1), "higher")}
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])

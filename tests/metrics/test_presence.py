@@ -93,11 +93,6 @@ def test_the_scores_of_made_up_edits_are_those_of_the_definition(protocol, edite
     assert [found[name].value for name in NAMES] == pytest.approx(list(expected))
 
 
-def test_every_presence_metric_is_a_share_and_the_higher_the_better():
-    names = ("removal_vqa", "retention_vqa", "removal_ovd", "auc_removal", "retention_ovd")
-    assert {(METRICS[name].range, METRICS[name].better) for name in names} == {((0.0, 1.0), "higher")}
-
-
 def test_auc_removal_is_the_area_under_the_distribution_function_of_the_scores():
     scores = [0.0, 0.04, 0.12, 0.5, 0.5, 0.9, 1.0]
     items = [item(scene(car=s), SAMPLE, id=str(s)) for s in scores]
@@ -174,9 +169,10 @@ def test_evidence_for_both_protocols_asks_what_the_other_would(protocol):
         work = item(PACK, PACK, caption=RED)
         found = one(presence(["retention_vqa"], vqa=judge, protocol=protocol, evidence=evidence), work)
     named = found["retention_vqa"].detail["objects_of"]
-    assert {name: set(words) for name, words in named.items()} == {
-        "fixed": {"dog", "frisbee"}, "paper": {"dogs", "frisbee", "it"},
-    }  # fmt: skip
+    assert [set(named[name]) for name in ("fixed", "paper")] == [
+        {"dog", "frisbee"},
+        {"dogs", "frisbee", "it"},
+    ]
     # paper: dogs, frisbee, it; fixed: dog, frisbee; each of the sample and of the edit
     assert [judge.asked for judge in judges] == [{"paper": 6, "fixed": 4}[protocol], 8]
     unclear = ScriptedJudge(lambda image, prompt: "Yes." if protocol == "paper" else "Perhaps")

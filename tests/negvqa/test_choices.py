@@ -6,6 +6,7 @@ from PIL import Image
 
 from nein import metrics
 from nein.metrics import MetricError, choices
+from nein.metrics.chat import Completion
 from nein.metrics.chat.local import LocalChat, letter_tokens
 from nein.metrics.choices import ChatChoices, ChoiceQuestion, Reply, prompt
 from nein.metrics.letters import SCORINGS
@@ -68,8 +69,13 @@ def test_the_picture_stands_where_the_prompt_has_it_unless_the_template_moves_it
     first = "{% for m in messages %}<image>{% for p in m['content'] if p['type'] == 'text' %}{{ p['text'] }}"
     found.chat.processor.chat_template = f"{first}{{% endfor %}}{{% endfor %}}"
     moved = ChatChoices(LocalChat(found.chat.model, found.chat.processor, found.chat.source))
-    first, second = moved._message("x", ASKED[0].prompt).parts
-    assert first == "x"
+    sent = []
+    moved.chat.complete = lambda messages, sampling: sent.append(messages) or [Completion("A")]
+    image = picture(0)
+    moved.answer([image], [ASKED[:1]], ["generated"])
+    [[message]] = sent
+    first, second = message.parts
+    assert first is image
     assert second.startswith("Question: What is there?\nOptions: A. cat B. dog\nAnswer with")
     assert "before" in moved.describe()["picture"]
 
