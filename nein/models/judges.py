@@ -147,26 +147,24 @@ class RemovalReward(RewardJudge):
 def _least(names: Sequence[str], answers: Sequence[Verdict]) -> Score:
     if not names:
         return Score(None, NAMES_NOTHING)
-    shares = {}
+    shares: dict[str, float] = {}  # of "no", by object
     detail = {"answers": {k: a["reply"].get("answer") for k, a in zip(names, answers, strict=True)}}
     for name, answer in zip(names, answers, strict=True):
         if "error" in answer["reply"]:
             return Score(None, answer["reply"]["error"])
         if answer["score"] is None and answer["verdict_fixed"] is None:
-            why = f"the answer {detail['answers'][name]!r} is neither yes nor no"
-            return Score(None, why, detail)
+            return Score(None, f"the answer {detail['answers'][name]!r} is neither yes nor no", detail)
         shares[name] = float(not answer["verdict_fixed"]) if answer["score"] is None else 1 - answer["score"]
     return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
 
 
 def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
     """What each sentence wants gone: "Remove the cup and the bus." and "no cup" alike; () for nothing."""
-    commands = [re.fullmatch(r"Remove the (.+?)\.?", text.strip()) for text in instructions]
-    read = denials.read(
-        [text for text, command in zip(instructions, commands, strict=True) if command is None]
-    )
-    absent = iter([reading.absent for reading in read])
-    return [next(absent) if found is None else tuple(found[1].split(" and the ")) for found in commands]
+    gone = []
+    for text, reading in zip(instructions, denials.read(instructions), strict=True):
+        command = re.fullmatch(r"Remove the (.+?)\.?", text.strip())
+        gone.append(tuple(command[1].split(" and the ")) if command else reading.absent)
+    return gone
 
 
 def check_reward(reference: str) -> None:

@@ -86,12 +86,13 @@ class Decomposed(_Around):
         wanted = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
         encoded = normalise(self._model.encode_text(wanted)) if wanted else ()
         rows, nothing = dict(zip(wanted, encoded, strict=True)), np.zeros(self._model.width)
-        against = [np.mean([rows[name] for name in denied] or [nothing], axis=0) for _, denied in parts]
-        vectors = np.stack([rows.get(stated, nothing) for stated, _ in parts]) - self.weight * np.stack(
-            against
-        )
-        lengths = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)
-        return np.concatenate([vectors, np.sqrt(lengths.clip(0))], axis=1).astype(np.float32)
+        differences = []
+        for stated, denied in parts:
+            against = np.mean([rows[name] for name in denied] or [nothing], axis=0)  # (width,)
+            differences.append(rows.get(stated, nothing) - self.weight * against)
+        vectors = np.stack(differences)  # (N, width)
+        rest = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1), what lacks in length
+        return np.concatenate([vectors, np.sqrt(rest.clip(0))], axis=1).astype(np.float32)
 
 
 class Capped(_Around):
