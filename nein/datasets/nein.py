@@ -115,11 +115,9 @@ class Dataset:
         return [position[wanted] for wanted in ids]
 
     def members(self, block: range) -> Sequence[Sample]:
-        """The samples with these indices."""
         return self.samples[block.start : block.stop]
 
     def facts(self, blocks: Blocks) -> Row:
-        """What a run's manifest says of its data."""
         counts = {"n": len(self.samples), "selected": len(blocks.wanted)}
         return {**self.origin, "records_sha256": self.records_sha256, **counts}
 

@@ -73,11 +73,9 @@ class Maker:
         return Blocks.first(len(self.listing.records), self.shard_size, self.config.limit)
 
     def members(self, shard: int) -> list[Any]:
-        """The records of a shard."""
         return [self.listing.records[index] for index in self.blocks.members(shard)]
 
     def rows(self, stage: str, shard: int) -> list[Any]:
-        """What a finished stage wrote of a shard."""
         return self.folder.read(f"work/{stage}", shard)
 
     def steps(self, device: str) -> list[Step]:
@@ -91,7 +89,6 @@ class Maker:
         return Services.of(self.config, self.folder.answers)
 
     def client(self, options: LlmOptions, device: str) -> llm.Client:
-        """A language model, whose answers are kept."""
         return llm.load(options, services=self.services(), device=device)
 
 
@@ -112,7 +109,6 @@ class ShardStage(Stage):
         self.model = None if place == "host" else Model.one(self.kind, self.load, place, self.kind)
 
     def load(self) -> Any:
-        """The model."""
         raise NotImplementedError
 
     def works_at(self) -> str:

@@ -215,7 +215,6 @@ class Negation:
 
     @property
     def again(self) -> bool:
-        """Whether the same command asks once more."""
         return self.kind in llm.SILENT
 
 
@@ -272,8 +271,6 @@ ENDINGS = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": 
 
 
 class NegvqaMaker(maker.Maker):
-    """A build of NegVQA."""
-
     config: ConversionConfig
     stages, folder_type, decides = (Negate,), NegvqaFolder, "letters seed"
 

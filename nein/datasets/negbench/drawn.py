@@ -152,7 +152,6 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
 
 
 def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
-    """The item with its denials in another wording."""
     denial = f"{sentences.WORDINGS[wording][sentences.ABSENT]}."
     captions = item.captions
     for name in item.negatives or ():

@@ -195,7 +195,6 @@ def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | Non
 def _dataset(
     row: Row, listing: Mapping[str, list[Path]], roots: Mapping[str, Path], protocol: str
 ) -> DataSet | None:
-    """Of the files that are there; None without any."""
     found = [(part, _find(part.files, listing), _find(part.negated, listing)) for part in row.parts]
     wordings = [part for part, _, negated in found if negated]
     # Original captions alone: once, and only where no negated ones are there.

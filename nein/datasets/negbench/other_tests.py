@@ -289,7 +289,6 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
 
 
 def _two_captions(name: str, image: str, right: str, wrong: str) -> Question:
-    """Which of two captions is true?"""
     options = Option(right, _kind(right)), Option(wrong, _kind(wrong))
     return Question(name, image, options, 0, _kind(right), source=image)
 

@@ -25,8 +25,6 @@ NANO = "nano"
 
 @dataclass(frozen=True)
 class Part:
-    """One task of a data set in one wording."""
-
     task: str
     variant: str
     files: tuple[str, ...]  # released names, of which the first that is there is read
@@ -61,7 +59,6 @@ _NEIN = ("val.json", "train.json", "dev.json")
 
 
 def _pair(task: str, name: str, rephrased: str) -> tuple[Part, Part]:
-    """A task in both wordings."""
     return Part(task, TEMPLATED, (name,)), Part(task, REPHRASED, (rephrased,))
 
 

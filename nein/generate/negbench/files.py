@@ -202,7 +202,6 @@ NANO = "Scenes of the nano world: figures on them say nothing about the publishe
 
 
 def build(config: NegbenchConfig, executor: Executor) -> str | None:
-    """`nein negbench generate`."""
     return make(NegbenchMaker, config, executor)
 
 

@@ -130,7 +130,6 @@ class PairTools:
         return self.client.usage() if self.client else {}
 
     def stop(self) -> None:
-        """Ends waiting for answers."""
         if self.client:
             self.client.stop()
 
@@ -198,7 +197,6 @@ def make_pairs(
 
 
 def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
-    """Without the object, and with it."""
     other = (plan.other,) if plan.other else ()
     sides = (
         ("without", plan.caption, plan.objects, (plan.extra, *other), (note,)),

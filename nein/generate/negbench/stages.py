@@ -146,8 +146,6 @@ class Reworded:
 
 
 class Paraphrase(NegbenchStage):
-    """Captions and options in other words."""
-
     name = "paraphrase"
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Reworded]:

@@ -51,7 +51,6 @@ Content: SHA-256 `{}` over records and pixels. The license of the source images 
 
 
 def build(config: BuildConfig, executor: Executor) -> str | None:
-    """`nein generate`."""
     return make(NeinMaker, config, executor)
 
 
@@ -133,7 +132,6 @@ class NeinMaker(Maker):
         return "\n".join(lines) + "\n", {"data_sha256": facts["data_sha256"], **entries}
 
     def collect(self) -> None:
-        """Reads what the stages wrote."""
         for shard in self.blocks.numbers:
             stages = ("generate", "match", "ask")
             by_id = [{row["id"]: row for row in self.rows(stage, shard)} for stage in stages]

@@ -90,7 +90,6 @@ def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Row) -> Lis
 
 
 def _drawn(scenes: int) -> Listing[Source]:
-    """Scenes drawn on first use."""
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
     from nein.nano.sentences import captions
@@ -132,7 +131,6 @@ EDITOR_FAILED = "the editor failed"
 
 class NeinStage(ShardStage):
     def load(self) -> Any:
-        """The judge of a filter."""
         where = references.resolve(getattr(self.config.models, self.kind))
         how: Row = {"device": self.device, "dtype": self.config.judge_dtype}
         if parse_reference(where).has_files:
@@ -326,7 +324,6 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
 
 
 def unusable(source: Source, problem: str) -> Row:
-    """The record of an image that gives no candidates."""
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
 
 
