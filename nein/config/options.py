@@ -196,7 +196,8 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Js
             raise unknown(cls.preset_option, str(preset), cls.preset_names)
         if preset is not None:
             package = Path(__file__).resolve().parents[1]
-            file = f"configs/{cls.presets}{preset}.yaml"  # in an installed package, or in a checkout
+            # In an installed package, or in a checkout; the path of a plug-in is absolute.
+            file = Path("configs", f"{cls.presets}{preset}.yaml")
             values = _read_yaml(package / file if (package / file).is_file() else package.parent / file)
     for source in sources:
         for name, value in source.items():
