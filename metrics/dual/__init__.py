@@ -106,7 +106,8 @@ class ObjectDual:
     def __init__(self, model: Any, *, name: str, fingerprint: str, batch_size: int = 32) -> None:
         self.model, self.name, self.fingerprint, self.batch_size = model, name, fingerprint, batch_size
         self._lock = threading.Lock()
-        self.width = self._rows(model.encode_text, ["."], "encode_text").shape[1]
+        self.width = 0  # until the first vector says it
+        self.width = self.encode_text(["."]).shape[1]
 
     def describe(self) -> Json:
         facts = {"kind": "dual", "class": type(self.model).__name__, "name": self.name}
@@ -115,34 +116,33 @@ class ObjectDual:
     def encode(self, images: Images) -> np.ndarray:
         from PIL import Image
 
-        pictures = [Image.fromarray(check_image(image)) for image in images]
-        return self._all(self.model.encode_image, pictures, "encode_image")
+        return self._encoded("encode_image", [Image.fromarray(check_image(image)) for image in images])
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
-        return self._all(self.model.encode_text, list(texts), "encode_text")
+        return self._encoded("encode_text", list(texts))
 
-    def _all(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
-        parts = [self._rows(encode, part, what) for part in chunks(inputs, self.batch_size)]
-        if any(part.shape[1] != self.width for part in parts):
-            raise MetricError(f"{self.name}.{what} gave vectors of another length than sentences have.")
-        return np.concatenate(parts) if parts else np.empty((0, self.width), np.float32)
-
-    def _rows(self, encode: Any, inputs: list[Any], what: str) -> np.ndarray:
-        try:
-            with self._lock:
-                output = encode(inputs)
-            rows = output.detach().float().cpu().numpy() if hasattr(output, "detach") else np.asarray(output)
-        except Exception as error:
-            if out_of_memory(error):
-                raise  # is about the machine, not about the inputs
-            raise MetricError(f"{self.name}.{what} raised {reason(error)}") from error
-        numbers = rows.ndim == 2 and len(rows) == len(inputs) and rows.dtype.kind in "fiu"
-        if not numbers or not np.isfinite(rows).all():
-            raise MetricError(
-                f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(inputs)} "
-                f"inputs; expected finite numbers of shape ({len(inputs)}, D)."
-            )
-        return rows.astype(np.float32)
+    def _encoded(self, what: str, inputs: list[Any]) -> np.ndarray:
+        """(N, width) float32 of N images or sentences. Raises MetricError for anything else."""
+        parts = [np.empty((0, self.width), np.float32)] if self.width else []
+        for part in chunks(inputs, self.batch_size):
+            try:
+                with self._lock:
+                    output = getattr(self.model, what)(part)
+                rows = np.asarray(output.detach().float().cpu() if hasattr(output, "detach") else output)
+            except Exception as error:
+                if out_of_memory(error):
+                    raise  # is about the machine, not about the inputs
+                raise MetricError(f"{self.name}.{what} raised {reason(error)}") from error
+            numbers = rows.ndim == 2 and len(rows) == len(part) and rows.dtype.kind in "fiu"
+            if not numbers or not np.isfinite(rows).all():
+                raise MetricError(
+                    f"{self.name}.{what} gave {type(output).__name__} of shape {rows.shape} for {len(part)} "
+                    f"inputs; expected finite numbers of shape ({len(part)}, D)."
+                )
+            if self.width not in (0, rows.shape[1]):
+                raise MetricError(f"{self.name}.{what} gave vectors of another length than sentences have.")
+            parts.append(rows.astype(np.float32))
+        return np.concatenate(parts)
 
 
 def fingerprint_of(model: Any) -> str:
