@@ -177,11 +177,6 @@ class Folder:
 
     # --- manifest --------------------------------------------------------------------------
 
-    @property
-    def answers(self) -> Path:
-        """Of models that are never asked twice (`nein.engine.answers.AnswerCache`)."""
-        return self.path / ANSWERS
-
     def entries(self) -> Row:
         """The entries of the manifest itself; {} where nothing has begun."""
         path = self.path / MANIFEST
@@ -243,13 +238,11 @@ class Folder:
                     shutil.rmtree(path)
                 elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
                     path.unlink()
-        entries = dict(facts)
-        calls = [] if difference else before.get("invocations", [])
+        entries, calls = dict(facts), [] if difference else before.get("invocations", [])
         calls += [entries.pop("invocation")] if "invocation" in entries else []
         kind = {"benchmark": self.benchmark} if self.benchmark else {}
-        new = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity), **entries}
-        new["invocations"] = calls
-        atomic.write_json(self.path / MANIFEST, new)
+        head = {"format": FORMAT, "status": INCOMPLETE, **kind, "identity": dict(identity)}
+        atomic.write_json(self.path / MANIFEST, {**head, **entries, "invocations": calls})
 
     def update(self, **entries: Any) -> None:
         """Replaces entries of the manifest, atomically. For the main process."""

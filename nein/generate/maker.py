@@ -22,7 +22,7 @@ from nein.benchmarks.runner import invocation
 from nein.datasets import coco
 from nein.datasets.negbench.records import PICTURE_SUFFIXES
 from nein.engine import images
-from nein.engine.folder import COMPLETE, Blocks, Folder, Row
+from nein.engine.folder import ANSWERS, COMPLETE, Blocks, Folder, Row
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.loading.errors import UserError
@@ -86,7 +86,7 @@ class Maker:
         raise NotImplementedError
 
     def services(self) -> Services:
-        return Services.of(self.config, self.folder.answers)
+        return Services.of(self.config, self.folder.path / ANSWERS)
 
     def client(self, options: LlmOptions, device: str) -> llm.Client:
         return llm.load(options, services=self.services(), device=device)

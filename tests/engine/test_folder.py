@@ -9,7 +9,7 @@ from typing_extensions import NotRequired
 
 from nein.engine import atomic
 from nein.engine.answers import AnswerCache
-from nein.engine.folder import CONTENTS, Folder
+from nein.engine.folder import ANSWERS, CONTENTS, Folder
 from nein.loading.errors import UserError
 from nein.reporting import figures
 from tests.helpers.commands import exit_code
@@ -45,11 +45,11 @@ def test_a_model_that_was_not_here_yet_is_no_other_one(tmp_path):
 def test_what_is_discarded_leaves_the_answers_of_models(tmp_path):
     folder = opened(tmp_path / "a", seed=0)
     write_block(folder, "work/answers", 0, [{"id": 1}])
-    with AnswerCache(folder.answers) as cache:
+    with AnswerCache(folder.path / ANSWERS) as cache:
         cache.put("model", "question", {"text": "Yes"})
     opened(tmp_path / "a", overwrite=True, seed=1)
     assert sorted(path.name for path in folder.path.iterdir()) == ["answers.sqlite", "manifest.json"]
-    with AnswerCache(folder.answers) as cache:
+    with AnswerCache(folder.path / ANSWERS) as cache:
         assert cache.get("model", "question") == {"text": "Yes"}
 
 
