@@ -141,8 +141,8 @@ class NeinMaker(Maker):
                     said = [rows.get(candidate["id"]) for rows in by_id]
                     objections = [row["verdict"] for row in said if row and row["verdict"] != ACCEPTED]
                     made, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in said)
-                    made = {key: value for key, value in made.items() if key != "verdict"}
-                    line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": made}
+                    facts = {key: value for key, value in (made or {}).items() if key != "verdict"}
+                    line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": facts}
                     self.ways.append(Way({**line, "match": match, "ask": ask}, source.path, record["sha256"]))
             self.records += records
         for way in self.ways:
