@@ -89,9 +89,9 @@ eval --on ranks => --on ranks is for commands that accelerate launch or torchrun
 mend openai:http://localhost:1/v1#m => say --kind editor, encod
 mend nothing-of-that-name => say --kind editor, encod
 mend nano:dino => say --kind editor, encod
-slurm => nein slurm submits eval, mend, generate,
-slurm grid x => nein slurm submits eval, mend, generate,
-slurm nothing => nein slurm submits eval, mend, generate,
+slurm => nein slurm submits eval, rewriters, mend,
+slurm grid x => nein slurm submits eval, rewriters, mend,
+slurm nothing => nein slurm submits eval, rewriters, mend,
 
 report runs --out / => '/' is a folder; --out takes a file
 report runs --out r.docx => takes a page
