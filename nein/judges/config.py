@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from nein.benchmarks.nein.config import Elsewhere, EvalConfig
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending, Threads
@@ -88,7 +88,7 @@ class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
 
     subject: str = argument("SUBJECT", "editor, or judge of --kind: name, folder, hub id, module:attribute")
     kind: Literal["editor", "vqa", "ovd"] = option("editor", "what is checked: an editor or a judge", "Main")
-    number: PositiveInt = option(6, "samples to try", "Main")
+    number: Annotated[int, Field(ge=3)] = option(6, "samples to try", "Main")
     editor_options: dict[str, Any] = option({}, "options of the editor: --editor-options.steps 4", "Main")
 
     def needs(self) -> list[Need]:
@@ -97,10 +97,6 @@ class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
         if self.kind != "editor":
             return needs.of_model(self.kind, self.subject)
         return needs.of_editors([self.subject], "nano", self.editor_options)
-
-    def check(self) -> None:
-        if self.number < 3:
-            raise UserError(f"--number is {self.number}; the checks need at least 3 samples.")
 
 
 @dataclass(kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from nein.benchmarks import config as benchmarks
 from nein.config.groups import (
@@ -164,7 +164,7 @@ class GridConfig(Runs, Elsewhere, Seed):
     tracks: Names = option(
         [], "only these instruction tracks", "Main", among=("negative", "remove", "add"), what="track"
     )
-    size: PositiveInt = option(192, "long side of a picture in pixels", "Output")
+    size: Annotated[int, Field(ge=16, le=2048)] = option(192, "long side of a picture in pixels", "Output")
     columns: Names = option(
         [], "columns in order: sample, target, EDITOR[/TRACK], each with =CAPTION", "Output"
     )
@@ -181,8 +181,6 @@ class GridConfig(Runs, Elsewhere, Seed):
             raise UserError(f"'{out}' is a folder; --out takes a file, for example {out / 'grid.png'}.")
         if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
             raise UserError(f"'{out}' is not a picture that can be written; --out takes .png, .pdf or .svg.")
-        if not 16 <= self.size <= 2048:
-            raise UserError(f"--size is {self.size}; allowed are 16 to 2048 pixels.")
         if self.metric is not None:
             self.metric = chosen("metric", self.metric, METRICS)
 
