@@ -217,7 +217,8 @@ class Benchmark:
         EditorError or MetricError."""
         out, trackers = config.out_dir, getattr(config, "trackers", [])
         if executor.is_main:
-            tracking.check(trackers)
+            if trackers:
+                tracking.check(trackers)
             for path in runs_below(out):
                 if (other := Folder(path).entries().get("benchmark", self.name)) != self.name:
                     raise UserError(f"'{out}' holds runs of {other}; choose another --out.")
@@ -242,9 +243,8 @@ class Benchmark:
             finished = [self._finish(run) for run in runs]
             unfinished = [run.folder.path for run in runs if run.partial]
             shown = [entry for entry in finished if entry.folder.path not in unfinished]
-            if self.whole:  # the others in its OUT, too
-                paths = {run.folder.path for run in runs}
-                others = [path for path in runs_below(out) if path not in paths]
+            paths = {run.folder.path for run in runs}
+            if others := [path for path in runs_below(out) if self.whole and path not in paths]:
                 complete = [path for path in others if Folder(path).is_complete]
                 unfinished += [path for path in others if path not in complete]
                 shown += self.of_folders(complete)
@@ -348,8 +348,10 @@ class Benchmark:
 
 def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list[str]:
     """Which runs are not shown, and what models behind an address cost."""
-    names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
-    hidden = [f"not shown because not complete: {names}."] if unfinished else []
+    hidden = []
+    if unfinished:
+        names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
+        hidden = [f"not shown because not complete: {names}."]
     return [*hidden, *dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
 
 

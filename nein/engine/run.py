@@ -76,11 +76,9 @@ class Bar(tqdm):
 
 
 class _Raised(logging.Handler):
-    """Keeps what a user's code raised: the sentence -> its traceback, each once."""
+    """Keeps what a user's code raised in `seen`: the sentence -> its traceback, each once."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[str, str] = {}
+    seen: dict[str, str]
 
     def emit(self, record: logging.LogRecord) -> None:
         self.seen.setdefault(record.getMessage(), self.format(record))
@@ -121,6 +119,7 @@ class Executor:
         self._described: set[tuple[Path, str]] = set()
         self._notes: dict[Path, tuple[Folder, Json]] = {}
         self._raised = _Raised()
+        self._raised.seen = {}
 
     def describe(self) -> Json:
         """For the manifest's account of the command: never in a result."""
