@@ -30,8 +30,8 @@ COMMANDS: dict[str, Command] = {
         announces="nein.benchmarks.progress:lines"),
     "rewriters": Command(
         "measure what rewriters make of negative instructions",
-        "nein.benchmarks.rewriters:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS", shared=True,
-        announces="nein.benchmarks.progress:lines"),
+        "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
+        shared=True, announces="nein.benchmarks.progress:lines"),
     "grid": Command(
         "draw samples and their edits into one picture",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),

@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from nein.benchmarks.rewriters_config import RewritersConfig
 from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
-from nein.config.groups import Limit, Output, Preset, RuntimeOptions
-from nein.config.options import Names, option
 from nein.datasets import nein as data
 from nein.datasets.nein import Sample
 from nein.engine import images
@@ -30,12 +29,11 @@ from nein.engine.folder import Blocks, Folder
 from nein.engine.stages import Model, Stage
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, reason
-from nein.loading.references import Need, is_served, load_attribute
+from nein.loading.references import is_served, load_attribute
 from nein.metrics.chat import Chat, Message, Sampling
 from nein.metrics.chat.asking import open_chat
 from nein.models import llm
 from nein.models.cached import CachedChat, Services
-from nein.models.needs import of_model
 from nein.models.references import named, slug
 from nein.models.remedies import editors as remedies
 from nein.reporting.page import Section
@@ -54,25 +52,6 @@ OUTCOMES = {
 REMOVING = r"\b(?:remov|eras|delet|eliminat|clear|strip|take out|take away|get rid of)\w*\b"
 #: Tokens of an answer: FLUX.2 asks for 80 words, FLUX.3 for a paragraph.
 MAX_TOKENS = 512
-
-
-@dataclass(kw_only=True)
-class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
-    """Which rewriters, on which instructions."""
-
-    presets = "rewriters/"
-    default_out = "runs/rewriters-PRESET"
-    rewriter: Names = option(("rule",), "rule, llm:MODEL, flux2:MODEL, flux3:MODEL, FILE.py:FUNCTION", "Main")
-    data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME", "Data")
-    split: str = option("val", "split of the data", "Data")
-
-    def check(self) -> None:
-        if self.preset == "paper" and self.data == "nano":
-            raise UserError("The paper preset needs NeIn's data: --data FOLDER or --data hub:OWNER/NAME.")
-
-    def needs(self) -> list[Need]:
-        models = (named(given)[1].partition(":")[2] for given in self.rewriter if given != "rule")
-        return [need for model in models for need in of_model("choices", model)]
 
 
 def outcome(text: str, thing: str) -> tuple[str | None, str]:
