@@ -1,0 +1,33 @@
+"""Options of `nein rewriters`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nein.config.groups import Limit, Output, Preset, RuntimeOptions
+from nein.config.options import Names, option
+from nein.loading.errors import UserError
+from nein.loading.references import Need
+
+
+@dataclass(kw_only=True)
+class RewritersConfig(Preset, Limit, RuntimeOptions, Output):
+    """Which rewriters, on which instructions."""
+
+    presets = "rewriters/"
+    default_out = "runs/rewriters-PRESET"
+    rewriter: Names = option(("rule",), "rule, llm:MODEL, flux2:MODEL, flux3:MODEL, FILE.py:FUNCTION", "Main")
+    data: str = option("nano", "nano, a folder in NeIn's layout, or hub:OWNER/NAME", "Data")
+    split: str = option("val", "split of the data", "Data")
+
+    def check(self) -> None:
+        if self.preset == "paper" and self.data == "nano":
+            raise UserError("The paper preset needs NeIn's data: --data FOLDER or --data hub:OWNER/NAME.")
+
+    def needs(self) -> list[Need]:
+        from nein.models.needs import of_model
+        from nein.models.references import named
+
+        given = [named(rewriter)[1].partition(":") for rewriter in self.rewriter]
+        models = [model for kind, _, model in given if kind in ("llm", "flux2", "flux3")]
+        return [need for model in models for need in of_model("choices", model)]
