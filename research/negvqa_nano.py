@@ -89,7 +89,6 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
         device="cpu",
         batch_size=32,
         blind=0,
-        formats=["csv"],
     )
     NEGVQA(config, Executor("cpu"))
     parts = []

@@ -38,8 +38,8 @@ def show(options: DataPageConfig) -> str:
     counts = Counter((name, entry) for card in every for name, of in card.facets.items() for entry in of)
     rows = [("all", "", len(every))]
     rows += [(*of, count) for of, count in sorted(counts.items(), key=lambda row: (row[0][0], -row[1]))]
-    what = {"unit": "count", "task": "counts"}
-    figures = frames.frame(frames.number(n, what=name, entry=entry, **what) for name, entry, n in rows)
+    numbers = (frames.number(n, what=name, entry=entry, unit="count") for name, entry, n in rows)
+    figures = frames.frame(numbers, task="counts")
     drawn = {*cards.drawn([card.id for card in every], options.shown)}
     visible = (card for card in every if card.id in drawn)
     shown = (dataclasses.replace(card, pictures=[*map(_thumbnail, card.pictures)]) for card in visible)

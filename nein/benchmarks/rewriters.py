@@ -166,10 +166,11 @@ def load(reference: str, *, services: Services, device: str, dtype: str) -> Rewr
     if reference == "rule":
         return ByRule()
     if kind == "llm":
-        options = llm.LlmOptions(model=model, dtype=dtype)
+        options = llm.LlmOptions(model=model, dtype=dtype)  # type: ignore[arg-type]
         return ByPrompt(llm.load(options, services=services, device=device))
     if kind in ("flux2", "flux3"):
-        chat = open_chat(model, device=device, dtype=dtype, **services.options)
+        sending = services.options if is_served(model) else {}
+        chat = open_chat(model, device=device, dtype=dtype, **sending)
         if chat.concurrent and services.cache is not None:
             chat = CachedChat(chat, services.cache)
         return ByVendor(chat, *vendor_prompt(kind))
@@ -241,10 +242,9 @@ class Rewriters(Benchmark):
         for given in config.rewriter:
             name, reference = named(given)
             name = name or reference
-            how = {"services": services, "device": device, "dtype": config.dtype}
             served = is_served(reference.partition(":")[2])
-            place = "remote" if served else "device"
-            model = Model.one(reference, functools.partial(load, reference, **how), place)
+            made = functools.partial(load, reference, services=services, device=device, dtype=config.dtype)
+            model = Model.one(reference, made, "remote" if served else "device")
             # Behind an address a block is one instruction, so that a kill loses what is on its way alone.
             blocks = Blocks.first(len(found.samples), 1 if served else config.batch_size, config.limit)
             identity = {"rewriter": reference, "data": found.records_sha256}

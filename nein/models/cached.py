@@ -33,7 +33,8 @@ class CachedChat(Chat):
 
     def __init__(self, chat: Chat, cache: Store) -> None:
         self.chat, self.concurrent, self._cache = chat, chat.concurrent, cache
-        self.usage, self.stop, self.describe = chat.usage, chat.stop, chat.describe
+        self.usage, self.stop = chat.usage, chat.stop  # type: ignore[method-assign]
+        self.describe = chat.describe  # type: ignore[method-assign]
         self._space = fingerprint(chat.describe())
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:

@@ -82,7 +82,7 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
             raise UserError("LoRA needs the package 'peft': pip install 'nein[train]'.") from None
         lora = LoraConfig(
             r=config.lora_rank,
-            lora_alpha=config.lora_alpha or config.lora_rank,  # a factor
+            lora_alpha=config.lora_alpha or config.lora_rank,  # type: ignore[arg-type]  # a factor
             lora_dropout=config.lora_dropout,
             init_lora_weights="gaussian",
             target_modules=list(config.lora_targets),
