@@ -107,7 +107,7 @@ def test_further_attempts_are_drawn_with_other_seeds_and_remembered(server, tmp_
 def by_generate(server, **options):
     item = Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)
     asked = llm.load(llm.LlmOptions(f"openai:{server.url}#eye-7b", **options), services=None)
-    [made] = negvqa.by_model([item], asked)
+    [made] = negvqa.Negate.make(None, asked, [item])
     return made.question or made.kind
 
 

@@ -14,7 +14,7 @@ from nein import editors, metrics
 from nein.benchmarks.negvqa.data import Answer
 from nein.benchmarks.negvqa.stages import matched
 from nein.editors.base import Identity
-from nein.generate.negvqa import Choice, by_model
+from nein.generate.negvqa import Choice, Negate
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
 from nein.models import llm
 from nein.models.llm import LlmOptions
@@ -59,7 +59,7 @@ def rate(kind, where, **options):
 
 def convert(where, **options):
     client = llm.load(LlmOptions(where, **options), services=None)
-    by_model([Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)], client)
+    Negate.make(None, client, [Choice("1", "all", None, "What is on it?", ("cat", "dog"), 0)])
 
 
 def rewrite(where):
