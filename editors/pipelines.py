@@ -280,7 +280,7 @@ def _load(
         chosen = name or str(published["class"])
         recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
-            raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install 'nein[pipelines]'")
+            raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install -e '.[pipelines]'")
         check_parts(index, checkpoint, source, revision)
         load = getattr(diffusers, chosen).from_pretrained
         dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}

@@ -435,7 +435,7 @@ def load_sentences(path_or_id: str, *, device: str, dtype: str, batch_size: int 
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise MetricError(
-            "Sentence transformers need one more package: pip install 'nein[analysis]'."
+            "Sentence transformers need one more package: pip install -e '.[analysis]'."
         ) from None
     given = parse_reference(path_or_id.removeprefix("sentence:"))
     name, local = given.name, Path(given.name).is_dir()

@@ -233,7 +233,7 @@ def _with_adapter(folder: Path, **how: Any) -> Chat:
     try:
         import peft
     except ImportError:
-        raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install 'nein[train]'.") from None
+        raise MetricError(f"'{folder}' is a LoRA, which needs peft: pip install -e '.[train]'.") from None
     from nein.metrics.chat.local import LocalChat, load_chat
     from nein.metrics.loading import Source
 

@@ -174,7 +174,7 @@ def _library() -> Any:
     try:
         import open_clip
     except ImportError:
-        raise MetricError("Models of open_clip need open_clip_torch: pip install 'nein[negbench]'.") from None
+        raise MetricError("Models of open_clip need open_clip_torch: pip install -e '.[negbench]'.") from None
     return open_clip
 
 

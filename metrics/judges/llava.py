@@ -171,7 +171,7 @@ def load(
     if quantization == "bnb-fp4":
         if importlib.util.find_spec("bitsandbytes") is None:
             raise MetricError(
-                "Quantization 'bnb-fp4' needs bitsandbytes: pip install 'nein[quantized]', or choose 'none'."
+                "Quantization 'bnb-fp4' needs bitsandbytes: pip install -e '.[quantized]', or choose 'none'."
             )
         four_bit = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch_dtype(how["dtype"])

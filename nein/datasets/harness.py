@@ -110,7 +110,7 @@ def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     try:
         import datasets
     except ImportError as error:
-        raise UserError("These formats need the package datasets: pip install 'nein[hub]'.") from error
+        raise UserError("These formats need the package datasets: pip install -e '.[hub]'.") from error
     table = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
     buffer = io.BytesIO()
     table.to_parquet(buffer)

@@ -48,7 +48,7 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise UserError(
-            f"'{PREFIX}{data.name}' needs the package 'datasets': pip install 'nein[hub]', or name a file or "
+            f"'{PREFIX}{data.name}' needs the package 'datasets': pip install -e '.[hub]', or name a file or "
             "folder instead."
         ) from None
     try:

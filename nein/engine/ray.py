@@ -162,7 +162,7 @@ def _connect(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("--on ray needs Ray: pip install 'nein[ray]'.") from None
+        raise UserError("--on ray needs Ray: pip install -e '.[ray]'.") from None
     address = address or os.environ.get("RAY_ADDRESS")
     options: Json = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:

@@ -98,7 +98,7 @@ def _submitit() -> Any:
     try:
         import submitit
     except ImportError:
-        raise UserError("Slurm jobs need submitit: pip install 'nein[slurm]'.") from None
+        raise UserError("Slurm jobs need submitit: pip install -e '.[slurm]'.") from None
     return submitit
 
 

@@ -32,7 +32,7 @@ def check(wanted: Sequence[str]) -> None:
         if name not in supported:
             raise unknown("tracker", name, [*sorted(supported), "none"])
         if name not in installed:
-            hint = "pip install 'nein[train]'" if name == "tensorboard" else f"pip install {name}"
+            hint = "pip install -e '.[train]'" if name == "tensorboard" else f"pip install {name}"
             raise UserError(f"The tracker '{name}' is not installed: {hint}, or say --trackers none.")
 
 

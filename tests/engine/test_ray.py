@@ -62,6 +62,7 @@ def steps(given, device):
     return [first, second]
 
 
+@pytest.mark.slow
 def test_two_nodes_give_what_threads_give_and_one_may_die_and_another_join_half_way(cluster, folder, whole):
     # Ray before 2.51 connects to any node of this machine, and ends the connection where that one goes.
     one, made = executor(cluster), []  # while the head is the only one

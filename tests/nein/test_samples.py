@@ -115,7 +115,7 @@ def test_missing_parts_of_the_layout_are_named(tmp_path, make_data, monkeypatch)
     with pytest.raises(UserError, match="has no nein_val; choose another --split"):
         load_folder(root)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=re.escape("pip install 'nein[hub]'")):
+    with pytest.raises(UserError, match=re.escape("pip install -e '.[hub]'")):
         loading.load("hub:owner/name", cache=tmp_path)
 
 

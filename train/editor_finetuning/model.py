@@ -79,7 +79,7 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
         try:
             from peft import LoraConfig
         except ImportError:
-            raise UserError("LoRA needs the package 'peft': pip install 'nein[train]'.") from None
+            raise UserError("LoRA needs the package 'peft': pip install -e '.[train]'.") from None
         lora = LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha or config.lora_rank,  # type: ignore[arg-type]  # a factor

@@ -366,7 +366,7 @@ def video_frames(path: Path) -> list[np.ndarray]:
     try:
         import av
     except ImportError:
-        raise UserError("Videos need one more package: pip install 'nein[negbench]'.") from None
+        raise UserError("Videos need one more package: pip install -e '.[negbench]'.") from None
     if not path.is_file():
         raise ImageError(f"{path}: the file is missing")
     try:
