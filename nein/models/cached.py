@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine.answers import AnswerCache
+from nein.loading.digests import Json
 from nein.loading.service import BudgetError, price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
@@ -28,32 +29,62 @@ GRACE = 0.5  # seconds for answers that have just come to be kept, before the bu
 
 class CachedChat(Chat):
     """A chat whose answers are kept in `cache`, and no failure is. The key of an answer is the model (not
-    where it is, for servers move), its message with the pixels of its images, and the sampling. Of equal
-    messages in a call, one is sent."""
+    where it is, for servers move), its message with the pixels of its images, and the sampling.
+
+    Threads may share one: of equal messages in flight, one is sent.
+    """
 
     def __init__(self, chat: Chat, cache: Store) -> None:
         self.chat, self.concurrent, self._cache = chat, chat.concurrent, cache
-        self.usage, self.stop = chat.usage, chat.stop  # type: ignore[method-assign]
-        self.describe = chat.describe  # type: ignore[method-assign]
         self._space = fingerprint(chat.describe())
+        self._change = threading.Condition()
+        self._asking: set[str] = set()  # keys in flight
+
+    def describe(self) -> Json:
+        return self.chat.describe()
+
+    def usage(self) -> Json:
+        return self.chat.usage()
+
+    def stop(self) -> None:
+        self.chat.stop()
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        alike: dict[str, list[int]] = {}  # key -> the messages that are equal
+        places: dict[str, list[int]] = {}  # key -> the messages that are alike
         hashes: dict[int, str] = {}
         for index, message in enumerate(messages):
-            alike.setdefault(_key(message, sampling, hashes), []).append(index)
-        open_ = []
-        for key, indices in alike.items():
-            if (answer := self._cache.get(self._space, key)) is None:
-                open_.append(key)
-                continue
-            yield from ((index, Completion(**answer)) for index in indices)
-        asked = [messages[alike[key][0]] for key in open_]
-        for k, completion in self.chat.stream(asked, sampling) if asked else ():
+            places.setdefault(_key(message, sampling, hashes), []).append(index)
+        mine: list[str] = []
+        while places:
+            with self._change:
+                mine = [key for key in places if key not in self._asking]
+                if not mine:  # in flight for another thread, which may fail
+                    self._change.wait(0.2)
+                    continue
+                self._asking.update(mine)
+            try:
+                first = {key: messages[places[key][0]] for key in mine}
+                for key, completion in self._answers(first, sampling):
+                    self._let_go([key])
+                    for index in places.pop(key):
+                        yield index, completion
+            finally:
+                self._let_go(mine)
+
+    def _answers(self, asked: Mapping[str, Message], sampling: Sampling) -> Iterator[tuple[str, Completion]]:
+        kept = {key: self._cache.get(self._space, key) for key in asked}
+        yield from ((key, Completion(**answer)) for key, answer in kept.items() if answer is not None)
+        open_ = [key for key, answer in kept.items() if answer is None]
+        for index, completion in self.chat.stream([asked[key] for key in open_], sampling):
             if completion.error is None:  # at a kill, no more is lost than was on its way
-                answer = {name: v for name, v in dataclasses.asdict(completion).items() if name != "error"}
-                self._cache.put(self._space, open_[k], answer)
-            yield from ((index, completion) for index in alike[open_[k]])
+                answer = {k: v for k, v in dataclasses.asdict(completion).items() if k != "error"}
+                self._cache.put(self._space, open_[index], answer)
+            yield open_[index], completion
+
+    def _let_go(self, keys: Sequence[str]) -> None:
+        with self._change:
+            self._asking.difference_update(keys)
+            self._change.notify_all()
 
 
 def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:

@@ -1,4 +1,7 @@
+import concurrent.futures
 import dataclasses
+import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -21,6 +24,8 @@ class Talking(Chat):
     def __init__(self, failing=0, **facts):
         self.failing, self.facts = failing, facts
         self.asked = []
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     def describe(self):
         return {"model": "talking", "reference": "http://somewhere/v1", **self.facts}
@@ -28,6 +33,7 @@ class Talking(Chat):
     def stream(self, messages, sampling):
         for index, message in enumerate(messages):
             self.asked.append(message.parts[-1])
+            assert self.go_on.wait(10)
             if message.parts[-1].startswith("bad") and Counter(self.asked)[message.parts[-1]] <= self.failing:
                 yield index, Completion(error=NoAnswer("nobody answers"))
             else:
@@ -80,6 +86,21 @@ def test_a_failure_is_never_kept_and_asked_again(cache):
     assert [one.text for one in found] == ["GOOD", "BAD"]
     CachedChat(chat, cache).complete(messages("bad"), SAMPLING)
     assert Counter(chat.asked) == {"good": 1, "bad": 3}  # and the answer is kept
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_of_equal_questions_in_flight_one_is_asked_and_the_next_where_that_has_no_answer(cache, failing):
+    chat = Talking(failing)
+    chat.go_on.clear()
+    cached = CachedChat(chat, cache)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(cached.complete, messages("bad"), SAMPLING) for _ in range(3)]
+        time.sleep(0.3)
+        assert chat.asked == ["bad"]
+        chat.go_on.set()
+        texts = sorted(call.result(10)[0].text for call in calls)
+    assert texts == (["", "BAD", "BAD"] if failing else ["BAD"] * 3)
+    assert len(chat.asked) == 1 + failing
 
 
 def test_only_the_answers_of_a_served_model_are_kept(cache):
