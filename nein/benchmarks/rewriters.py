@@ -28,7 +28,7 @@ from nein.engine import images
 from nein.engine.folder import Blocks, Folder
 from nein.engine.stages import Model, Stage
 from nein.loading.digests import Json
-from nein.loading.errors import UserError, reason
+from nein.loading.errors import UserError, reason, unknown
 from nein.loading.references import is_served, load_attribute
 from nein.metrics.chat import Chat, Message, Sampling
 from nein.metrics.chat.asking import open_chat
@@ -50,6 +50,7 @@ OUTCOMES = {
     "affirmed": "the text names it as something that is there",
 }
 REMOVING = r"\b(?:remov|eras|delet|eliminat|clear|strip|take out|take away|get rid of)\w*\b"
+FORMS = ("rule", "llm:MODEL", "flux2:MODEL", "flux3:MODEL", "FILE.py:FUNCTION")
 #: Tokens of an answer: FLUX.2 asks for 80 words, FLUX.3 for a paragraph.
 MAX_TOKENS = 512
 
@@ -139,12 +140,21 @@ class ByVendor(Rewriter):
         self.chat, self.system, self.request = chat, system, request
 
     def rewrite(self, samples: Sequence[Sample]) -> list[str | Exception]:
+        texts: list[str | Exception] = []
         messages = []
         for sample in samples:
             request = self.request.format(instruction=sample.negative)
-            messages.append(Message((self.system, images.decode(sample.sample_path), request)))
-        answers = self.chat.complete(messages, Sampling(MAX_TOKENS))
-        return [UserError(reason(one.error)) if one.error else one.text for one in answers]
+            try:
+                messages.append(Message((self.system, images.decode(sample.sample_path), request)))
+                texts.append("")
+            except images.ImageError as error:  # this sample is unscored, the others are asked
+                texts.append(error)
+        completions = iter(self.chat.complete(messages, Sampling(MAX_TOKENS)))
+        for index, text in enumerate(texts):
+            if text == "":
+                found = next(completions)
+                texts[index] = UserError(reason(found.error)) if found.error else found.text
+        return texts
 
 
 def vendor_prompt(vendor: str) -> tuple[str, str]:
@@ -174,6 +184,10 @@ def load(reference: str, *, services: Services, device: str, dtype: str) -> Rewr
         if chat.concurrent and services.cache is not None:
             chat = CachedChat(chat, services.cache)
         return ByVendor(chat, *vendor_prompt(kind))
+    if ":" not in reference:
+        raise unknown(
+            "rewriter", reference, ("rule", "llm:MODEL", "flux2:MODEL", "flux3:MODEL", "FILE.py:FUNCTION")
+        )
     return ByFunction(reference)
 
 

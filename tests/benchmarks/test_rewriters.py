@@ -1,10 +1,13 @@
 """Rewriters alone: what they make of what an instruction denies."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 
 from nein.benchmarks import rewriters
 from nein.benchmarks.rewriters import outcome
+from nein.metrics.chat import Chat, Completion
 from tests.helpers.commands import exit_code
 from tests.loopback import say
 
@@ -77,3 +80,23 @@ def test_the_prompt_of_a_vendor_is_sent_as_diffusers_has_it_and_answers_are_kept
     system, request = rewriters.vendor_prompt("flux3")
     assert "{instruction}" in request
     assert len(system) > 1000
+
+
+def test_a_broken_image_leaves_its_sample_without_a_text_and_the_others_are_asked(tmp_path):
+    from nein.datasets.nein import load
+
+    class Echo(Chat):
+        def complete(self, messages, sampling):
+            return [Completion(text=message.parts[-1]) for message in messages]
+
+    first, second = load("nano").samples[:2]
+    broken = dataclasses.replace(first, sample_path=tmp_path / "none.png")
+    texts = rewriters.ByVendor(Echo(), "", "Edit: {instruction}").rewrite([broken, second])
+    assert isinstance(texts[0], Exception)
+    assert texts[1] == f"Edit: {second.negative}"
+
+
+def test_a_rewriter_that_there_is_not_is_a_sentence(tmp_path, capsys):
+    words = ["--rewriter", "rul", "--limit", "1", "--device", "cpu", "--out", tmp_path / "out"]
+    assert exit_code("rewriters", *words) == 2
+    assert "Unknown rewriter 'rul'; did you mean 'rule'?" in capsys.readouterr().err
