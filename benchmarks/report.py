@@ -26,7 +26,7 @@ import safetensors.numpy
 
 from nein.benchmarks.nein import estimates
 from nein.benchmarks.nein.runs import EDIT, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES, SCORES
+from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV
 from nein.engine import atomic
 from nein.engine.images import write_png
 from nein.metrics.fid import jackknife_interval
@@ -94,8 +94,8 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
                 _write(run, output, number, column[start : start + BLOCK])
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
         scores = run.scored()
-        scores.write(run.path / SCORES)
-        frames.write(run.path / FIGURES, estimates.of_table(scores, run.corpus(), run.track))
+        scores.write(run.path / SCORES_CSV)
+        frames.write(run.path / FIGURES_CSV, estimates.of_table(scores, run.corpus(), run.track))
     return root / "runs"
 
 

@@ -21,7 +21,7 @@ from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.nein import sections
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.report import finding
-from nein.benchmarks.runner import FIGURES, SCORES, Benchmark
+from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark
 from nein.config.groups import start
 from nein.editors.function import FUNCTION_OPTIONS, as_editor, name_of, takes_options
 from nein.engine.folder import Folder, runs_below
@@ -256,8 +256,8 @@ class Result:
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
         """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
-        whole = self.out / FIGURES  # of NegBench, which says of each what data it is on
-        files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES))
+        whole = self.out / FIGURES_CSV  # of NegBench, which says of each what data it is on
+        files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES_CSV))
         found = frames.concat(map(frames.read, files))
         return frames.select(found, model=self.models).reset_index(drop=True)
 
@@ -279,7 +279,7 @@ class Result:
         """The negation gap per model and metric, in points: what is lost when the input is negated (of
         `evaluate` Removal when told "Remove the X." minus Removal when told that X is absent); `value`,
         `low`, `high`, `n`. Empty without what is compared."""
-        every = self.benchmark.gaps(self.benchmark.of_folders(self.runs))
+        every = self.benchmark.gaps(self.benchmark.load_finished(self.runs))
         gaps = frames.select(every, statistic="gap").rename(columns={"metric": "", "measure": "metric"})
         gaps = gaps.reindex(columns=["model", "metric", "value", "low", "high", "n"]).reset_index(drop=True)
         return gaps.assign(**{name: 100 * gaps[name] for name in ("value", "low", "high")})
@@ -290,7 +290,7 @@ class Result:
 
         parts = []
         for run in self.runs:
-            part = ScoreTable.read(run / SCORES).frame.assign(model=Folder(run).entries()["name"])
+            part = ScoreTable.read(run / SCORES_CSV).frame.assign(model=Folder(run).entries()["name"])
             parts.append(part.astype({"metric": object, "reason": object}))
         return pd.concat(parts, ignore_index=True)
 

@@ -22,7 +22,7 @@ from nein.loading.errors import chosen
 from nein.loading.references import Need
 
 if TYPE_CHECKING:
-    from nein.benchmarks.runner import Benchmark, Printed
+    from nein.benchmarks.runner import Benchmark, PaperEstimate
 
 FILE = "reproduction.json"
 #: Options of a benchmark that say where something is; all others are named beside the figures.
@@ -33,7 +33,8 @@ PLACES = ("data", "images", "image-root", "cache", "negated")
 class Table:
     """A published table, or a part of one.
 
-    source   As of `Benchmark.published`.     asks  The option of its benchmark's command that names models.
+    source   As of `Benchmark.paper_estimates`.
+    asks     The option of its benchmark's command that names models.
     models   Preset -> those that can be downloaded.
     options  Of the command, beside those of the preset; `nano`: further ones in miniature.
     """
@@ -142,7 +143,7 @@ def announced(config: ReproduceConfig) -> list[str]:
     return [" ".join([config.benchmark.typed, *config.words()])]
 
 
-def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
+def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
     """ "yes" or "no", whether the published value lies within our interval; or why that says nothing. ours: a
     figure."""
     total = ours["n"] + ours["unscored"]
@@ -152,7 +153,7 @@ def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: i
         return "not measured"
     if ours["low"] is None or ours["high"] is None:
         return "no interval"
-    if printed.whole and samples is not None:
+    if printed.needs_all and samples is not None:
         return "depends on how many samples there are"
     if samples is None and printed.n not in (None, total):
         return f"of {total} samples, published of {printed.n}"
@@ -161,7 +162,7 @@ def agreement(printed: Printed, ours: Mapping[str, Any], preset: str, samples: i
 
 def run(config: ReproduceConfig) -> str | None:
     """Measures, writes the file, and gives the table."""
-    from nein.benchmarks.runner import FIGURES
+    from nein.benchmarks.runner import FIGURES_CSV
     from nein.config.groups import start
     from nein.engine import atomic
     from nein.engine.folder import Folder
@@ -174,26 +175,28 @@ def run(config: ReproduceConfig) -> str | None:
         if not executor.concludes:
             return None
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
-    seen = {pair for printed in config.benchmark.published(source, None) for pair in printed.of.items()}
+    seen = {
+        pair for printed in config.benchmark.paper_estimates(source, None) for pair in printed.key.items()
+    }
     several = [key for key, count in Counter(key for key, _ in seen).items() if count > 1]
     # A run is of one data set, and one of drawn data of one wording, which need not be the table's.
     apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
     rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
-        manifest, measured, stages = folder.manifest(), frames.read(folder.path / FIGURES), folder.costs()
+        manifest, measured, stages = folder.manifest(), frames.read(folder.path / FIGURES_CSV), folder.costs()
         name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
-        for printed in config.benchmark.published(source, manifest):
-            where = {key: value for key, value in printed.of.items() if key not in apart}
+        for printed in config.benchmark.paper_estimates(source, manifest):
+            where = {key: value for key, value in printed.key.items() if key not in apart}
             found = frames.pick(measured, **where) or {}
             ours: Json = {key: found.get(key) for key in ("value", "low", "high")}
             ours |= {key: found.get(key) or 0 for key in ("n", "unscored")}
-            what = ", ".join(value for key, value in printed.of.items() if value and key in several)
+            what = ", ".join(value for key, value in printed.key.items() if value and key in several)
             theirs = tables.number(printed.value, printed.unit, digits=2)
             shown = tables.text({**ours, "unit": printed.unit}, digits=2)
             scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
             rows.append([printed.row, what, theirs, shown, scored, verdict])
-            figures.append({"of": dict(printed.of), **ours, "published": printed.value})
+            figures.append({"of": dict(printed.key), **ours, "published": printed.value})
         for stage, cost in stages.items():
             memory = [f"{cost['peak_memory'].get(where, 0) / 2**30:.2f}" for where in ("host", "device")]
             spent.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *memory])

@@ -30,7 +30,7 @@ from pydantic import PositiveInt
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.runner import FIGURES_CSV
 from nein.cli import launch
 from nein.config.groups import Command, Output
 from nein.config.options import Names, option
@@ -152,7 +152,7 @@ def evaluate(given: StudyConfig, models: Sequence[Model], world: str) -> list[pd
     parts = []
     for model in models:
         [folder] = files.find(Path(config.out_dir) / model.name)
-        parts.append(generalise.labelled(frames.read(folder.path / FIGURES), model, world))
+        parts.append(generalise.labelled(frames.read(folder.path / FIGURES_CSV), model, world))
     return parts
 
 

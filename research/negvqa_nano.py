@@ -19,7 +19,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from nein.benchmarks.negvqa.config import NegvqaConfig
 from nein.benchmarks.negvqa.runs import NEGVQA, run_name
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.runner import FIGURES_CSV
 from nein.cli import launch
 from nein.config.groups import Command
 from nein.config.options import Names, Options, option
@@ -95,7 +95,7 @@ def evaluate(out: Path, asked: Sequence[Model], world: str, questions: int) -> l
     for model in asked:
         folder = Folder(config.out_dir / run_name(model.named, config))
         wanted = frames.select(
-            frames.read(folder.path / FIGURES), task="accuracy", protocol="fixed", interval="clustered",
+            frames.read(folder.path / FIGURES_CSV), task="accuracy", protocol="fixed", interval="clustered",
             category=AVERAGE,
         )  # fmt: skip
         parts.append(generalise.labelled(wanted, model, world))

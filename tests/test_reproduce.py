@@ -7,7 +7,7 @@ import pytest
 
 from nein import reproduce
 from nein.benchmarks import registry
-from nein.benchmarks.runner import Printed
+from nein.benchmarks.runner import PaperEstimate
 from nein.config import options
 from nein.reproduce import FILE, TABLES, ReproduceConfig
 from tests.helpers.commands import outcome
@@ -44,8 +44,8 @@ def test_a_table_is_reproduced_in_miniature_and_written_to_a_file(table, tmp_pat
 def test_every_table_names_models_of_it_and_options_of_its_command():
     counts = {}
     for name, table in TABLES.items():
-        cells = list(registry.get(table.benchmark).published(table.source, None))
-        keys = {(printed.row, str(sorted(printed.of.items()))) for printed in cells}
+        cells = list(registry.get(table.benchmark).paper_estimates(table.source, None))
+        keys = {(printed.row, str(sorted(printed.key.items()))) for printed in cells}
         counts[name] = len(keys)
         assert len(keys) == len(cells), name
         config = options.read(ReproduceConfig, [name, "--data=x", "--limit=3"], to_fetch=True)[0]
@@ -59,7 +59,7 @@ def test_every_table_names_models_of_it_and_options_of_its_command():
 
 
 OURS = {"of": {}, "value": 0.5, "low": 0.4, "high": 0.6, "n": 9, "unscored": 1}
-CELL = Printed("row", {}, 0.45, "%", 10)
+CELL = PaperEstimate("row", {}, 0.45, "%", 10)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ CELL = Printed("row", {}, 0.45, "%", 10)
         ({}, {}, "nano", None, "miniature models: not comparable"),
         ({}, {"value": None}, "paper", None, "not measured"),
         ({}, {"low": None}, "paper", None, "no interval"),
-        ({"whole": True}, {}, "paper", 10, "depends on how many samples there are"),
-        ({"whole": True}, {}, "paper", None, "yes"),
+        ({"needs_all": True}, {}, "paper", 10, "depends on how many samples there are"),
+        ({"needs_all": True}, {}, "paper", None, "yes"),
         ({}, {"n": 8}, "paper", None, "of 9 samples, published of 10"),
         ({}, {"n": 8}, "paper", 9, "yes"),
     ],
@@ -84,7 +84,7 @@ def test_a_published_value_agrees_that_lies_within_our_interval(printed, ours, p
 def test_a_run_of_a_published_model_is_found_in_its_table_by_its_manifest():
     def rows(table, **manifest):
         chosen = TABLES[table]
-        return {one.row for one in registry.get(chosen.benchmark).published(chosen.source, manifest)}
+        return {one.row for one in registry.get(chosen.benchmark).paper_estimates(chosen.source, manifest)}
 
     assert rows("nein-table3", editor="ip2p-abc", track="negative") == {"InstructPix2Pix"}
     assert rows("nein-table3", editor="nein-ip2p", track="negative") == {"InstructPix2Pix + NeIn"}

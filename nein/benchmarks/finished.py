@@ -18,7 +18,7 @@ import pandas as pd
 from nein.benchmarks import compare as comparing
 from nein.benchmarks import registry
 from nein.benchmarks.config import CompareConfig, ExportConfig, LeaderboardConfig, ReportConfig
-from nein.benchmarks.runner import FIGURES, SCORES, Benchmark, Finished
+from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV, Benchmark, Finished
 from nein.config.groups import FORMATS
 from nein.datasets import harness
 from nein.engine import atomic
@@ -50,7 +50,7 @@ def report(options: ReportConfig) -> str:
     atomic.make_folder(options.out.parent)
     by_benchmark: dict[str, list[Path]] = {}
     for folder in runs_at(options.runs):
-        by_benchmark.setdefault(registry.of_run(folder).name, []).append(folder)
+        by_benchmark.setdefault(registry.get_of_run(folder).name, []).append(folder)
     page, links, complete = options.out.with_suffix(".html"), [], list[Path]()
     for name, folders in by_benchmark.items():
         benchmark, out = registry.get(name), page
@@ -70,7 +70,7 @@ def report(options: ReportConfig) -> str:
 
 def compare(options: CompareConfig) -> str | int:
     """`nein compare`: every pair of the runs, tested and corrected for their number."""
-    benchmark = registry.of_runs(options.runs)
+    benchmark = registry.get_shared(options.runs)
     options = own_options(options, benchmark, benchmark.compare_config)
     finished, unfinished = _finished(benchmark, runs_at(options.runs))
     if unfinished:
@@ -102,8 +102,8 @@ def compare(options: CompareConfig) -> str | int:
 
 def _finished(benchmark: Benchmark, folders: Sequence[Path]) -> tuple[list[Finished], list[Path]]:
     """The complete runs, and the folders of the others. Raises UserError where none is complete."""
-    complete = [path for path in folders if Folder(path).is_complete] or registry.finished(folders)
-    return benchmark.of_folders(complete), [path for path in folders if path not in complete]
+    complete = [path for path in folders if Folder(path).is_complete] or registry.find_finished(folders)
+    return benchmark.load_finished(complete), [path for path in folders if path not in complete]
 
 
 def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Sequence[str] = ()) -> Any:
@@ -122,10 +122,10 @@ def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Seque
 def export(config: ExportConfig) -> str:
     """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`; or the
     questions of a run as a task of another harness."""
-    folders = registry.finished(config.runs)
+    folders = registry.find_finished(config.runs)
     if config.format != "csv":
-        benchmark = registry.of_runs(config.runs)
-        run = benchmark.of_folders(folders)[0]
+        benchmark = registry.get_shared(config.runs)
+        run = benchmark.load_finished(folders)[0]
         written = harness.write(
             benchmark.harness_questions(run, config), config.format, config.out, f"nein_{benchmark.name}"
         )
@@ -133,11 +133,11 @@ def export(config: ExportConfig) -> str:
     atomic.make_folder(config.out)
     top = os.path.commonpath([*folders]) if len(folders) > 1 else folders[0].parent
     runs = [Path(os.path.relpath(folder, top)).as_posix() for folder in folders]
-    for name in (SCORES, FIGURES):
+    for name in (SCORES_CSV, FIGURES_CSV):
         each = [pd.read_csv(folder / name, dtype=str, keep_default_na=False) for folder in folders]
         whole = pd.concat(each, keys=runs, names=["run"]).reset_index("run").fillna("")
         atomic.write_text(config.out / name, whole.to_csv(index=False, lineterminator="\n"))
-    return "".join(f"{config.out / name}\n" for name in (SCORES, FIGURES))
+    return "".join(f"{config.out / name}\n" for name in (SCORES_CSV, FIGURES_CSV))
 
 
 # --- the leaderboard ------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def export(config: ExportConfig) -> str:
 
 def leaderboard(config: LeaderboardConfig) -> str:
     return overview(
-        registry.finished(config.runs), config.runs, config.out / "index.html", "Negation leaderboard"
+        registry.find_finished(config.runs), config.runs, config.out / "index.html", "Negation leaderboard"
     )
 
 
@@ -160,11 +160,11 @@ def overview(
     """Writes the page of the gaps of finished runs of any benchmark; returns what is printed. given: paths at
     or below which they lie."""
     atomic.make_folder(out.parent)
-    groups = registry.by_data(folders)
+    groups = registry.group_by_data(folders)
     board = frame([row for group in groups for row in measured(*group, given)])
     tests = [test for test in board["test"].unique() if test]
     ours = board[board["source"] != PUBLISHED]
-    names = dict.fromkeys(run.about["model"] for _, members in groups for run in members)
+    names = dict.fromkeys(run.summary["model"] for _, members in groups for run in members)
     lacking = ", ".join(name for name in names if name not in set(ours["model"]))
     note = f"Without a gap, and so not here: {lacking} (NeIn: nein eval --control remove)."
     page = Page(
@@ -206,18 +206,18 @@ def measured(benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[
     by_name = {run.name: run for run in members}
     for row in frames.records(benchmark.gaps(members)):
         run = by_name[row["run"]]
-        what = {"benchmark": benchmark.name, "model": row["model"], "date": run.about["date"][:10]}
+        what = {"benchmark": benchmark.name, "model": row["model"], "date": run.summary["date"][:10]}
         what["source"] = MEASURED
         if not any(map(run.folder.done, run.manifest["selected"])):
             given = next(path for path in paths if run.folder.path.is_relative_to(path))
             what |= {"source": given.name, "elsewhere": given.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
-        test = f"{benchmark.title} {run.about['data'] or 'own data'}: {row['measure']}"
+        test = f"{benchmark.title} {run.summary["data"] or 'own data'}: {row['measure']}"
         yield {**what, "task": "field", "test": test, **{name: row[name] for name in ends}}
 
 
 def printed(benchmark: Benchmark) -> Iterator[Figure]:
-    for row in benchmark.printed():
+    for row in benchmark.paper_gaps():
         affirmed, negated = row["affirmed"], row["negated"]
         gap = {"value": None if affirmed is None else affirmed - negated}
         what = {"benchmark": benchmark.name, "source": PUBLISHED, "task": "field", "model": row["model"]}

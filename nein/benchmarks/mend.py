@@ -81,7 +81,7 @@ def compared(kind: Kind, folders: Mapping[str, Sequence[Any]]) -> Iterator[Figur
     """The comparisons of every remedy ("first") with the model as it is; `model` is the remedy."""
     benchmark = registry.get(kind.benchmark)
     for arm in filter(None, folders):
-        finished = benchmark.of_folders([folder.path for folder in (*folders[arm], *folders[""])])
+        finished = benchmark.load_finished([folder.path for folder in (*folders[arm], *folders[""])])
         sides = benchmark.sides(finished, None)
         names = {entry.folder.path: entry.name for entry in finished}
         for folder, plain in zip(folders[arm], folders[""], strict=True):

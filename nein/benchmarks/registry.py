@@ -52,14 +52,14 @@ def get(name: str) -> Benchmark:
     return found
 
 
-def of_run(folder: Path) -> Benchmark:
+def get_of_run(folder: Path) -> Benchmark:
     """The benchmark that a folder is a run of. Raises UserError for a run of another kind."""
     if (name := str(Folder(folder).entries().get("benchmark"))) not in names():
         raise UserError(f"'{folder}' is not a run of {', '.join(names())}.")
     return get(name)
 
 
-def finished(paths: Sequence[Path]) -> list[Path]:
+def find_finished(paths: Sequence[Path]) -> list[Path]:
     """The run folders at or below the paths, all of which must be complete. Raises UserError."""
     folders = runs_at(paths)
     if open_ := next((folder for folder in folders if not Folder(folder).is_complete), None):
@@ -69,19 +69,19 @@ def finished(paths: Sequence[Path]) -> list[Path]:
     return folders
 
 
-def by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
+def group_by_data(folders: Sequence[Path]) -> list[tuple[Benchmark, list[Finished]]]:
     """Finished runs, those of a benchmark on the same records together."""
     groups: dict[tuple[str, str], list[Path]] = {}
     for folder in folders:
         data = Folder(folder).entries().get("data", {})
         digest = str(data.get("records_sha256") or data.get("sha256"))
-        groups.setdefault((of_run(folder).name, digest), []).append(folder)
-    return [(get(name), get(name).of_folders(members)) for (name, _), members in groups.items()]
+        groups.setdefault((get_of_run(folder).name, digest), []).append(folder)
+    return [(get(name), get(name).load_finished(members)) for (name, _), members in groups.items()]
 
 
-def of_runs(paths: Sequence[Path]) -> Benchmark:
+def get_shared(paths: Sequence[Path]) -> Benchmark:
     """The one benchmark of all runs at or below the paths. Raises UserError."""
-    kinds = sorted({of_run(folder).name for folder in runs_at(paths)})
+    kinds = sorted({get_of_run(folder).name for folder in runs_at(paths)})
     if len(kinds) > 1:
         raise UserError(f"These runs are of {', '.join(kinds)}; name runs of one benchmark.")
     return get(kinds[0])

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from nein.benchmarks.rewriters_config import RewritersConfig
-from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
+from nein.benchmarks.runner import Benchmark, Run, machine_identity, select_rows
 from nein.datasets import nein as data
 from nein.datasets.nein import Sample
 from nein.engine import images
@@ -274,7 +274,7 @@ class Rewriters(Benchmark):
         samples = {sample.id: sample for sample in stage.samples}
         objects = sorted({sample.object for sample in stage.samples})
         rows = []
-        for row in selected(run.folder, "rewritten"):
+        for row in select_rows(run.folder, "rewritten"):
             about = {"id": row.id, "source": row.source}
             found, why = (None, row.error) if row.text is None else outcome(row.text, row.thing)
             for name in OUTCOMES:

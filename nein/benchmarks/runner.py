@@ -37,7 +37,7 @@ from nein.reporting.page import Page, Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import Table
 
-FIGURES, SCORES = "figures.csv", "scores.csv"
+FIGURES_CSV, SCORES_CSV = "figures.csv", "scores.csv"
 #: What every evaluation leaves of a report; `nein report` makes the page.
 EVALUATION = ("md", "csv", "plots")
 END = "end"  # in a manifest: what a command left that finished everything, and what it printed
@@ -85,7 +85,7 @@ class Finished:
         return self.folder.manifest()
 
     @cached_property
-    def about(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Of the manifest what every benchmark has: `model` (its name), `data` (a name, or a file), `date` of
         the latest command."""
         facts, data = self.manifest, self.manifest.get("data", {})
@@ -100,20 +100,15 @@ class Finished:
         }
 
 
-class Printed(NamedTuple):
-    """A figure that authors print, for `nein reproduce`.
+class PaperEstimate(NamedTuple):
+    """A value that authors print, for `nein reproduce`."""
 
-    row    Of their table, with a model; `of`: the columns and entries of our figure.
-    value  In the unit of the frame of figures (shares, not per cent).
-    whole  Depends on how many samples there are (FID, recall): not comparable with a part.
-    """
-
-    row: str
-    of: Mapping[str, str]
-    value: float
+    row: str  # of their table, with a model
+    key: Mapping[str, str]  # column -> entry of our estimate
+    value: float  # in the unit of our frame (shares, not per cent)
     unit: str
-    n: int | None = None
-    whole: bool = False
+    n: int | None = None  # samples
+    needs_all: bool = False  # depends on the number of samples (FID, recall): a part is not comparable
 
 
 class Benchmark:
@@ -127,7 +122,7 @@ class Benchmark:
     gap       Two variants, affirmed and negated, whose difference sample by sample is the negation gap.
     sections  Tables and plots of a report.
     headline  The tables that a command prints when it ends; none: those of the first section.
-    whole     A command's report is of every finished run in its OUT, its own first.
+    reports_all   A command's report covers every finished run in its OUT, its own first.
     """
 
     name: ClassVar[str]
@@ -139,7 +134,7 @@ class Benchmark:
     gap: ClassVar[tuple[str, str] | None] = None
     sections: ClassVar[Sequence[Section]] = ()
     headline: ClassVar[Sequence[Table]] = ()
-    whole: ClassVar[bool] = False
+    reports_all: ClassVar[bool] = False
     report_config: ClassVar[type[ReportConfig]] = ReportConfig
     compare_config: ClassVar[type[CompareConfig]] = CompareConfig
 
@@ -169,19 +164,19 @@ class Benchmark:
         files; None: no report is made."""
         return Page(self.title)
 
-    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The rows that say whether a sample is unscored."""
         return table
 
-    def compared(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The rows by which runs are compared, one of every sample, metric and variant."""
-        return self.decides(table, folder)
+        return self.primary_scores(table, folder)
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, compare.Side]:
         """The runs that `nein compare` compares, by name."""
         found = {}
         for run in finished:
-            table = self.compared(ScoreTable.read(run.folder.path / SCORES), run.folder)
+            table = self.comparable_scores(ScoreTable.read(run.folder.path / SCORES_CSV), run.folder)
             ends = [table.where(variant=name) for name in self.gap or ()]
             found[run.name] = compare.Side(table, ends[0].less(ends[1]) if ends else None)
         return found
@@ -197,11 +192,11 @@ class Benchmark:
                 rows += frames.gap(affirmed["value"], negated["value"], lost, **what)
         return frames.frame(rows)
 
-    def printed(self) -> Iterator[Mapping[str, Any]]:
+    def paper_gaps(self) -> Iterator[Mapping[str, Any]]:
         """The gaps that its authors print: `model`, `data`, `measure`, `affirmed`, `negated` (shares)."""
         return iter(())
 
-    def published(self, source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+    def paper_estimates(self, source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
         """The figures printed of the model and data of a run, by its manifest; without a run all."""
         return iter(())
 
@@ -235,7 +230,7 @@ class Benchmark:
             if executor.is_main:
                 self._open(config, executor, runs)
             executor.processes.barrier()  # none reads a folder that another is about to refuse or remove
-            made = executor.compute(by_model(runs), functools.partial(planned, self, config))
+            made = executor.compute(order_steps(runs), functools.partial(plan_steps, self, config))
             if not executor.concludes:
                 return None
             if made and not any(made):
@@ -244,10 +239,10 @@ class Benchmark:
             unfinished = [run.folder.path for run in runs if run.partial]
             shown = [entry for entry in finished if entry.folder.path not in unfinished]
             paths = {run.folder.path for run in runs}
-            if others := [path for path in runs_below(out) if self.whole and path not in paths]:
+            if others := [path for path in runs_below(out) if self.reports_all and path not in paths]:
                 complete = [path for path in others if Folder(path).is_complete]
                 unfinished += [path for path in others if path not in complete]
-                shown += self.of_folders(complete)
+                shown += self.load_finished(complete)
             text = self.write_report(out, shown, config, unfinished)
             if trackers:
                 self._track(config, finished)
@@ -277,11 +272,11 @@ class Benchmark:
     def _finish(self, run: Run) -> Finished:
         """Writes scores and figures of a run, whose blocks are read once; says why samples are unscored."""
         folder, table = run.folder, self.scores(run)
-        table.write(folder.path / SCORES)
+        table.write(folder.path / SCORES_CSV)
         figures = frames.label(self.estimates(table, folder), benchmark=self.name, model=run.name)
-        atomic.write_text(folder.path / FIGURES, frames.to_csv(figures))
+        atomic.write_text(folder.path / FIGURES_CSV, frames.to_csv(figures))
         folder.update(status=INCOMPLETE if run.partial else COMPLETE)
-        if reasons := self.decides(table, folder).unscored():
+        if reasons := self.primary_scores(table, folder).unscored():
             counts = [f"{count} x {reason}" for reason, count in reasons.most_common(3) if reason]
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
@@ -301,14 +296,14 @@ class Benchmark:
         drawn = [*sorted(config.out_dir.glob("*.png")), *itertools.chain(*edits)]
         tracking.log(config.trackers, config.out_dir, dataclasses.asdict(config), own, sheets, drawn)
 
-    def of_folders(self, paths: Sequence[Path]) -> list[Finished]:
+    def load_finished(self, paths: Sequence[Path]) -> list[Finished]:
         """Finished runs by their name, or by their path where another one has it."""
         found: dict[str, Finished] = {}
         for path in paths:
             folder = self.folder(path)
             name = str(folder.manifest().get("name", path.name))
             name = str(path) if name in found else name
-            figures = frames.label(frames.read(path / FIGURES), benchmark=self.name, model=name)
+            figures = frames.label(frames.read(path / FIGURES_CSV), benchmark=self.name, model=name)
             found[name] = Finished(folder, name, figures)
         return list(found.values())
 
@@ -340,7 +335,7 @@ class Benchmark:
         figures = page.frame
         if figures is None:
             figures = frames.concat([*(entry.figures for entry in finished), *page.figures])
-        notes = [*page.notes, *changed_versions(finished), *_own_notes(finished, unfinished)]
+        notes = [*page.notes, *find_version_changes(finished), *_own_notes(finished, unfinished)]
         sections = page.sections or self.sections
         headline = page.headline or self.headline or next((part.tables for part in sections), ())
         return dataclasses.replace(page, notes=notes, sections=sections, headline=headline), figures
@@ -361,7 +356,7 @@ def _seal(config: Any, runs: Sequence[Run]) -> str:
     stages = [stage for run in runs for stage in run.stages if not stage.depends_on_all]  # they read blocks
     records = [(stage, [*map(stage.records, stage.blocks.numbers)]) for stage in stages]
     data = {path for stage, blocks in records for block in blocks for path in stage.files(block)}
-    files = {*config.out_dir.iterdir(), *(path / FIGURES for path in runs_below(config.out_dir))}
+    files = {*config.out_dir.iterdir(), *(path / FIGURES_CSV for path in runs_below(config.out_dir))}
     for run in runs:
         files |= {path for path in run.folder.path.rglob("*") if path.parent.name != "notes"}
     files = {path for path in files if path.name != "manifest.json" and path.is_file()}
@@ -382,7 +377,7 @@ def _facts(config: Any, run: Run) -> dict[str, Any]:
     return {**run.facts, "selected": selected, "preset": getattr(config, "preset", None)}
 
 
-def selected(
+def select_rows(
     folder: Folder, output: str, blocks: Blocks | None = None, numbers: Iterable[int] | None = None
 ) -> Iterator[Any]:
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
@@ -405,7 +400,7 @@ def selected(
             yield from rows if index in chosen else ()
 
 
-def by_name(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+def name_folders(given: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Name of a folder -> the model that was asked for. Raises UserError for two of one name."""
     found: dict[str, str] = {}
     for name, asked in given:
@@ -416,7 +411,7 @@ def by_name(given: Iterable[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
+def find_version_changes(finished: Sequence[Finished]) -> Iterator[str]:
     """A sentence for every model behind an endpoint that was not of one version during a run."""
     for run in finished:
         versions: dict[str, Counter[str]] = {}
@@ -428,12 +423,12 @@ def changed_versions(finished: Sequence[Finished]) -> Iterator[str]:
                 yield f"{run.name}: the version behind '{kind}' changed during the run: {text}."
 
 
-def planned(benchmark: Benchmark, config: Any, device: str) -> list[Step]:
+def plan_steps(benchmark: Benchmark, config: Any, device: str) -> list[Step]:
     """The steps of a configuration, as a worker elsewhere makes them again."""
-    return by_model(benchmark.runs(config, device))
+    return order_steps(benchmark.runs(config, device))
 
 
-def by_model(runs: Sequence[Run]) -> list[Step]:
+def order_steps(runs: Sequence[Run]) -> list[Step]:
     """Every stage of every run, those of a run in their order: first all that the model at hand can make,
     then those of the model that the earliest stage needs."""
     left = [[Step(run.folder, stage, run.name) for stage in run.stages] for run in runs]

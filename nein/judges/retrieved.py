@@ -31,7 +31,7 @@ def run(options: RetrievedConfig) -> str:
 
     found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
     dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
-    runs = [run for run in ModelTasks.of_folders(dual) if _retrievals(run)]
+    runs = [run for run in ModelTasks.load(dual) if _retrievals(run)]
     if not runs:
         raise UserError(
             f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "
@@ -70,8 +70,8 @@ def run(options: RetrievedConfig) -> str:
             table = scores.table({**label, **row} for row in scores.of_judged(rows))
             figures.append(frames.label(estimates.of_table(table, rates), judge=kind, flag=flag))
             print(f"{one.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
-        frames.write(one.folder.path / judged.FIGURES, frames.concat(figures))
-    finished = NEGBENCH.of_folders([one.path for one in found])
+        frames.write(one.folder.path / judged.JUDGED_CSV, frames.concat(figures))
+    finished = NEGBENCH.load_finished([one.path for one in found])
     return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nein.benchmarks.runner import Benchmark, Run, machine_identity, selected
+from nein.benchmarks.runner import Benchmark, Run, machine_identity, select_rows
 from nein.config.groups import Limit, Output, Preset, RuntimeOptions
 from nein.config.options import option
 from nein.engine.folder import Blocks, Folder
@@ -107,7 +107,7 @@ class Counting(Benchmark):
         return [Run(folder, config.model, identity, [Asking(blocks, model)])]
 
     def scores(self, run: Run) -> ScoreTable:
-        return ScoreTable.of(selected(run.folder, "answers"))
+        return ScoreTable.of(select_rows(run.folder, "answers"))
 
 
 COUNTING = Counting()

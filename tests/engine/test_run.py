@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nein.benchmarks import progress
-from nein.benchmarks.runner import selected
+from nein.benchmarks.runner import select_rows
 from nein.config.groups import Runs, RuntimeOptions
 from nein.config.groups import start as start_executor
 from nein.engine import machine, run
@@ -97,10 +97,10 @@ def test_a_block_with_other_records_than_its_own_is_made_again(folder, kept):
     write_block(folder, "squares", 1, [{"id": n, "value": n * n} for n in kept])
     folder.update(selected={"squares": {"size": SIZE, "records": [[0, COUNT]]}})
     with pytest.raises(UserError, match="is damaged: records are missing or repeated"):
-        list(selected(folder, "squares"))
+        list(select_rows(folder, "squares"))
     assert compute(folder, ids=list) == 1
     assert results(folder.path) == whole
-    assert [row["id"] for row in selected(folder, "squares")] == [*range(COUNT)]
+    assert [row["id"] for row in select_rows(folder, "squares")] == [*range(COUNT)]
 
 
 def test_a_damaged_block_is_an_error_with_its_name(folder):

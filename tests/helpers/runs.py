@@ -5,7 +5,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
 from nein.benchmarks.nein.runs import EDIT, EditRow, RunDir, scores_of
-from nein.benchmarks.runner import FIGURES, SCORES
+from nein.benchmarks.runner import FIGURES_CSV, SCORES_CSV
 from nein.engine import atomic
 from nein.engine.run import Executor
 from nein.reporting import figures as frames
@@ -44,8 +44,8 @@ def write_block(folder, output, number, rows):
 def finish(run):
     run = RunDir(run.path)
     scores = run.scored()
-    scores.write(run.path / SCORES)
-    frames.write(run.path / FIGURES, estimates.of_table(scores, run.corpus(), run.track))
+    scores.write(run.path / SCORES_CSV)
+    frames.write(run.path / FIGURES_CSV, estimates.of_table(scores, run.corpus(), run.track))
 
 
 def report(out):

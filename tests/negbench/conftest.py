@@ -211,7 +211,7 @@ def settings(tmp_path, data, pictures, *extra):
 
 #: `nein negbench eval` without page, table and plots, which take longer than all else of it here.
 class FiguresAlone(run.NegBench):
-    whole = False
+    reports_all = False
 
     def page(self, finished, options):
         return None
@@ -231,7 +231,7 @@ def evaluated_in(out):
 
 
 def asked_by(folder):
-    return stages.ModelTasks.of_folders([folder])[0]
+    return stages.ModelTasks.load([folder])[0]
 
 
 def rows_of(tmp_path, model, dataset):

@@ -115,7 +115,7 @@ def test_the_size_of_a_block_decides_no_value(monkeypatch):
     texts, pictures, place = features(3, 600, 40), features(4, 100, 40), np.arange(600) % 100
     texts[::7] = texts[0]
     whole = ranked(texts, pictures, place)
-    monkeypatch.setattr(retrieval, "SCORES", 1700)
+    monkeypatch.setattr(retrieval, "BLOCK_SIZE", 1700)
     for one, other in zip(ranked(texts, pictures, place), whole, strict=True):
         assert [x.tolist() for x in astuple(one)] == [x.tolist() for x in astuple(other)]
 

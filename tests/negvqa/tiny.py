@@ -5,7 +5,7 @@ import json
 from string import ascii_lowercase
 
 from nein.benchmarks.negvqa.data import AnswersDir
-from nein.benchmarks.runner import selected
+from nein.benchmarks.runner import select_rows
 from nein.engine import images
 from nein.reporting import figures as frames
 from tests.helpers import commands
@@ -78,7 +78,7 @@ def figure(folder, **where):
 
 def answers(folder, stage="answers"):
     """What was asked and answered, of the selected questions."""
-    return list(selected(AnswersDir(folder), stage))
+    return list(select_rows(AnswersDir(folder), stage))
 
 
 def scores(folder):

@@ -88,7 +88,7 @@ def test_data_are_shown_before_anything_is_evaluated(tmp_path, capsys, benchmark
 
 @pytest.mark.parametrize("benchmark", COMMANDS)
 def test_tables_have_every_row_of_every_run(runs, benchmark, tmp_path):
-    folders = registry.finished([runs[benchmark]])
+    folders = registry.find_finished([runs[benchmark]])
     assert exit_code("export", runs[benchmark], "--out", tmp_path) == 0
     for name in ("scores.csv", "figures.csv"):
         frame = pd.read_csv(tmp_path / name, dtype=str)
@@ -116,7 +116,7 @@ def test_a_board_has_every_gap_of_every_run(runs, written):
     names = ("value", "low", "high", "n", "unscored")
     expected = {
         (row["model"], row["measure"]): tuple(row[name] for name in names)
-        for benchmark, members in registry.by_data(registry.finished(list(runs.values())))
+        for benchmark, members in registry.group_by_data(registry.find_finished(list(runs.values())))
         for row in frames.records(benchmark.gaps(members), statistic="gap")
     }
     gaps = frames.records(ours[ours["statistic"] == "gap"])
@@ -148,7 +148,7 @@ def test_published_gaps_stand_below_and_are_marked(written):
 def test_of_what_others_measured_three_files_are_enough(runs, written, tmp_path, capsys):
     copied = [tmp_path / name / "theirs" for name in ("nein", "negvqa")]
     for out in copied:
-        for path in registry.finished([runs[out.parent.name]]):
+        for path in registry.find_finished([runs[out.parent.name]]):
             copy = out / path.relative_to(runs[out.parent.name])
             copy.mkdir(parents=True)
             for name in ("manifest.json", "figures.csv", "scores.csv"):

@@ -14,7 +14,7 @@ import torch
 from diffusers import DDPMScheduler
 from diffusers.training_utils import compute_snr
 
-from nein.benchmarks.runner import FIGURES
+from nein.benchmarks.runner import FIGURES_CSV
 from nein.editors.checkpoint import LoadedPipeline, load_pipeline, quiet
 from nein.editors.sampling import euler_ancestral
 from nein.engine.run import Executor
@@ -239,5 +239,5 @@ def validate(
     if not world.is_main:
         return {}
     shutil.rmtree(out / MODEL)
-    results = frames.select(frames.read(out / name / "negative" / FIGURES), task="results")
+    results = frames.select(frames.read(out / name / "negative" / FIGURES_CSV), task="results")
     return {row["metric"]: row["value"] for row in frames.records(results) if row["value"] is not None}

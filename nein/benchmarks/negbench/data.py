@@ -251,7 +251,7 @@ def find(out: Path) -> list[ResultsDir]:
     return [ResultsDir(path) for path in runs_below(out)]
 
 
-def selected(config: Any) -> list[tuple[DataSet, list[Task]]]:
+def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
     """Those of a `config.EvalConfig`. Raises UserError where no task is there."""
     sets = loading.load(
         config.data,

@@ -27,7 +27,7 @@ from nein.wording.families import named_in
 
 RANDOM = "at random"
 KINDS = (NEGATED, ORIGINAL, RANDOM)
-FIGURES = "judged.csv"
+JUDGED_CSV = "judged.csv"
 UNPARSED = "neither yes nor no"
 
 

@@ -18,7 +18,7 @@ from nein.benchmarks.negbench.data import MODELS
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
-from nein.benchmarks.runner import FIGURES, Finished, Printed
+from nein.benchmarks.runner import FIGURES_CSV, Finished, PaperEstimate
 from nein.datasets.negbench.records import (
     AFFIRMATION,
     NEGATED,
@@ -105,7 +105,7 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
     def make() -> Iterator[cards.Card]:
         by_model: dict[str, list[ModelTasks]] = {model: [] for model in models}
         names = {run.folder.path: run.facts["model"] for run in runs}
-        for tasks in ModelTasks.of_folders([run.folder for run in runs]):
+        for tasks in ModelTasks.load([run.folder for run in runs]):
             by_model[names[tasks.folder.path]].append(tasks)
         yield from questions(by_model)
         yield from captions(by_model)
@@ -136,7 +136,7 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
             name = f"{name} ({run.path.parents[1]})"
-        parts = [run.path / FIGURES, run.path / judged.FIGURES]
+        parts = [run.path / FIGURES_CSV, run.path / judged.JUDGED_CSV]
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
         # data set and task, as tables show them
         data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
@@ -355,7 +355,7 @@ def paper_numbers() -> pd.DataFrame:
     return printed.assign(value=printed["value"] / 100)
 
 
-def gaps() -> Iterator[dict[str, Any]]:
+def paper_gaps() -> Iterator[dict[str, Any]]:
     """What is printed, as a leaderboard has it."""
     place = ["source", "row", "dataset", "task"]
     for (_, name, data, task), rows in paper_numbers().groupby(place, observed=True, sort=False):
@@ -366,7 +366,7 @@ def gaps() -> Iterator[dict[str, Any]]:
                 yield {**what, "affirmed": affirmed["value"], "negated": denied["value"]}
 
 
-def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
     """The figures of a source: of the model and data set of a run, by its manifest, or all."""
     printed = frames.select(paper_numbers(), source=source)
     if run:
@@ -377,4 +377,4 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
         printed = frames.select(printed, row=mine or (), dataset=where)
     for row in frames.records(printed):
         of = {key: row[key] for key in OF if row[key]}
-        yield Printed(row["row"], of, row["value"], row["unit"], whole=row["task"] == RETRIEVAL)
+        yield PaperEstimate(row["row"], of, row["value"], row["unit"], needs_all=row["task"] == RETRIEVAL)

@@ -19,7 +19,7 @@ from nein.metrics.dual import prepare, products
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
 TIE = 1e-13  # what the order of additions changes is smaller (width * 2**-53)
-SCORES = 2**20  # held at once
+BLOCK_SIZE = 2**20  # scores held at once
 ROWS = 4096  # features worked on at once
 
 
@@ -127,7 +127,7 @@ def ranks(
     """
     gallery = prepare(pictures[shown])
     count, size = len(caption_rows), len(gallery)
-    step = max(1, SCORES // max(gallery.shape))
+    step = max(1, BLOCK_SIZE // max(gallery.shape))
     blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
     own = np.empty(count)
     for block in blocks:

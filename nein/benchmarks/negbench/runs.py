@@ -15,7 +15,7 @@ from nein.benchmarks import runner
 from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench import estimates, report, scores, sections, stages
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig
-from nein.benchmarks.negbench.data import Choice, ResultsDir, selected
+from nein.benchmarks.negbench.data import Choice, ResultsDir, select_tasks
 from nein.benchmarks.negbench.judged import Judging, verdicts
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
@@ -138,17 +138,18 @@ class NegBench(Benchmark):
 
     name, title, command = "negbench", "NegBench", "negbench eval"
     config, folder = EvalConfig, ResultsDir
-    gap, whole = KINDS, True
+    gap, reports_all = KINDS, True
     sections, headline = sections.SECTIONS, sections.HEADLINE
     page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
-    printed, published = staticmethod(report.gaps), staticmethod(report.published)
+    paper_gaps = staticmethod(report.paper_gaps)
+    paper_estimates = staticmethod(report.paper_estimates)
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and data set, everything looked at and nothing loaded."""
         given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
         choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
-        runner.by_name((choice.slug, choice.asked) for choice in choices)
-        chosen = selected(config)
+        runner.name_folders((choice.slug, choice.asked) for choice in choices)
+        chosen = select_tasks(config)
         if any(task.asked for _, tasks in chosen for task in tasks):
             judges.check(config.judge)
         all_runs: list[Run] = []
@@ -175,7 +176,7 @@ class NegBench(Benchmark):
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
         """Multiple choice, with the options in the order of `--protocol fixed`."""
-        for asked in ModelTasks.of_folders([run.folder]):
+        for asked in ModelTasks.load([run.folder]):
             for task in asked.tasks:
                 for question in task.questions if isinstance(task, ChoiceTask) else ():
                     if isinstance(image := stages.picture(task.media, question.image), str):
@@ -187,11 +188,11 @@ class NegBench(Benchmark):
                     about = question.type or task.key
                     yield harness.Question(key, harness.png(image), text, options, right, about)
 
-    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """A row per caption, picture and question."""
         return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
 
-    def compared(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each
         task and wording."""
         chosen = table.where(metric=("accuracy", "recall@1")).frame

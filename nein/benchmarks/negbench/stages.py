@@ -399,7 +399,7 @@ class ModelTasks:
     model: Model | None = None  # of a run that works
 
     @classmethod
-    def of_folders(cls, folders: Sequence[Folder]) -> list[ModelTasks]:
+    def load(cls, folders: Sequence[Folder]) -> list[ModelTasks]:
         """Those of finished runs, whose data are read again, with a warning for data that have gone."""
         sets: dict[str, DataSet] = {}  # by the digest of the records
         found = []
@@ -408,7 +408,7 @@ class ModelTasks:
             digest, kind = manifest["data"]["records_sha256"], manifest["summary"]["kind"]
             if digest not in sets:
                 try:
-                    sets |= {data.sha256: data for data, _ in files.selected(config)}
+                    sets |= {data.sha256: data for data, _ in files.select_tasks(config)}
                 except UserError as error:
                     log.warning("without its data, no sample of '%s' is shown: %s", folder.path, error)
             if digest in sets:

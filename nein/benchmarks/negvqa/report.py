@@ -12,7 +12,7 @@ from nein.benchmarks.negvqa import data, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
 from nein.benchmarks.negvqa.data import ANSWERS, Answer, is_negvqa, printed_as
 from nein.benchmarks.negvqa.estimates import OUTCOMES
-from nein.benchmarks.runner import Finished, Printed, selected
+from nein.benchmarks.runner import Finished, PaperEstimate, select_rows
 from nein.datasets import negvqa as questions
 from nein.datasets.negvqa import AVERAGE, HUB, VARIANTS, Item
 from nein.engine.folder import Row
@@ -156,7 +156,7 @@ def asked(
     """The first model's questions in data order, `limit` random ones if there are more. items: with their
     images, where they can be found. headlines: model -> the scoring that makes an answer right or wrong."""
     rows: dict[str, dict[str, Answer]] = {}
-    for row in selected(finished[0].folder, ANSWERS):
+    for row in select_rows(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row
     whole = [name for name, both in rows.items() if [*both] == [*VARIANTS]]
     rows = {name: rows[name] for name in cards.drawn(whole, limit)}
@@ -165,7 +165,7 @@ def asked(
         order = sorted(
             run.manifest["scoring"], key=lambda scoring: (scoring != headlines.get(run.name), scoring)
         )
-        for row in selected(run.folder, ANSWERS):
+        for row in select_rows(run.folder, ANSWERS):
             if row.id in rows:
                 replies[run.name, row.id, row.variant] = _reply(row, order)
     pictures = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
@@ -210,7 +210,7 @@ def _reply(row: Answer, scorings: Sequence[str]) -> Reply:
 # --- what is printed -------------------------------------------------------------------------------
 
 
-def gaps() -> Iterator[Row]:
+def paper_gaps() -> Iterator[Row]:
     """The averages of Table 1 as a leaderboard has them."""
     for model, part in frames.select(data.cells(), category=AVERAGE).groupby("model", sort=False):
         shares = dict(zip(part["variant"], part["value"], strict=True))
@@ -218,14 +218,14 @@ def gaps() -> Iterator[Row]:
         yield {"model": model, "data": HUB, "measure": "accuracy (generated)", **ends}
 
 
-def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
     """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
     folder is known by the name that it was given: the end of its hub id."""
     wanted = {"model": printed_as(run["reference"]) or printed_as(run["name"])} if run else {}
     facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
     for cell in frames.records(data.cells(), **wanted):
         of = {**facts, "variant": cell["variant"], "category": cell["category"]}
-        yield Printed(cell["model"], of, cell["value"], "%", cell["n"])
+        yield PaperEstimate(cell["model"], of, cell["value"], "%", cell["n"])
 
 
 def _as_printed(figures: pd.DataFrame, name: str, **where: str) -> pd.DataFrame:

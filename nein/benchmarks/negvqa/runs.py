@@ -206,7 +206,8 @@ class NegVqa(Benchmark):
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
     page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
-    printed, published = staticmethod(report.gaps), staticmethod(report.published)
+    paper_gaps = staticmethod(report.paper_gaps)
+    paper_estimates = staticmethod(report.paper_estimates)
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and remedy, and per file of answers."""
@@ -226,7 +227,7 @@ class NegVqa(Benchmark):
         if config.matching:
             llm.check(config.matching)
         asked = (*config.model, *config.answers_from)
-        names = runner.by_name((run_name(given, config), given) for given in asked)
+        names = runner.name_folders((run_name(given, config), given) for given in asked)
         maker, found = _Maker(config, data, device), list[Run]()
         for name, given in names.items():
             reference = references.named(given)[1]
@@ -243,7 +244,7 @@ class NegVqa(Benchmark):
     def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
         return questions.exported(report.find_items(run, options))
 
-    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores under `--protocol`, by the scoring named first."""
         facts = folder.manifest()
         return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])

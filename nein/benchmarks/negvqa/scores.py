@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nein.benchmarks import baselines
 from nein.benchmarks.negvqa.data import ANSWERS, BLIND, MATCHES, Answer, Match
-from nein.benchmarks.runner import selected
+from nein.benchmarks.runner import select_rows
 from nein.datasets.negvqa import VARIANTS, Item
 from nein.engine.folder import Folder, Row
 from nein.metrics.choices import Reply
@@ -28,8 +28,8 @@ def of_run(folder: Folder, items: Sequence[Item], wanted: Iterable[int]) -> Scor
     """The scores of a run that has all its answers. items: of the file, of which the `wanted` were asked."""
     facts = folder.manifest()
     matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
-    rows = score(selected(folder, ANSWERS), facts["scoring"], folder.rows(MATCHES, sorted(matched)))
-    blind = selected(folder, BLIND) if BLIND in facts["selected"] else ()
+    rows = score(select_rows(folder, ANSWERS), facts["scoring"], folder.rows(MATCHES, sorted(matched)))
+    blind = select_rows(folder, BLIND) if BLIND in facts["selected"] else ()
     return table(itertools.chain(rows, score(blind, facts["scoring"]), of_reader(items, wanted)))
 
 

@@ -37,7 +37,7 @@ from nein.benchmarks.nein.runs import (
     scores_of,
     without_stays,
 )
-from nein.benchmarks.runner import Finished, selected
+from nein.benchmarks.runner import Finished, select_rows
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
 from nein.metrics import METRICS, MetricError
@@ -279,7 +279,7 @@ def of_whole(metric: str, run: RunDir) -> CorpusRow:
     Protocol "paper": against every target once; "fixed": against that of every sample, so that both sets
     weigh the scenes alike."""
     is_paper, units = run.about["config"]["protocol"] == "paper", run.blocks.units
-    reasons = [row.reason for row in selected(run, scores_of(metric), units) if row.reason]
+    reasons = [row.reason for row in select_rows(run, scores_of(metric), units) if row.reason]
     blocks = [_block(run, metric, number) for number in units.numbers]
     made_of = {
         "samples": [*run.edits],

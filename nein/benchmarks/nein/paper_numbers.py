@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nein.benchmarks.runner import Printed
+from nein.benchmarks.runner import PaperEstimate
 from nein.datasets.hub import PUBLISHED
 from nein.metrics import METRICS
 
@@ -42,7 +42,7 @@ ROW_OF = {
 SAMPLES = 24182
 
 
-def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
+def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
     """Table 3 for `nein reproduce`: of the editor and instructions of a run, by its manifest, or all. A
     fine-tuned editor is one that was named nein-ip2p or nein-magicbrush."""
     rows = {**ROW_OF, **{f"nein-{name}": f"{ROW_OF[name]} + NeIn" for name in ("ip2p", "magicbrush")}}
@@ -51,10 +51,11 @@ def published(source: str, run: Mapping[str, Any] | None) -> Iterator[Printed]:
             for metric, value in zip(COLUMNS, TABLE_3[row], strict=True):
                 unit = "%" if METRICS[metric].unit == "per cent" else ""
                 facts = {"task": "results", "metric": metric, "variant": "negative"}
-                yield Printed(row, facts, value / (100 if unit == "%" else 1), unit, SAMPLES, metric == "fid")
+                share = value / (100 if unit == "%" else 1)
+                yield PaperEstimate(row, facts, share, unit, SAMPLES, metric == "fid")
 
 
-def gaps() -> Iterator[dict[str, Any]]:
+def paper_gaps() -> Iterator[dict[str, Any]]:
     """The rows of Table 3 as a leaderboard has them: Removal with negative instructions. The paper does not
     tell its editors "Remove the X.", so that none has a gap."""
     for model, values in TABLE_3.items():

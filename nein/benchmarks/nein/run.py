@@ -89,9 +89,10 @@ class NeIn(Benchmark):
 
     name, title, command = "nein", "NeIn", "eval"
     config, report_config, compare_config = EvalConfig, ReportConfig, CompareConfig
-    folder, whole = RunDir, True
+    folder, reports_all = RunDir, True
     page, gaps = staticmethod(report.page), staticmethod(estimates.negation_gaps)
-    printed, published = staticmethod(paper_numbers.gaps), staticmethod(paper_numbers.published)
+    paper_gaps = staticmethod(paper_numbers.paper_gaps)
+    paper_estimates = staticmethod(paper_numbers.paper_estimates)
 
     def runs(self, config: EvalConfig, device: str) -> list[Run]:
         """One run per editor and track; none for a report alone."""
@@ -170,7 +171,7 @@ class NeIn(Benchmark):
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table, folder.corpus(), folder.track)
 
-    def decides(self, table: ScoreTable, folder: Any) -> ScoreTable:
+    def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores by the metric that lacks most."""
         lacking = table.frame.loc[table.frame["value"].isna(), "metric"].value_counts()
         return table.where(metric=lacking.index[0]) if len(lacking) else table

@@ -20,8 +20,7 @@ import numpy as np
 from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import paper_numbers
-from nein.benchmarks.runner import SCORES as TABLE
-from nein.benchmarks.runner import selected
+from nein.benchmarks.runner import SCORES_CSV, select_rows
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
@@ -175,7 +174,7 @@ class RunDir(Folder):
         """The edits of the selection by sample, in data order; of a run under way those that are there."""
         done = self.done(EDIT)
         numbers = [number for number in self.blocks.numbers if number in done]
-        return {row.id: row for row in selected(self, EDIT, self.blocks, numbers)}
+        return {row.id: row for row in select_rows(self, EDIT, self.blocks, numbers)}
 
     @cached_property
     def sources(self) -> dict[str, str]:
@@ -197,7 +196,7 @@ class RunDir(Folder):
         One at a time: a row with a judge's replies is a kilobyte."""
         names = self.metrics if names is None else names
         numbers = None if number is None else [number]
-        columns = [selected(self, scores_of(name), self.blocks.units, numbers) for name in names]
+        columns = [select_rows(self, scores_of(name), self.blocks.units, numbers) for name in names]
         for rows in zip(*columns, strict=True):
             for name, row in zip(names, rows, strict=True):
                 if row.id != rows[0].id:
@@ -236,7 +235,7 @@ class RunDir(Folder):
     def every(self) -> ScoreTable:
         """All scores of a finished run, also those of Removal that say nothing, because the object need not
         go; of another one none."""
-        path = self.path / TABLE
+        path = self.path / SCORES_CSV
         return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.of((), DETAILS)
 
     @cached_property
