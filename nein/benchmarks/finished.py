@@ -212,7 +212,7 @@ def measured(benchmark: Benchmark, members: Sequence[Finished], paths: Sequence[
             given = next(path for path in paths if run.folder.path.is_relative_to(path))
             what |= {"source": given.name, "elsewhere": given.name}
         ends = ("statistic", "value", "low", "high", "n", "unscored", "standard_error", "unit")
-        test = f"{benchmark.title} {run.summary["data"] or 'own data'}: {row['measure']}"
+        test = f"{benchmark.title} {run.summary['data'] or 'own data'}: {row['measure']}"
         yield {**what, "task": "field", "test": test, **{name: row[name] for name in ends}}
 
 
