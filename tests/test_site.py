@@ -144,6 +144,18 @@ def test_every_quirk_that_the_code_knows_is_on_the_page_of_quirks():
     assert sorted(path for path in named if not (ROOT / path).is_file()) == []
 
 
+def test_every_quirk_has_an_id_and_a_test_in_which_the_protocols_differ():
+    text = (DOCS / "reference" / "quirks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([NZDBEQC]\d+) .*?\| ([^|]+) \|$", text, flags=re.MULTILINE)
+    ids = [name for name, _ in rows]
+    assert len(ids) == len(set(ids)) >= 40
+    for name, last in rows:
+        files = re.findall(r"`(tests/[\w/]+\.py)`", last)
+        assert files, name
+        for file in files:
+            assert "paper" in (ROOT / file).read_text(encoding="utf-8"), (name, file)
+
+
 def _asks_for_a_protocol(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Compare):
