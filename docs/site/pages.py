@@ -32,7 +32,7 @@ from nein.metrics import METRICS
 from nein.metrics.judges.base import CAPTION, TEMPLATES
 from nein.metrics.metric import Metric
 from nein.nano import scenes, zoo
-from nein.wording.families import CONSTRUCTIONS, FAMILIES, UNTRUE, Named, sentences
+from nein.wording.families import FAMILIES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 #: Scripts of `train/` whose options are read as those of `nein`: what is typed -> the module with its
@@ -287,13 +287,6 @@ def _families() -> Iterator[str]:
             yield "\nThe object stays: the right edit is none.\n"
 
 
-def _scope() -> Iterator[str]:
-    named = Named("cup", "dog", "red", "blue")
-    pairs = ((f"`{family}`", *sentences(family, named)) for family in CONSTRUCTIONS)
-    yield _table(("family", "sentence", "its twin"), pairs)
-    yield f'\nA denial above: "{UNTRUE.format("…")}"\n'
-
-
 def _places(table: Mapping[str, str], head: str) -> Callable[[], Iterator[str]]:
     """A table of names and of what loads them."""
     return lambda: iter(
@@ -315,7 +308,6 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "negbench-models": _negbench_models,
     "negbench-data": _negbench_data,
     "families": _families,
-    "scope": _scope,
 }
 
 
