@@ -40,7 +40,7 @@ from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
 from nein.reporting.tables import COUNTS, Column, Row, Table
 from nein.wording import denials
-from nein.wording.families import named_in, plural, removal
+from nein.wording.families import find_named, plural, removal
 
 #: What becomes of the thing that the instruction denies.
 OUTCOMES = {
@@ -73,8 +73,8 @@ def outcome(text: str, thing: str) -> tuple[str | None, str]:
 def invented(text: str, sample: Sample, objects: Sequence[str]) -> list[str]:
     """Those of `objects` that the text names, and neither instruction nor caption or truth of its image."""
     known = {sample.object, *(thing.name for thing in sample.things)}
-    known |= {*named_in([sample.negative, sample.caption], objects)}
-    return [noun for noun in named_in([text], objects) if noun not in known]
+    known |= {*find_named([sample.negative, sample.caption], objects)}
+    return [noun for noun in find_named([text], objects) if noun not in known]
 
 
 # --- rewriters ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from nein.loading.errors import Problems, UserError
 Record = TypeVar("Record")
 
 
-def read_records(rows: Iterable[Row], make: Callable[[Row], Any], where: str) -> tuple[Any, ...]:
+def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -> tuple[Any, ...]:
     """The record of every row, which `make` returns, or raises ValueError saying what is wrong with the row.
     Raises UserError naming every problem at once, and without any row."""
     problems, records = Problems(), Row()
@@ -25,18 +25,18 @@ def read_records(rows: Iterable[Row], make: Callable[[Row], Any], where: str) ->
         if record.id in records:
             problems.add("duplicate id", record.id)
         records[record.id] = record
-    problems.raise_if_any(where)
+    problems.raise_if_any(source)
     if not records:
-        raise UserError(f"{where} holds no records.")
+        raise UserError(f"{source} holds no records.")
     return tuple(records.values())
 
 
-def spread(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:
+def interleave_sources(records: Iterable[Record], image: Callable[[Record], Hashable]) -> tuple[Record, ...]:
     """The first record of every image, then the second of every image, and so on, each in the order of the
     file: the first N records are of as many images as can be, and are among the first N + 1."""
-    seen: Counter[Hashable] = Counter()
+    counts: Counter[Hashable] = Counter()
     ranked = []
     for record in records:
-        ranked.append((seen[image(record)], record))
-        seen[image(record)] += 1
+        ranked.append((counts[image(record)], record))
+        counts[image(record)] += 1
     return tuple(record for _, record in sorted(ranked, key=lambda pair: pair[0]))

@@ -78,20 +78,20 @@ def read(
     folder: of the pictures, by default that of the list. Raises UserError naming file and entry."""
     listing = instances or captions
     assert listing is not None, "a caption file or an instance file"
-    said: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
-    shown: Row = atomic.read_json(instances, _INSTANCES) if instances else {}
+    caption_file: Row = atomic.read_json(captions, _CAPTIONS) if captions else {}
+    instance_file: Row = atomic.read_json(instances, _INSTANCES) if instances else {}
     files: dict[Any, str] = {}
-    for entry in (shown or said)["images"]:
+    for entry in (instance_file or caption_file)["images"]:
         if (other := files.setdefault(entry["id"], entry["file_name"])) != entry["file_name"]:
             couple = f"'{other}' and '{entry['file_name']}'"
             raise UserError(f"'{listing}' gives {couple} one id, {entry['id']}; use two.")
     texts: dict[Any, list[str]] = {key: [] for key in files}
     objects: dict[Any, list[Instance]] = {key: [] for key in files}
-    for entry in said.get("annotations", ()):
+    for entry in caption_file.get("annotations", ()):
         if isinstance(entry.get("caption"), str) and entry["image_id"] in files:
             texts[entry["image_id"]].append(entry["caption"])
-    names = {entry["id"]: entry["name"] for entry in shown.get("categories", ())}
-    for entry in shown.get("annotations", ()):
+    names = {entry["id"]: entry["name"] for entry in instance_file.get("categories", ())}
+    for entry in instance_file.get("annotations", ()):
         if (category := names.get(entry["category_id"])) is None:
             unknown = f"the unknown category {entry['category_id']}"
             raise UserError(f"'{instances}': an annotation names {unknown}.")
@@ -114,6 +114,6 @@ def iter_pictures(path: Path) -> Iterator[Picture]:
             raise UserError(f"'{path}', line {number}, names no image; it needs 'image'.")
         texts = [captions] if isinstance(captions, str) else captions
         if not isinstance(texts, list):
-            what = f"must be a text or a list of texts, not {captions!r:.40}"
-            raise UserError(f"'{path}', line {number}, has captions that {what}.")
+            problem = f"must be a text or a list of texts, not {captions!r:.40}"
+            raise UserError(f"'{path}', line {number}, has captions that {problem}.")
         yield Picture(name, tuple(text for text in texts if isinstance(text, str)), folder=path.parent)

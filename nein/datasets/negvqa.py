@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nein.datasets import harness, hub, read_records, spread
+from nein.datasets import harness, hub, interleave_sources, read_records
 from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
@@ -82,7 +82,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Questions:
-    """All items, in the order of `spread`; where they come from; a hash of all that decides an answer."""
+    """Items in the order of `interleave_sources`, their origin, and a hash of all that decides an answer."""
 
     items: tuple[Item, ...]
     origin: Row = field(hash=False)
@@ -110,12 +110,12 @@ def load(
     if strange := next((key for key in columns if key not in (*FIELDS, *LETTERS)), None):
         raise UserError(f"--columns has no key '{strange}'; allowed: {', '.join(FIELDS)}, A, B, ...")
     if is_nano(source):
-        rows, _, folder = read_source(str(drawn(questions, world(source)) / FILE), split)
+        rows, _, folder = read_source(str(ensure_drawn(questions, world(source)) / FILE), split)
         origin: Row = {"kind": "nano", "world": source, "questions": questions}
     else:
         rows, origin, folder = read_source(source, split)
     if negated is not None and origin["kind"] == "file":
-        rows = _joined(rows, atomic.read_lines(expanded(negated)), names, negated)
+        rows = _join_files(rows, atomic.read_lines(expanded(negated)), names, negated)
         origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = columns
@@ -123,7 +123,7 @@ def load(
     letters = [k for k in LETTERS if k in "AB" or k in columns]
     folder = expanded(pictures) if pictures else folder
     make = functools.partial(_item, names=names, letters=letters, folder=folder)
-    items = spread(read_records(rows, make, f"'{source}'"), lambda item: item.source)
+    items = interleave_sources(read_records(rows, make, f"'{source}'"), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
     for item in items:
         facts = [item.id, item.subset, item.source, item.options, dict(item.questions), dict(item.answers)]
@@ -147,40 +147,40 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     """Question id -> variant -> answer, of a .csv with the columns index, original and negated, of any of the
     questions, or of the log of another harness; an empty cell is no answer. Raises UserError."""
     if path.suffix in harness.LOGS:
-        return _logged(path, items)
-    columns, known, found = ("index", *VARIANTS), {item.id for item in items}, {}
+        return _read_log(path, items)
+    columns, ids, texts = ("index", *VARIANTS), {item.id for item in items}, {}
     problems = Problems()
     for number, row in atomic.read_csv(path, columns):
         name, *cells = (row[column].strip() for column in columns)
-        if name not in known:
+        if name not in ids:
             problems.add("of no question", f"line {number}")
-        elif name in found:
+        elif name in texts:
             problems.add("of a question that has one already", f"line {number}")
         else:
-            found[name] = dict(zip(VARIANTS, cells, strict=True))
+            texts[name] = dict(zip(VARIANTS, cells, strict=True))
     problems.raise_if_any(f"'{path}'")
-    return found
+    return texts
 
 
-def _logged(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
+def _read_log(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
     prompts = {
         f"{item.id}/{variant}": harness.prompt(item.questions[variant], item.options)
         for item in items
         for variant in VARIANTS
     }
-    found: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
     for key, text in harness.read_answers(path, prompts).items():
         name, _, variant = key.rpartition("/")
-        found.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
-    return found
+        texts.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
+    return texts
 
 
-def exported(items: Iterable[Item]) -> Iterator[harness.Question]:
+def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
     """The questions for another harness, the original before the negated one."""
     for item in items:
         for variant in VARIANTS:
-            asked = item.questions[variant], item.options, item.answers[variant]
-            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes(), *asked, item.subset)
+            fields = item.questions[variant], item.options, item.answers[variant]
+            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes(), *fields, item.subset)
 
 
 def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:
@@ -199,14 +199,14 @@ def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Pa
         raise ValueError("with one answer to both questions")
     picture = read_picture(row["image"], folder)
     questions = {variant: str(text).strip() for variant, text in questions.items()}
-    about = (str(row["index"]), str(row["category"]), picture, _source(picture, row["image"]))
-    return Item(*about, tuple(str(text).strip() for text in texts), questions, answers)
+    fields = (str(row["index"]), str(row["category"]), picture, _source(picture, row["image"]))
+    return Item(*fields, tuple(str(text).strip() for text in texts), questions, answers)
 
 
 def _source(picture: Path, cell: Any) -> str:
     """A name for a picture: the file as the record names it, or a hash of its bytes. Of a file named from the
     root, its last name and a hash of the whole one, which nobody else need know."""
-    if (named := _named(cell)) is None:
+    if (named := _file_name(cell)) is None:
         return picture.name[:20]
     name = posixpath.normpath(named)
     if not Path(name).is_absolute():
@@ -217,11 +217,11 @@ def _source(picture: Path, cell: Any) -> str:
 def read_picture(cell: Any, folder: Path | None) -> Path:
     """A file below `folder`, or one of the user's cache with the bytes that a record holds. Raises ValueError
     saying what is wrong, for instance a name that leads out of the folder."""
-    if (name := _named(cell)) is not None:
+    if (name := _file_name(cell)) is not None:
         if folder is None:
             raise ValueError("whose picture is a file's name, which is not on the hub; give its folder")
-        whole = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
-        if not Path(posixpath.normpath(whole / name)).is_relative_to(posixpath.normpath(whole)):
+        root = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
+        if not Path(posixpath.normpath(root / name)).is_relative_to(posixpath.normpath(root)):
             raise ValueError(f"whose picture lies outside '{folder}' (--images names another folder)")
         return images.find_file(folder / name)
     data = cell.get("bytes") if isinstance(cell, Mapping) else cell
@@ -235,7 +235,7 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
     return atomic.file_of(data)
 
 
-def _named(cell: Any) -> str | None:
+def _file_name(cell: Any) -> str | None:
     """The file that a cell names; None where it holds the picture itself, or nothing of use."""
     if isinstance(cell, Mapping):
         path = cell.get("path")
@@ -244,7 +244,7 @@ def _named(cell: Any) -> str | None:
     return cell if isinstance(cell, str) and len(cell) <= 300 else None
 
 
-def _joined(
+def _join_files(
     originals: Iterable[Row], negations: Iterable[Row], names: Mapping[str, str], file: str
 ) -> Iterator[Row]:
     """Records of two files with `question` and `answer`, joined by index; the second one is `file`."""
@@ -253,14 +253,14 @@ def _joined(
         twin = by_index.get(str(row.get(names["index"])))
         if twin is None:
             raise UserError(f"'{file}' has no question {row.get(names['index'])}, which the first file has.")
-        both = zip(VARIANTS, (row, twin), strict=True)
-        yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in both for key in ("question", "answer")}}
+        pair = zip(VARIANTS, (row, twin), strict=True)
+        yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in pair for key in ("question", "answer")}}
 
 
-def drawn(count: int, world: World = NANO) -> Path:
+def ensure_drawn(count: int, world: World = NANO) -> Path:
     """A folder of the cache with `count` drawn questions in NegVQA's layout."""
     name = f"negvqa-{world.name.replace(':', '-')}-{count}"
-    return nano.drawn(name, lambda draft: write_drawn(draft, count, world), proof=FILE)
+    return nano.draw_once(name, lambda draft: write_drawn(draft, count, world), proof=FILE)
 
 
 def write_drawn(root: Path, count: int, world: World) -> None:
@@ -277,11 +277,11 @@ def write_drawn(root: Path, count: int, world: World) -> None:
         first = rng_for(SPLIT, pair, f"letters/{question.kind}").random() < 0.5
         row = {"index": number, "image": name, "category": question.kind}
         texts = question.question, question.negated, question.right, question.wrong
-        rows.append(row | asked(*texts, "AB"[first ^ half]))
+        rows.append(row | format_record(*texts, "AB"[first ^ half]))
     atomic.write_lines(root / FILE, rows)
 
 
-def asked(question: str, negated: str, right: str, wrong: str, letter: str) -> Row:
+def format_record(question: str, negated: str, right: str, wrong: str, letter: str) -> Row:
     """Fields of a record in NegVQA's layout: both questions; letter: A or B, right for the original one."""
     options = [right, wrong] if letter == "A" else [wrong, right]
     row = {"original_question": question, "negated_question": negated, "A": options[0], "B": options[1]}

@@ -19,7 +19,7 @@ from typing import Any
 
 from typing_extensions import NotRequired
 
-from nein.datasets import hub, read_records, spread
+from nein.datasets import hub, interleave_sources, read_records
 from nein.engine import atomic
 from nein.engine.atomic import Row, record
 from nein.engine.folder import Blocks, sample_seed
@@ -30,7 +30,7 @@ from nein.nano import scope
 from nein.nano.data import FIELDS as FIELDS
 from nein.nano.scenes import SPLITS, is_nano, world
 from nein.wording import families
-from nein.wording.families import DEPTH, OTHERS, named_in
+from nein.wording.families import DEPTH, OTHERS, find_named
 
 # What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
 # object is said where the sentence does not name it in English.
@@ -99,20 +99,20 @@ class Dataset:
 
     def select(self, limit: int | None, ids: Sequence[str] | None) -> Sequence[int]:
         """Indices, in data order, of the first `limit` samples or, with `ids`, of those among the ids."""
-        chosen = sorted(set(self.places(ids))) if ids else range(len(self.samples))
+        chosen = sorted(set(self.find_indices(ids))) if ids else range(len(self.samples))
         return chosen if limit is None else chosen[:limit]
 
-    def places(self, ids: Sequence[str]) -> list[int]:
+    def find_indices(self, ids: Sequence[str]) -> list[int]:
         """The index of every id. Raises UserError for one that is not there."""
-        ids = [image_name(wanted) for wanted in ids]
+        ids = [image_name(name) for name in ids]
         requested = set(ids)
         position = {sample.id: index for index, sample in enumerate(self.samples) if sample.id in requested}
-        for wanted in ids:
-            if wanted not in position:
-                near = near_match(wanted, [sample.id for sample in self.samples[:100_000]])
+        for name in ids:
+            if name not in position:
+                near = near_match(name, [sample.id for sample in self.samples[:100_000]])
                 guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
-                raise UserError(f"There is no sample '{wanted}' in the data; {guess}")
-        return [position[wanted] for wanted in ids]
+                raise UserError(f"There is no sample '{name}' in the data; {guess}")
+        return [position[name] for name in ids]
 
     def members(self, block: range) -> Sequence[Sample]:
         return self.samples[block.start : block.stop]
@@ -154,9 +154,9 @@ def _sample(
     row: Row, names: Mapping[str, str], folders: Sequence[Path], images: Sequence[Mapping[str, list[Path]]]
 ) -> Sample:
     """folders, images: of targets, and of NeIn's images. Raises ValueError saying what is wrong."""
-    known = {*names.values(), *_OPTIONAL}
-    for name in sorted(row.keys() - known):
-        near = near_match(name, known)
+    allowed = {*names.values(), *_OPTIONAL}
+    for name in sorted(row.keys() - allowed):
+        near = near_match(name, allowed)
         raise ValueError(f"unknown field: {name!r}" + (f" (did you mean {near!r}?)" if near else ""))
     texts = {field: row[name].strip() for field, name in names.items()}
     if not all(texts.values()):
@@ -168,10 +168,10 @@ def _sample(
             raise ValueError(f"{stem!r} is not a plain file stem")
     paths = []
     for stem, folder, by_name in zip(stems, folders, images, strict=True):
-        found = by_name.get(stem) or [folder / f"{stem}.jpg"]  # where it should be
-        if len(found) > 1:
-            raise ValueError(f"two files of one name: {found[0]} and {found[1]}")
-        paths += found
+        files = by_name.get(stem) or [folder / f"{stem}.jpg"]  # where it should be
+        if len(files) > 1:
+            raise ValueError(f"two files of one name: {files[0]} and {files[1]}")
+        paths += files
     if family is not None and family not in families.LABELS:
         raise unknown("negation family", family, families.LABELS)
     generated, negative = texts["T_generated"], texts["T_negative"]
@@ -205,11 +205,11 @@ def image_name(text: str) -> str:
 
 def images_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
     """`image_name` -> the files in the folders that have it."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for path in (path for folder in folders for path in sorted(folder.iterdir())):
         if path.suffix.lower() in IMAGE_SUFFIXES:
-            found.setdefault(image_name(path.name), []).append(path)
-    return found
+            files.setdefault(image_name(path.name), []).append(path)
+    return files
 
 
 def records_hash(samples: Iterable[Sample]) -> str:
@@ -218,13 +218,13 @@ def records_hash(samples: Iterable[Sample]) -> str:
     for sample in samples:
         row = [sample.source_id, sample.caption, sample.negative, sample.generated, sample.id]
         row += [sample.family] if sample.family else []
-        row += [f"object {sample.object}"] if sample.object != families.added(sample.generated) else []
+        row += [f"object {sample.object}"] if sample.object != families.parse_added(sample.generated) else []
         row += [f"{thing.name} {thing.stays}" for thing in sample.things]
         digest.update(json.dumps(row, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
 
-def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -> None:
+def validate_images(samples: Iterable[Sample], source: str, full: bool = False) -> None:
     """Raises UserError naming every missing or unreadable image, by its header or, with `full`, by decoding
     it; for training and `nein data check`. In an evaluation their samples are unscored."""
     from nein.engine.images import ImageError, decode, probe
@@ -240,7 +240,7 @@ def validate_images(samples: Iterable[Sample], where: str, full: bool = False) -
                 kind = "unreadable" if path.is_file() else "missing"
                 problems.add(f"{kind} {roles[path]}", str(error) if path.is_file() else str(path))
         checked |= roles.keys()
-    problems.raise_if_any(where)
+    problems.raise_if_any(source)
 
 
 IMAGE_COLUMNS = ("source_image", "sample_image")
@@ -255,10 +255,10 @@ def load(
     families: Sequence[str] = (),
 ) -> Dataset:
     """Loads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
-    "hub:OWNER/NAME[@REVISION]"; samples are in the order of `spread`. Raises UserError.
+    "hub:OWNER/NAME[@REVISION]"; samples are in the order of `interleave_sources`. Raises UserError.
 
     columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
-    families Labels of `nein.wording.families`: other sentences in place of the data's own (`in_families`).
+    families Labels of `nein.wording.families`: other sentences than the data's own (`rephrase_samples`).
     cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
     """
     for key in columns or {}:
@@ -268,13 +268,13 @@ def load(
         if data != scope.DATA and split not in SPLITS:
             raise unknown("split", split, SPLITS)
         root = scope.ensure(split) if data == scope.DATA else nano_data.ensure(split, world=world(data))
-        found, origin = load_folder(root, split=split), {"kind": "nano"}
+        dataset, origin = load_folder(root, split=split), {"kind": "nano"}
     elif reference := hub.reference(data):
-        root = from_hub(reference, split, columns or {}, cache or atomic.cache_root())
-        found, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
+        root = lay_out_hub(reference, split, columns or {}, cache or atomic.cache_root())
+        dataset, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
     else:
-        found, origin = load_folder(Path(data), split=split, columns=columns), {}
-    return _ordered(replace(found, origin={**found.origin, **origin}), families)
+        dataset, origin = load_folder(Path(data), split=split, columns=columns), {}
+    return _interleave(replace(dataset, origin={**dataset.origin, **origin}), families)
 
 
 def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:
@@ -283,15 +283,15 @@ def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset
     if moved:
         return load(moved, split=split, families=families)
     root, columns = Path(origin["annotations"]).parent, origin.get("columns")
-    return _ordered(load_folder(root, split=origin.get("split", "val"), columns=columns), families)
+    return _interleave(load_folder(root, split=origin.get("split", "val"), columns=columns), families)
 
 
-def _ordered(data: Dataset, families: Sequence[str]) -> Dataset:
-    data = replace(data, samples=spread(data.samples, lambda sample: sample.source_id))
-    return in_families(data, families) if families else data
+def _interleave(data: Dataset, families: Sequence[str]) -> Dataset:
+    data = replace(data, samples=interleave_sources(data.samples, lambda sample: sample.source_id))
+    return rephrase_samples(data, families) if families else data
 
 
-def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
+def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache: Path) -> Path:
     """Lays a data set of the hub out officially below `cache`, once; returns that folder. An image cell is
     `{"bytes": ..., "path": ...}`, written as it is. Raises UserError when a column is missing."""
     if not hub.version(data):
@@ -301,12 +301,12 @@ def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache:
     if (root / f"{split}.json").is_file():  # written last, so its presence means the rest is there
         return root
     table = hub.read(data, split)
-    where = f"The data set '{data.name}'"
+    source = f"The data set '{data.name}'"
     names = {key: columns.get(key, key) for key in (*FIELDS, *IMAGE_COLUMNS)}
     missing = [names[key] for key in FIELDS if names[key] not in table.column_names]
     if missing:
         raise UserError(
-            f"{where} has no column {', '.join(repr(name) for name in missing)}; it has "
+            f"{source} has no column {', '.join(repr(name) for name in missing)}; it has "
             f"{', '.join(table.column_names)}. Say which is which with "
             "--columns.NAME COLUMN, for example --columns.T_negative prompt."
         )
@@ -321,7 +321,7 @@ def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache:
                 continue
             cell = row[names[key]]
             if not isinstance(cell, Mapping) or not isinstance(cell.get("bytes"), bytes):
-                raise UserError(f"{where} has no image files in column '{names[key]}'.")
+                raise UserError(f"{source} has no image files in column '{names[key]}'.")
             content = cell["bytes"]
             suffix = "webp" if content[8:12] == b"WEBP" else "png" if content[:4] == b"\x89PNG" else "jpg"
             file = root / folder / f"{Path(record[stem]).name}.{suffix}"
@@ -332,7 +332,7 @@ def from_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cache:
     return root
 
 
-def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
+def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Every sample with a sentence of one of the families, drawn by the sample's id among those that can be
     said of it; `origin` counts those of which none can. Where the object must stay, the target is the sample
     itself. Data that know every thing of an image have families of their own. Raises UserError.
@@ -357,17 +357,17 @@ def in_families(data: Dataset, labels: Sequence[str]) -> Dataset:
         absent: dict[str, list[str]] = {}  # source image -> objects that are in none of its captions
         for sample in data.samples:
             absent.setdefault(sample.source_id, []).append(sample.object)
-        reworded = (_reworded(sample, labels, absent[sample.source_id], objects) for sample in data.samples)
+        reworded = (_rephrase(sample, labels, absent[sample.source_id], objects) for sample in data.samples)
         samples = [sample for sample in reworded if sample is not None]
         if not samples:
             raise UserError(
                 f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second "
                 "object need one that is known to be absent, or to be there."
             )
-    return _made(data, labels, samples)
+    return _derive(data, labels, samples)
 
 
-def _made(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
+def _derive(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
     left_out = len(data.samples) - len(samples) // of_each
     origin = {**data.origin, "families": list(labels), "not said": left_out}
     return Dataset(tuple(samples), origin, data.missing)
@@ -386,21 +386,21 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
         for label, (denied, absent) in families.CELLS.items():
             cell = replace(sample, family=label, sample_path=images[absent], source_path=images[denied])
             if not denied:
-                text = families.affirmed(sample.template, sample.object)
+                text = families.affirm(sample.template, sample.object)
                 cell = replace(cell, negative=text, template=None)
             cells.append(replace(cell, id=f"{sample.id}_{label.replace(', ', '_')}"))
     if not cells:
         raise UserError(
             "The data have no sample whose sentence only denies its object, of which pairs are made."
         )
-    return _made(data, labels, cells, len(families.CELLS))
+    return _derive(data, labels, cells, len(families.CELLS))
 
 
-def _reworded(
+def _rephrase(
     sample: Sample, labels: Sequence[str], absent: Sequence[str], objects: Sequence[str]
 ) -> Sample | None:
     others = [name for name in absent if name != sample.object]
-    present = [name for name in named_in((sample.caption,), objects) if name not in absent]
+    present = [name for name in find_named((sample.caption,), objects) if name not in absent]
     has = {"": True, "T": bool(others), "A": bool(present)}
     possible = [label for label in labels if has[families.FAMILIES[label].needs]]
     if not possible:
@@ -408,10 +408,10 @@ def _reworded(
     draw = random.Random(sample_seed(0, sample.id))
     label = draw.choice(possible)
     template = draw.choice(families.choices(label, sample.object, "fixed"))
-    second, known = (draw.choice(names) if names else "" for names in (others, present))
+    second, named = (draw.choice(names) if names else "" for names in (others, present))
     return replace(
         sample,
-        negative=families.sentence(label, template, sample.object, second=second, present=known),
+        negative=families.sentence(label, template, sample.object, second=second, present=named),
         family=label,
         template=template if label == "plain" else None,
         source_path=sample.sample_path if label in families.STAYS else sample.source_path,

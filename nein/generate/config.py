@@ -156,17 +156,17 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     @property
     def asks_llm(self) -> bool:
-        return self.concepts == "llm" or self.validate or self.paraphrase or bool(self.made_by("text"))
+        return self.concepts == "llm" or self.validate or self.paraphrase or bool(self.maker_for("text"))
 
-    def made_by(self, kind: Literal["editor", "text"]) -> str:
+    def maker_for(self, kind: Literal["editor", "text"]) -> str:
         """The editor that makes the pairs, or the pipeline that draws them from text; "" if none does."""
-        given, _, name = self.maker.partition(":")
-        return name if self.source == "pairs" and given == kind else ""
+        maker, _, name = self.maker.partition(":")
+        return name if self.source == "pairs" and maker == kind else ""
 
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        is_pairs, editor, pipeline = self.source == "pairs", self.made_by("editor"), self.made_by("text")
+        is_pairs, editor, pipeline = self.source == "pairs", self.maker_for("editor"), self.maker_for("text")
         return [
             *(needs.of_editors([editor], self.preset, {"steps": self.steps}) if editor else []),
             *filter(None, [Need.of(pipeline)] if pipeline else []),
@@ -179,7 +179,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         lists = {"captions": "captions", "voc": "instances", "chexpert": "instances", "ham10000": "instances"}
         lists["coco"] = "captions" if asks_llm else "instances"
         name = lists.get(self.source, "")
-        from_text = self.made_by("text")
+        from_text = self.maker_for("text")
         pairs, without_captions = self.source == "pairs", self.source == "voc" or self.medical
         photographs = self.form == "evaluation" and self.thing == "image" and not self.medical
         is_other_query = "{object}" not in self.query or set("{}") & set(self.query.replace("{object}", ""))
@@ -190,7 +190,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
             f"{source} is for evaluation; use --form evaluation.": self.medical and self.form == "training",
             f"--query is '{self.query}'; it must contain {{object}} and no other braces.": is_other_query,
             f"--maker is '{self.maker}'; it must be editor:NAME or text:ID.": pairs
-            and not (from_text or self.made_by("editor")),
+            and not (from_text or self.maker_for("editor")),
             "--maker text:ID draws scenes of its own; leave out --captions.": from_text and self.captions,
             f"{source} with --captions also needs --instances.": pairs
             and self.captions

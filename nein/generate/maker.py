@@ -163,14 +163,14 @@ def llm_identity(options: LlmOptions) -> Row:
 # --- what a card says ----------------------------------------------------------------------------
 
 
-def counted(values: Iterable[Any]) -> dict[str, int]:
+def tally(values: Iterable[Any]) -> dict[str, int]:
     """Value -> how often it occurs, commonest first."""
     return dict(Counter(map(str, values)).most_common())
 
 
-def losses(what: str, counts: Mapping[str, int]) -> list[str]:
+def losses(label: str, counts: Mapping[str, int]) -> list[str]:
     """Lines of a summary in words: how much is lost for which reason."""
-    return [f"  {count:6d} {what}: {reason}" for reason, count in counts.items()]
+    return [f"  {count:6d} {label}: {reason}" for reason, count in counts.items()]
 
 
 def section(title: str, counts: Row) -> str:
@@ -205,22 +205,22 @@ class Listing(Generic[Record]):
         return digest.hexdigest()
 
 
-def image_folder(given: str | None, beside: Path) -> Path:
+def image_folder(folder_name: str | None, default: Path) -> Path:
     """The folder of `--images`, else the one beside the list. Raises UserError."""
-    folder = expanded(given) if given else beside
+    folder = expanded(folder_name) if folder_name else default
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
     return folder
 
 
-def captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.Picture]:
+def iter_captioned(path: Path, suffixes: Iterable[str] = PICTURE_SUFFIXES) -> Iterator[coco.Picture]:
     """Captioned images of COCO's JSON, of JSON lines with `image` and `captions`, or of a folder with X.txt
     beside X.jpg at any depth, as img2dataset writes CC12M. suffixes: of its images. Raises UserError."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if file.suffix.lower() in suffixes:
-                beside = file.with_suffix(".txt")
-                text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
+                text_file = file.with_suffix(".txt")
+                text = text_file.read_text(encoding="utf-8", errors="replace") if text_file.is_file() else ""
                 yield coco.Picture(file.relative_to(path).as_posix(), (text,), folder=path)
     elif path.suffix == ".jsonl":
         yield from coco.iter_pictures(path)

@@ -90,15 +90,15 @@ def load(config: ConversionConfig) -> Listing[Choice]:
         if key not in FIELDS and key not in LETTERS:
             raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
     is_nano = config.source == "nano"
-    source = str(_drawn(config.questions) / FILE) if is_nano else config.source
+    source = str(_ensure_drawn(config.questions) / FILE) if is_nano else config.source
     rows, origin, folder = data.read_source(source, config.split)
     if config.images is not None:
         folder = maker.image_folder(config.images, Path())
     names = {name: config.columns.get(name, name) for name in (*FIELDS, *LETTERS)}
-    records, taken = list[Choice](), set[str]()
+    records, ids = list[Choice](), set[str]()
     for number, row in enumerate(rows, start=1):
-        records.append(_choice(row, names, folder, number, taken))
-        taken.add(records[-1].id)
+        records.append(_choice(row, names, folder, number, ids))
+        ids.add(records[-1].id)
     if all(record.problem for record in records):
         why = f" ({records[0].problem} in the first record)" if records else ""
         raise UserError(
@@ -109,7 +109,7 @@ def load(config: ConversionConfig) -> Listing[Choice]:
 
 
 def _choice(
-    row: Row, names: Mapping[str, str], folder: Path | None, number: int, taken: Container[str]
+    row: Row, names: Mapping[str, str], folder: Path | None, number: int, ids: Container[str]
 ) -> Choice:
     cells = {key: _text(row.get(name)) for key, name in names.items() if key != "image"}
     options = tuple(itertools.takewhile(bool, map(cells.__getitem__, LETTERS)))
@@ -126,7 +126,7 @@ def _choice(
         problem = "fewer than two options"
     elif not 0 <= right < len(options):
         problem = f"no letter of an option in {names['answer']}"
-    elif index in taken:
+    elif index in ids:
         problem = f"an {names['index']} that occurs twice"
     choice = Choice(index, cells["category"] or "all", picture, cells["question"], options, max(right, 0))
     if not problem and not choice.wrong:
@@ -142,7 +142,7 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".")
 
 
-def _drawn(count: int) -> Path:
+def _ensure_drawn(count: int) -> Path:
     """A folder of the cache with `count` drawn questions in VMCBench's layout, of two to four options."""
 
     def draw(draft: Path) -> None:
@@ -162,7 +162,7 @@ def _drawn(count: int) -> Path:
             rows.append({**facts, **dict(zip("ABCD", options, strict=False))})
         atomic.write_lines(draft / FILE, rows)
 
-    return nano.drawn(f"choices-{count}", draw, proof=FILE)
+    return nano.draw_once(f"choices-{count}", draw, proof=FILE)
 
 
 def _wrong(scene: Scene, question: Question) -> set[str]:
@@ -289,17 +289,18 @@ class NegvqaMaker(maker.Maker):
         """Raises UserError where nothing could be negated."""
         out, seed, config = self.folder.path, self.config.seed, self.config
         rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
-        wanted = (self.listing.records[index] for index in self.blocks.wanted)
-        found = list(zip(wanted, rows, strict=False))  # what became of every wanted question
-        questions = self.write(found)
-        reasons = Counter((n.state, n.kind or n.reason) for _, n in found if n.state != NEGATED).most_common()
+        choices = (self.listing.records[index] for index in self.blocks.wanted)
+        outcomes = list(zip(choices, rows, strict=False))  # what became of every wanted question
+        questions = self.write(outcomes)
+        states = Counter((n.state, n.kind or n.reason) for _, n in outcomes if n.state != NEGATED)
+        reasons = states.most_common()
         count = [row["original_answer"] for row in questions].count("A")
-        lines = [f"{len(questions)} of {len(found)} questions negated, {count} with A right."]
+        lines = [f"{len(questions)} of {len(outcomes)} questions negated, {count} with A right."]
         lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
         if not questions:
-            what = " ".join(lines[1:3]).strip()
-            raise UserError(f"Not one of {len(found)} questions could be negated. {what}")
-        if again := sum(negation.again for _, negation in found):
+            reason = " ".join(lines[1:3]).strip()
+            raise UserError(f"Not one of {len(outcomes)} questions could be negated. {reason}")
+        if again := sum(negation.again for _, negation in outcomes):
             lines.append(f"{again} got no answer; retry them with the same command.")
         # In random order, so that whoever stops early has checked a random sample too.
         drawn = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
@@ -308,24 +309,24 @@ class NegvqaMaker(maker.Maker):
         lines += [f"Questions: {out / 'questions.jsonl'}", f"Check sheet: {out / 'check.html'}"]
         return "\n".join(lines) + "\n", {
             "status": INCOMPLETE if again else COMPLETE,
-            "counts": dict(Counter(negation.state for _, negation in found)),
+            "counts": dict(Counter(negation.state for _, negation in outcomes)),
             "questions": len(questions),
             "reasons": [{"state": state, "reason": why, "count": n} for (state, why), n in reasons],
         }
 
-    def write(self, found: Sequence[tuple[Choice, Negation]]) -> list[Row]:
+    def write(self, outcomes: Sequence[tuple[Choice, Negation]]) -> list[Row]:
         """Writes images, questions and records; the questions, in NegVQA's layout: two options, and both
         questions with the letters that are right."""
         seed, out = self.config.seed, self.folder.path
-        kept = [item for item, negation in found if negation.state == NEGATED]
-        wrong = {item.id: wrong_option(item, seed) for item, _ in found if not item.problem}
+        negatable = [item for item, negation in outcomes if negation.state == NEGATED]
+        wrong = {item.id: wrong_option(item, seed) for item, _ in outcomes if not item.problem}
         if self.config.letters == "notebook":
-            drawn, right = notebook(kept, seed)
+            drawn, right = draw_as_notebook(negatable, seed)
             wrong |= drawn
         else:
-            right = balanced(kept, seed)
+            right = balance_letters(negatable, seed)
         letters, questions, records, images = iter(right), [], [], dict[str, str]()
-        for item, negation in found:
+        for item, negation in outcomes:
             facts: Row = {"index": item.id, "category": item.subset, "question": item.question}
             facts |= {"options": list(item.options), "right": None if item.problem else item.answer}
             facts |= {"wrong": wrong.get(item.id), "state": negation.state}
@@ -334,7 +335,7 @@ class NegvqaMaker(maker.Maker):
             if negation.state == NEGATED:
                 row = {"index": item.id, "image": self.keep(item, images), "category": item.subset}
                 texts = item.question, negation.question, item.answer, wrong[item.id]
-                questions.append(row | data.asked(*texts, next(letters)))
+                questions.append(row | data.format_record(*texts, next(letters)))
         atomic.write_lines(out / "questions.jsonl", questions)
         for variant in VARIANTS:
             names = {key: key for key in ("index", "image", "category", "A", "B")}
@@ -344,28 +345,28 @@ class NegvqaMaker(maker.Maker):
         atomic.write_lines(out / "records.jsonl", records)
         return questions
 
-    def keep(self, item: Choice, kept: dict[str, str]) -> str:
+    def keep(self, item: Choice, copies: dict[str, str]) -> str:
         """Name below OUT of an item's image, copied unless it is there; equal images are one file. kept: hash
         -> name."""
         assert item.picture is not None, "an item without an image is not usable"
-        data = item.picture.read_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        if digest not in kept:
+        content = item.picture.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        if digest not in copies:
             stem = item.id if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,60}", item.id) else digest[:20]
-            ending = next((ending for start, ending in ENDINGS.items() if data.startswith(start)), ".img")
+            ending = next((ending for start, ending in ENDINGS.items() if content.startswith(start)), ".img")
             path = self.folder.path / "images" / f"{stem}{ending}"
-            kept[digest] = f"images/{path.name}"
-            if not path.is_file() or path.stat().st_size != len(data):
-                atomic.write_bytes(path, data)
-        return kept[digest]
+            copies[digest] = f"images/{path.name}"
+            if not path.is_file() or path.stat().st_size != len(content):
+                atomic.write_bytes(path, content)
+        return copies[digest]
 
 
 def build(config: ConversionConfig) -> str | None:
     """`nein negvqa generate`. Only a local model needs the device."""
     if config.llm.model:
         llm.check(config.llm.model)
-    on = config if config.place == "device" else replace(config, device="cpu")
-    return make(NegvqaMaker, config, start(on))
+    placed = config if config.place == "device" else replace(config, device="cpu")
+    return make(NegvqaMaker, config, start(placed))
 
 
 def wrong_option(item: Choice, seed: int) -> str:
@@ -374,7 +375,7 @@ def wrong_option(item: Choice, seed: int) -> str:
     return item.wrong[int(rng.integers(len(item.wrong)))]
 
 
-def balanced(items: Sequence[Choice], seed: int) -> list[str]:
+def balance_letters(items: Sequence[Choice], seed: int) -> list[str]:
     """The letter, A or B, that is right for each original question (the other is right for the negated one):
     in every subset as many A as B, or one more of either, whatever the order of the items."""
     subsets: dict[str, list[str]] = defaultdict(list)
@@ -388,7 +389,7 @@ def balanced(items: Sequence[Choice], seed: int) -> list[str]:
     return [drawn[item.id] for item in items]
 
 
-def notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
+def draw_as_notebook(items: Sequence[Choice], seed: int) -> tuple[dict[str, str], list[str]]:
     """(id -> wrong option, letters) of negated questions in file order, by the one random sequence of the
     authors' notebook. Source: https://github.com/yuhui-zh15/NegVQA (0e4218b), add_negation.ipynb."""
     rng = random.Random(seed)
@@ -435,11 +436,11 @@ def figures(rows: Sequence[labels.Labelled]) -> Iterator[Figure]:
     for rater in dict.fromkeys(row["rater"] for row in rows):
         verdicts = Counter(row[QUESTION.key] for row in rows if row["rater"] == rater)
         hits = [1.0] * verdicts[RIGHT] + [0.0] * sum(verdicts[kind] for kind in ERRORS)
-        what: Row = {"task": "check", "metric": "right", "rater": rater}
+        fields: Row = {"task": "check", "metric": "right", "rater": rater}
         share = bounded_mean(hits, range(len(hits)))
-        yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **what)
+        yield figure(share, unit="%", unscored=verdicts[""], statistic=RIGHT, **fields)
         for kind in ERRORS:
-            yield frames.number(verdicts[kind], unit="count", statistic=kind, **what)
+            yield frames.number(verdicts[kind], unit="count", statistic=kind, **fields)
     verdict = replace(QUESTION, answers=dict.fromkeys((RIGHT, "wrong"), ""))
     plain = [row | {"verdict": row["verdict"] and ("wrong", RIGHT)[row["verdict"] == RIGHT]} for row in rows]
     yield from labels.agreement(plain, [verdict], {row["item"]: row["item"] for row in rows})
@@ -462,11 +463,11 @@ def write_sheet(path: Path, rows: Sequence[Row], *, population: int, negator: st
     how = f"{len(rows)} random items out of {population} (negated by: {negator}). {HOW}"
     items = []
     for row in rows:
-        asked = []
+        cells = []
         for variant in VARIANTS:
             options = [f"✓ {row[k]}" if k == row[f"{variant}_answer"] else row[k] for k in "AB"]
-            asked.append([variant, row[f"{variant}_question"], *options])
+            cells.append([variant, row[f"{variant}_question"], *options])
         image = cards.of_file(path.parent / row["image"], SIDE)
         heads = ("", "question", "A", "B")
-        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, asked))
+        items.append(labels.Item(str(row["index"]), row["category"], [("", image)], heads, cells))
     labels.write_page(path, "Are these negated questions right?", how, [QUESTION], items)

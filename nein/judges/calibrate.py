@@ -111,7 +111,7 @@ def instances(annotations: coco.Annotations, seed: int) -> list[Case]:
     return cases
 
 
-def pasted(annotations: coco.Annotations, seed: int) -> list[Case]:
+def paste_cases(annotations: coco.Annotations, seed: int) -> list[Case]:
     """Every image once with an object of another one pasted in (present), and once as it is (absent). The
     object is worth cutting out, and of no category that the image has."""
     every = [(donor, thing) for donor in annotations.pictures for thing in donor.objects if not thing.crowd]
@@ -153,10 +153,8 @@ def paste(
         ImageDraw.Draw(mask).polygon([float(value) for value in polygon], fill=255)
     factor = min(1.0, canvas.width / 2 / part.width, canvas.height / 2 / part.height)
     size = (max(1, round(part.width * factor)), max(1, round(part.height * factor)))
-    left, top = (
-        round(share * (whole - own)) for share, whole, own in zip(place, canvas.size, size, strict=True)
-    )
-    canvas.paste(part.resize(size), (left, top), mask.crop(corners).resize(size))
+    corner = round(place[0] * (canvas.width - size[0])), round(place[1] * (canvas.height - size[1]))
+    canvas.paste(part.resize(size), corner, mask.crop(corners).resize(size))
     return np.array(canvas)
 
 
@@ -165,7 +163,7 @@ def cluster_of(name: str) -> str:
     return f"COCO_{name.split('_')[1]}" if name.startswith("NeIn_") else name
 
 
-def thinned(cases: Sequence[Case], limit: int | None) -> list[Case]:
+def thin_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
     """At most `limit` cases, evenly spread, so that a small part still covers the whole set."""
     if limit is None or limit >= len(cases):
         return list(cases)
@@ -176,28 +174,28 @@ def controls(cases: Sequence[Case], kind: str) -> list[Case]:
     """Does a judge look and read? Changed images with the same questions, and changed questions about the
     same images: of images of the set "instances", of which all is known, or of any with objects."""
     usable = [case for case in cases if case.present]
-    chosen = thinned([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
-    found = []
+    chosen = thin_cases([case for case in usable if case.set == "instances"] or usable, CONTROLLED)
+    changed = []
     for index, case in enumerate(chosen):
-        black, mirrored = (partial(_changed, case.picture, change) for change in (np.zeros_like, np.fliplr))
+        black, mirrored = (partial(_change, case.picture, change) for change in (np.zeros_like, np.fliplr))
         gone = tuple(replace(word, present=False) for word in case.present)
-        found.append(replace(case, control="black", picture=black, words=gone))
-        found.append(replace(case, control="mirrored", picture=mirrored))
+        changed.append(replace(case, control="black", picture=black, words=gone))
+        changed.append(replace(case, control="mirrored", picture=mirrored))
         names = {word.word for word in case.present}
         for other in (*chosen[index + 1 :], *chosen[:index]):  # the next image with none of these objects
             if other.cluster != case.cluster and names.isdisjoint(word.word for word in other.present):
                 theirs = tuple(replace(word, present=False) for word in other.present)
-                found.append(replace(case, control="picture", picture=other.picture, words=gone))
-                found.append(replace(case, control="question", words=theirs))
+                changed.append(replace(case, control="picture", picture=other.picture, words=gone))
+                changed.append(replace(case, control="question", words=theirs))
                 break
         if kind == "vqa":  # a detector is not asked in a sentence
             for wording, questions in (("negated", case.present), ("reversed", case.words)):
                 words = tuple(replace(word, wording=wording) for word in questions)
-                found.append(replace(case, control=wording, words=words))
-    return found
+                changed.append(replace(case, control=wording, words=words))
+    return changed
 
 
-def _changed(picture: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _change(picture: Callable[[], np.ndarray], change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(change(picture()))
 
 
@@ -221,29 +219,30 @@ class Asking:
         space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
-            found: dict[str, Any] = {key: cache.get(space, key) for key in keys}
-            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if found[key] is None]
+            answers: dict[str, Any] = {key: cache.get(space, key) for key in keys}
+            missing = [(key, case) for key, case in zip(keys, cases, strict=True) if answers[key] is None]
             starts = range(0, len(missing), self.batch_size)
             batches = [missing[start : start + self.batch_size] for start in starts]
             on_cpu = self.judge.describe().get("device") == "cpu"
             with Bar(f"ask {self.kind}", len(missing)) as bar:
                 for batch, fresh in machine.side_by_side(self._ask, batches, on_cpu, self.threads):
                     cache.put_all({(space, key): answer for key, answer in fresh.items()})
-                    found |= fresh
+                    answers |= fresh
                     bar.update(len(batch))
-        return [row for key in keys for row in found[key]["rows"]]
+        return [row for key in keys for row in answers[key]["rows"]]
 
     def _ask(self, batch: Sequence[tuple[str, Case]]) -> dict[str, dict[str, list[Row]]]:
         """Key -> the rows of its case."""
         cases = [case for _, case in batch]
         pictures = [case.picture() for case in cases]
         answers = judges.ask(self.kind, self.judge, pictures, [case.words for case in cases], self.how)
-        found = {}
+        results = {}
         for (key, case), row in zip(batch, answers, strict=True):
-            what = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
+            labels = {"set": case.set, "id": case.id, "cluster": case.cluster, "control": case.control}
             words = [{"role": w.role, "word": w.word, "present": w.present} for w in case.words]
-            found[key] = {"rows": [{**what, **word, **said} for word, said in zip(words, row, strict=True)]}
-        return found
+            pairs = zip(words, row, strict=True)
+            results[key] = {"rows": [{**labels, **word, **answer} for word, answer in pairs]}
+        return results
 
 
 # --- the command -----------------------------------------------------------------------------------
@@ -272,21 +271,21 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
     them. Raises UserError where a set needs such and there are none."""
     origin, file = run.manifest().get("data", {}), options.instances
     if file is None and "annotations" in origin:
-        beside = Path(origin["annotations"]).parent / "instances.json"
-        file = beside if beside.is_file() else None
-    found = {"sources": sources(loading.reload(origin, options.data))}
+        default = Path(origin["annotations"]).parent / "instances.json"
+        file = default if default.is_file() else None
+    cases = {"sources": sources(loading.reload(origin, options.data))}
     if file is not None:
         annotations = coco.read(instances=file, folder=options.images or file.parent)
-        found["instances"] = instances(annotations, options.seed)
-        found["pasted"] = pasted(annotations, options.seed)
+        cases["instances"] = instances(annotations, options.seed)
+        cases["pasted"] = paste_cases(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
         needed = "The sets 'instances' and 'pasted' need COCO instance annotations"
         raise UserError(f"{needed}: --instances FILE and --images FOLDER.")
     else:
         without = "no instance annotations: absent objects only for names of objects"
         log.warning("%s, so Removal is not corrected", without)
-    wanted = [name for name in options.sets or SETS if name in found]
-    return [case for name in wanted for case in thinned(found[name], options.limit)]
+    names = [name for name in options.sets or SETS if name in cases]
+    return [case for name in names for case in thin_cases(cases[name], options.limit)]
 
 
 def counts(cases: Sequence[Case]) -> dict[str, tuple[int, int]]:
@@ -302,8 +301,8 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(file.with_suffix(".jsonl"), rows)
     facts = {"kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **asking.how.of(kind)}
-    found = Calibration(kind, facts, rows)
-    rates = {protocol: found.rates(protocol) for protocol in ("fixed", "paper")}
+    calibration = Calibration(kind, facts, rows)
+    rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
     flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, kind)), [kind])
     written = {name: dataclasses.asdict(rate) for name, rate in rates.items()}
     atomic.write_json(file, {**facts, "sets": counts(cases), "rates": written, "flags": flags})
@@ -311,5 +310,5 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     for name in ("sensitivity", "specificity"):
         figure = frames.figure(getattr(rates["fixed"], name), unit="%")
         parts.append(f"{name} {tables.text(figure)} % of {figure['n']}, ")
-    said = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
-    return "\n".join([said, *(f"Note: {sentence}" for sentence in flags)])
+    summary = f"{kind}: {''.join(parts)}unscored {rates['fixed'].n_unscored}; {file}"
+    return "\n".join([summary, *(f"Note: {sentence}" for sentence in flags)])

@@ -62,18 +62,18 @@ def run(options: CheckConfig) -> int:
     else:
         subject = judges.load(options.kind, options.subject, services=services, **how)
     failed, checks = 0, KINDS[options.kind](subject, options.number)
-    for name, passed, seen in checks.run(on_cpu, options.threads):
+    for name, passed, detail in checks.run(on_cpu, options.threads):
         failed += not passed
-        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if seen else ''}{seen}", flush=True)
+        print(f"{'pass' if passed else 'FAIL'}  {name}{': ' if detail else ''}{detail}", flush=True)
     print(f"{options.subject}: {f'{failed} checks failed' if failed else 'all checks passed'}")
     return 1 if failed else 0
 
 
 def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
     """A drawn image, cut or repeated to (width, height): (height, width, 3) uint8."""
-    whole = np.asarray(render(source_scene("dev", seed)))
-    rows, columns = np.arange(size[1]) % whole.shape[0], np.arange(size[0]) % whole.shape[1]
-    return np.ascontiguousarray(whole[rows][:, columns])
+    tile = np.asarray(render(source_scene("dev", seed)))
+    rows, columns = np.arange(size[1]) % tile.shape[0], np.arange(size[0]) % tile.shape[1]
+    return np.ascontiguousarray(tile[rows][:, columns])
 
 
 class Checks:
@@ -102,8 +102,8 @@ class Checks:
         `machine.side_by_side`."""
         first, *others = TITLES
         for methods in ([first], others):
-            for method, (passed, seen) in machine.side_by_side(self._outcome, methods, on_cpu, threads):
-                yield TITLES[method], passed, seen
+            for method, (passed, detail) in machine.side_by_side(self._outcome, methods, on_cpu, threads):
+                yield TITLES[method], passed, detail
 
     def _outcome(self, method: str) -> tuple[bool, str]:
         if method != "contract" and not self.first:
@@ -129,13 +129,13 @@ class Checks:
         return self.same(self.first, self.answer(self.inputs), self.within[0])
 
     def alone(self) -> str:
-        return self.same(self.first, [self.answer([one])[0] for one in self.inputs], self.within[1])
+        return self.same(self.first, [self.answer([item])[0] for item in self.inputs], self.within[1])
 
     def reordered(self) -> str:
         return self.same(self.first, self.answer(self.inputs[::-1])[::-1], self.within[1])
 
     def untouched(self) -> str:
-        before = [one.image.copy() for one in self.inputs]
+        before = [item.image.copy() for item in self.inputs]
         self.answer(self.inputs)
         if not all((a == b.image).all() for a, b in zip(before, self.inputs, strict=True)):
             raise Failed("an input image was changed")
@@ -180,19 +180,19 @@ class EditorChecks(Checks):
         sizes = {images.check(image).shape[:2] for image in edited}
         return f"{len(edited)} of {len(inputs)} edited, uint8 RGB, heights and widths {sorted(sizes)}"
 
-    def apart(self, one: EditResult, other: EditResult) -> float:
-        if one.image is None or other.image is None:
-            if one.image is not other.image:
-                raise Failed(f"{one.id} failed only one time: {one.error or other.error}")
+    def apart(self, first: EditResult, second: EditResult) -> float:
+        if first.image is None or second.image is None:
+            if first.image is not second.image:
+                raise Failed(f"{first.id} failed only one time: {first.error or second.error}")
             return 0
-        if one.image.shape != other.image.shape:
-            raise Failed(f"{one.id} is {one.image.shape} one time and {other.image.shape} the other")
-        return int(np.abs(one.image.astype(int) - other.image.astype(int)).max())
+        if first.image.shape != second.image.shape:
+            raise Failed(f"{first.id} is {first.image.shape} one time and {second.image.shape} the other")
+        return int(np.abs(first.image.astype(int) - second.image.astype(int)).max())
 
     def bad_input(self) -> str:
         first, last = self.inputs[0], self.inputs[-1]
-        gray, whole = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)
-        bad = [replace(first, image=gray), replace(first, image=whole), replace(first, instruction="")]
+        gray, floats = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)
+        bad = [replace(first, image=gray), replace(first, image=floats), replace(first, instruction="")]
         before, *refused, after = self.answer([first, *bad, last])
         if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
             raise Failed("a gray image, a float image or an empty instruction was not refused with a reason")
@@ -214,22 +214,22 @@ class JudgeChecks(Checks):
         from nein.metrics.judges.base import template
 
         ask = template(self.subject.template).ask_presence
-        prompts = [[ask(noun) for noun in one.nouns] for one in inputs]
-        return self.subject.ask([one.image for one in inputs], prompts)
+        prompts = [[ask(noun) for noun in question.nouns] for question in inputs]
+        return self.subject.ask([question.image for question in inputs], prompts)
 
     def check(self, inputs: list[Question], answers: list[list[Any]]) -> str:
-        asked, given = [len(one.nouns) for one in inputs], [len(row) for row in answers]
-        if asked != given:
-            raise Failed(f"{asked} questions, {given} answers")
+        questions, answered = [len(question.nouns) for question in inputs], [len(row) for row in answers]
+        if questions != answered:
+            raise Failed(f"{questions} questions, {answered} answers")
         return self.check_each(list(itertools.chain(*answers)))
 
     def check_each(self, answers: list[Any]) -> str:
-        for one in answers:
-            if not isinstance(one.text, str):
-                raise Failed(f"an answer needs a text, not {one.text!r}")
-            if not all(p is None or 0 <= p <= 1.0001 for p in (one.p_yes, one.p_no)):
-                raise Failed(f"P(yes) and P(no) must lie in [0, 1] or be None, not {one}")
-        clear = sum(parse_yes_no(one.text) is not None for one in answers)
+        for answer in answers:
+            if not isinstance(answer.text, str):
+                raise Failed(f"an answer needs a text, not {answer.text!r}")
+            if not all(p is None or 0 <= p <= 1.0001 for p in (answer.p_yes, answer.p_no)):
+                raise Failed(f"P(yes) and P(no) must lie in [0, 1] or be None, not {answer}")
+        clear = sum(parse_yes_no(answer.text) is not None for answer in answers)
         if not clear:
             raise Failed(f"no answer is yes or no, for instance {answers[0].text!r}")
         return f"{clear} of {len(answers)} answers begin with yes or no"
@@ -258,13 +258,18 @@ class JudgeChecks(Checks):
 
 class DetectorChecks(JudgeChecks):
     def answer(self, inputs: list[Question]) -> list[list[Any]]:
-        found = self.subject.detect([one.image for one in inputs], [one.nouns for one in inputs])
-        return [[boxes[noun] for noun in one.nouns] for boxes, one in zip(found, inputs, strict=True)]
+        detections = self.subject.detect(
+            [question.image for question in inputs], [question.nouns for question in inputs]
+        )
+        return [
+            [boxes[noun] for noun in question.nouns]
+            for boxes, question in zip(detections, inputs, strict=True)
+        ]
 
     def check_each(self, answers: list[Any]) -> str:
-        for one in answers:
-            if not 0 <= one.score <= 1 or one.count < 0 or len(one.box) != 4:
-                raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {one}")
+        for box in answers:
+            if not 0 <= box.score <= 1 or box.count < 0 or len(box.box) != 4:
+                raise Failed(f"a detection needs a score in [0, 1], a count and a box of four, not {box}")
         return f"{len(answers)} detections"
 
 

@@ -32,10 +32,10 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
     if not below:
         raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
     run = RunDir(below[0])
-    given = run.manifest()["config"]
-    given = {**given, "models": {**given.get("models", {}), **(judges or {})}}
+    settings = run.manifest()["config"]
+    settings = {**settings, "models": {**settings.get("models", {}), **(judges or {})}}
     try:
-        return run, TypeAdapter(EvalConfig).validate_python(given)
+        return run, TypeAdapter(EvalConfig).validate_python(settings)
     except ValueError:
         raise UserError(f"'{run.path}' was made with options of another version; make it again.") from None
 
@@ -72,8 +72,8 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     @property
     def named(self) -> dict[str, str]:
         """Kind -> the judge, "" for the run's own. Raises UserError."""
-        given = (item.partition("=") for item in self.judges)
-        return {chosen("judge", kind, KINDS): reference for kind, _, reference in given}
+        pairs = (item.partition("=") for item in self.judges)
+        return {chosen("judge", kind, KINDS): reference for kind, _, reference in pairs}
 
     def check(self) -> None:
         if self.limit == 1:

@@ -29,8 +29,8 @@ def run(options: RetrievedConfig) -> str:
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.nein import stages
 
-    found = [one for one in files.find(options.run) if one.manifest().get("status") == COMPLETE]
-    dual = [one for one in found if one.manifest()["summary"]["kind"] == "dual"]
+    folders = [folder for folder in files.find(options.run) if folder.manifest().get("status") == COMPLETE]
+    dual = [folder for folder in folders if folder.manifest()["summary"]["kind"] == "dual"]
     runs = [run for run in ModelTasks.load(dual) if _retrievals(run)]
     if not runs:
         raise UserError(
@@ -38,26 +38,28 @@ def run(options: RetrievedConfig) -> str:
             "name; run nein negbench eval first."
         )
     kind, (directory, settings) = options.kind, read_config(options.judged_by)
-    known_judges = calibrations.load([directory.out / "calibration"], explicit=True)
+    candidates = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
     services = Services.of(options, settings.cache_dir / "answers.sqlite")
     judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
     how = JudgeOptions(settings.article, settings.threshold)
-    asked = {"fingerprint": judge.fingerprint, **how.of(kind)}.items()
-    known = next((one for one in known_judges if asked <= one.manifest.items()), None)
-    if known is None:
+    setting = {"fingerprint": judge.fingerprint, **how.of(kind)}.items()
+    calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
+    if calibration is None:
         raise UserError(
             f"'{options.judged_by}' holds no calibration of its {kind} judge; make one with "
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
-    controlled = frames.frame(calibrations.under_controls(known.rows, kind))
+    controlled = frames.frame(calibrations.under_controls(calibration.rows, kind))
     flag = " ".join(calibrations.flags(controlled, [kind]))
-    rates = known.rates(settings.protocol, role="object")
-    for one in runs:
-        folder, figures = one.folder.path / "judged", []
+    rates = calibration.rates(settings.protocol, role="object")
+    for tasks in runs:
+        folder, figures = tasks.folder.path / "judged", []
         asking = Asking(kind, judge, how, folder, options.batch_size, options.threads)
-        for task in _retrievals(one):
-            queries = judged.queries(task, *one.features(task), most=options.queries, seed=one.config.seed)
+        for task in _retrievals(tasks):
+            queries = judged.queries(
+                task, *tasks.features(task), most=options.queries, seed=tasks.config.seed
+            )
             # Every image that was found once, with all that is asked about it.
             cases = [
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
@@ -69,9 +71,9 @@ def run(options: RetrievedConfig) -> str:
             label = {"task": task.what, "variant": task.variant, "judge": kind}
             table = scores.table({**label, **row} for row in scores.of_judged(rows))
             figures.append(frames.label(estimates.of_table(table, rates), judge=kind, flag=flag))
-            print(f"{one.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
-        frames.write(one.folder.path / judged.JUDGED_CSV, frames.concat(figures))
-    finished = NEGBENCH.load_finished([one.path for one in found])
+            print(f"{tasks.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
+        frames.write(tasks.folder.path / judged.JUDGED_CSV, frames.concat(figures))
+    finished = NEGBENCH.load_finished([folder.path for folder in folders])
     return NEGBENCH.write_report(options.run, finished, options, headline=(JUDGED, AVOIDED))
 
 

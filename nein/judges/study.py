@@ -72,22 +72,22 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
     entries: dict[str, labels.Item] = {}
     plan = StudyPlan([options.seed, options.items, options.shared, options.gold, options.raters], [], {})
-    for shown, run in [*_drawn(loaded, [*samples], options), *_known(loaded, [*samples], options)]:
-        sample, label = samples[shown.id], [run.label] if run else []
+    for item, run in [*_drawn(loaded, [*samples], options), *_known(loaded, [*samples], options)]:
+        sample, label = samples[item.id], [run.label] if run else []
         before = images.decode(sample.sample_path)
         if run:
-            after = images.decode(run.image_path(run.edits[shown.id]))
+            after = images.decode(run.image_path(run.edits[item.id]))
         else:  # the target, without the object, or the unedited image
-            after = images.decode(sample.source_path) if shown.gold == "gone" else before
+            after = images.decode(sample.source_path) if item.gold == "gone" else before
             if after.shape != before.shape:  # it is cropped as NeIn's samples were
                 after = stretch(r64(after, resolution), (before.shape[1], before.shape[0]))
-        facts = "/".join(map(str, [options.seed, shown.id, shown.gold, *label]))
+        facts = "/".join(map(str, [options.seed, item.id, item.gold, *label]))
         key = hashlib.sha256(facts.encode()).hexdigest()[:10]
-        plan.items[key] = shown
+        plan.items[key] = item
         views = {"before": before, "after": after}
         pictures = [(name, cards.of_picture(view, SIDE, QUALITY)) for name, view in views.items()]
         entries[key] = labels.Item(key, f"To be removed: {sample.object}", pictures)
-    gold = [key for key, shown in plan.items.items() if shown.gold]
+    gold = [key for key, item in plan.items.items() if item.gold]
     edits = [key for key in entries if key not in gold]
     if not edits:
         raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
@@ -95,9 +95,9 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
             raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
-    shared, rest = edits[: options.shared], edits[options.shared :]
+    shared, unshared = edits[: options.shared], edits[options.shared :]
     for rater in range(options.raters):
-        order = [*gold, *shared, *rest[rater :: options.raters]]
+        order = [*gold, *shared, *unshared[rater :: options.raters]]
         random.Random(f"{options.seed}/order/{rater}").shuffle(order)
         page, items = out / f"rater-{rater + 1}.html", [entries[item] for item in order]
         sheet = labels.write_page(page, "Which objects are gone?", HOW, calibrations.QUESTIONS, items)
@@ -141,9 +141,9 @@ def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
-    gold = {item: shown.gold for item, shown in plan.items.items() if shown.gold}
+    gold = {item: item.gold for item, item in plan.items.items() if item.gold}
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
-    resolved = [row | {"id": one.id, "editor": one.editor, "track": one.track} for row, one in counted]
+    resolved = [row | {"id": item.id, "editor": item.editor, "track": item.track} for row, item in counted]
     figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]
     frame, people = frames.frame(figures, benchmark="nein"), [labels.RATERS, *sections.people()]
     write(out, frame, Page("What people say", sections=[Section("people", "People", people)]), ["md", "csv"])

@@ -87,7 +87,7 @@ class NanoSample:
 def source_scene(split: str, index: int, world: World = NANO) -> Scene:
     """One to three objects, so that there is room for another."""
     rng = rng_for(split, index)
-    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)), world.shown)
+    return sample_scene(rng, rng.choice((1, 2, 2, 3, 3)), world.pool)
 
 
 def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[NanoSample]:
@@ -106,24 +106,24 @@ def iter_samples(split: str, sources: int, world: World = NANO) -> Iterator[Nano
             item = place(rng, category, source.items)
             if item is None or k == count:
                 continue
-            negative = said(wordings[templates[k % len(templates)]], category)
+            negative = fill_wording(wordings[templates[k % len(templates)]], category)
             k += 1
             generated, template = families.addition(category), families.template_of(negative, category)
             told = sentences[k - 1], negative, generated, category, template
-            yield NanoSample(coco, f"NeIn_{index + 1:012d}_{k}", *told, source, source.with_item(item))
+            yield NanoSample(coco, f"NeIn_{index + 1:012d}_{k}", *told, source, source.add(item))
 
 
-def said(wording: str, category: str) -> str:
+def fill_wording(wording: str, category: str) -> str:
     """The sentence of a wording of `NEGATIVES` about an object; its first letter is a capital."""
-    return families.filled(wording, {"S": category}, "paper")
+    return families.fill_template(wording, {"S": category}, "paper")
 
 
 @lru_cache(maxsize=1)
 def world_version() -> str:
     """A hash of the code that draws and describes: a changed world gets a new cache folder."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     names = "drawings.json wordings.json scenes.py sentences.py data.py"
-    files = [*(here / name for name in names.split()), here.parent / "wording" / "families.py"]
+    files = [*(folder / name for name in names.split()), folder.parent / "wording" / "families.py"]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:10]
 
 
@@ -141,10 +141,10 @@ def ensure(
     if sources < 1:
         raise ValueError(f"the number of source images must be at least 1, not {sources}")
     name, parent = f"{world.name.replace(':', '-')}-{split}-{sources}", None if root is None else Path(root)
-    return drawn(name, lambda to: write(to, split, sources, world), proof=f"{split}.json", parent=parent)
+    return draw_once(name, lambda to: write(to, split, sources, world), proof=f"{split}.json", parent=parent)
 
 
-def drawn(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
+def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:
     """The folder `name` below `parent` (default: the user's cache), which `draw` fills on first use, once for
     each version of the world. proof: the file that it writes last."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"

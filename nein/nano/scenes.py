@@ -82,15 +82,15 @@ CATEGORIES: tuple[str, ...] = tuple(LOOKS)
 def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN) -> Image.Image:
     """The object alone, RGBA, `SUPERSAMPLE` times enlarged; size: its scale in scene pixels."""
     if style == SKETCH:
-        return _sketched_object(layer(category, colour, size, flip))
-    look, own = LOOKS[category], PALETTE[colour]
+        return _sketch_object(layer(category, colour, size, flip))
+    look, color = LOOKS[category], PALETTE[colour]
     width, height = (side * SUPERSAMPLE for side in look.extent(size))
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
-    for kind, shade, points, *given in look.shapes:
-        more = given[0] if given else {}
+    for kind, shade, points, *extras in look.shapes:
+        more = extras[0] if extras else {}
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
-        fill, outline = _shaded(own, shade), _shaded(own, more["edge"]) if "edge" in more else None
+        fill, outline = _shade(color, shade), _shade(color, more["edge"]) if "edge" in more else None
         stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
         start, end = more.get("ends", (0, 360))  # degrees
         if kind == "oval":
@@ -111,14 +111,14 @@ def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN)
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else image
 
 
-def _shaded(own: Colour, shade: Any) -> Colour:
+def _shade(color: Colour, shade: Any) -> Colour:
     """A colour of `drawings.json`; own: the object's."""
     if isinstance(shade, list):
         r, g, b = shade
     elif shade <= 1:
-        r, g, b = (int(c * shade) for c in own)
+        r, g, b = (int(c * shade) for c in color)
     else:
-        r, g, b = (int(c + (255 - c) * (shade - 1)) for c in own)
+        r, g, b = (int(c + (255 - c) * (shade - 1)) for c in color)
     return r, g, b
 
 
@@ -139,7 +139,7 @@ BACKGROUNDS: dict[str, tuple[float, float, Colour, Colour]] = {
 def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
     """RGB, enlarged `SUPERSAMPLE` times."""
     if style == SKETCH:
-        return _sketched_background(background(kind, seed))
+        return _sketch_background(background(kind, seed))
     rng, side = random.Random(seed), SIZE * SUPERSAMPLE
     image = Image.new("RGB", (side, side))
     draw = ImageDraw.Draw(image)
@@ -201,7 +201,7 @@ _LINE = 3  # thickness of contours in enlarged pixels, odd
 _EDGE = 200  # color difference (sum over channels) from which two areas are kept apart by a line
 
 
-def _sketched_object(drawing: Image.Image) -> Image.Image:
+def _sketch_object(drawing: Image.Image) -> Image.Image:
     """RGBA of the same size, standing on the same ground."""
     width, height = drawing.size
     smaller = (max(1, round(width * _NARROWER)), max(1, round(height * _LOWER)))
@@ -212,8 +212,8 @@ def _sketched_object(drawing: Image.Image) -> Image.Image:
     plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
     for row in range(height):
         shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
-        taken = plain[row, max(0, -shift) : width - max(0, shift)]
-        pixels[row, max(0, shift) : width + min(0, shift)] = taken
+        strip = plain[row, max(0, -shift) : width - max(0, shift)]
+        pixels[row, max(0, shift) : width + min(0, shift)] = strip
     covered = pixels[..., 3] >= 128  # H, W
     # Inside the object, next to its rim or to another color, is a line.
     inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
@@ -224,13 +224,13 @@ def _sketched_object(drawing: Image.Image) -> Image.Image:
     stroke, cold = _strokes(colours, falling=False), _colder(colours)
     colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
     colours[covered & line] = _INK
-    return Image.fromarray(np.dstack([_rounded(colours), np.where(covered, 255, 0).astype(np.uint8)]))
+    return Image.fromarray(np.dstack([_round_colors(colours), np.where(covered, 255, 0).astype(np.uint8)]))
 
 
-def _sketched_background(image: Image.Image) -> Image.Image:
+def _sketch_background(image: Image.Image) -> Image.Image:
     colours = np.asarray(image).astype(np.float32)
     hatched = 0.65 * _colder(colours) + 0.35 * _PAPER - 20 * _strokes(colours, falling=True)
-    return Image.fromarray(_rounded(hatched))
+    return Image.fromarray(_round_colors(hatched))
 
 
 def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
@@ -244,7 +244,7 @@ def _colder(colours: np.ndarray) -> np.ndarray:
     return colours * np.array([0.92, 0.96, 1.0], np.float32) + np.array([4, 6, 14], np.float32)
 
 
-def _rounded(colours: np.ndarray) -> np.ndarray:
+def _round_colors(colours: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(colours), 0, 255).astype(np.uint8)
 
 
@@ -305,10 +305,10 @@ class Scene:
     def categories(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(item.category for item in self.items))
 
-    def without(self, category: str) -> Scene:
+    def remove(self, category: str) -> Scene:
         return replace(self, items=tuple(i for i in self.items if i.category != category))
 
-    def with_item(self, item: Item) -> Scene:
+    def add(self, item: Item) -> Scene:
         return replace(self, items=(*self.items, item))
 
 
@@ -377,11 +377,11 @@ ALL, TAUGHT, UNSEEN, NEGATOR, VARIED = "all", "taught", "held-out", "negator", "
 
 @dataclass(frozen=True)
 class World:
-    """shown: the objects scenes are drawn from, a repeated one more often; named: those that sentences deny
+    """pool: the objects scenes are drawn from, a repeated one more often; named: those that sentences deny
     or ask about; style: `PLAIN` or `SKETCH`."""
 
     name: str
-    shown: tuple[str, ...] = CATEGORIES
+    pool: tuple[str, ...] = CATEGORIES
     named: frozenset[str] = frozenset(CATEGORIES)
     wording: str = ALL
     style: str = PLAIN

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from nein.engine.images import write_png
-from nein.nano.data import drawn
+from nein.nano.data import draw_once
 from nein.nano.scenes import BACKGROUNDS, CATEGORIES, LOOKS, Item, Scene, place, render, rng_for
 from nein.nano.sentences import captions
-from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, sentences, with_article
+from nein.wording.families import CONSTRUCTIONS, DENIES, THINGS, Named, add_article, sentences
 
 OTHERS, DEPTHS = (0, 1, 2, 3), (0, 1)
 Thing = tuple[str, str | None]  # a category and its color, None for any
@@ -87,8 +87,8 @@ class Edit(Pair):
 
     @property
     def stays(self) -> tuple[bool, ...]:
-        kept, _, gone = _SHOWN[self.construction][2 + self.depth].partition("-")
-        return (*[True] * (self.others + len(kept)), *[False] * len(gone))
+        staying, _, gone = _SHOWN[self.construction][2 + self.depth].partition("-")
+        return (*[True] * (self.others + len(staying)), *[False] * len(gone))
 
     @property
     def target(self) -> Scene:
@@ -105,33 +105,33 @@ class Edit(Pair):
 
 def pairs(split: str, count: int) -> Iterator[Pair]:
     """`count` pairs, those of CELLS in turns."""
-    return (Pair(*facts) for facts in _drawn(split, count, "scope", CELLS))
+    return (Pair(*facts) for facts in _draw_fields(split, count, "scope", CELLS))
 
 
 def edits(split: str, count: int) -> Iterator[Edit]:
     """`count` edits, cells in turns, the first EACH of those without a denial above before the others."""
     cells = [cell for depth in DEPTHS for cell in [c for c in CELLS if c[2] == depth] * EACH]
-    return (Edit(*facts) for facts in _drawn(split, count, "scope edits", cells))
+    return (Edit(*facts) for facts in _draw_fields(split, count, "scope edits", cells))
 
 
-def _drawn(split: str, count: int, purpose: str, cells: Sequence[Cell]) -> Iterator[tuple[Any, ...]]:
+def _draw_fields(split: str, count: int, purpose: str, cells: Sequence[Cell]) -> Iterator[tuple[Any, ...]]:
     """The fields of `count` pairs or edits, those of `cells` in turns."""
-    done = index = 0
-    while done < count:
-        rng, (construction, others, depth) = rng_for(split, index, purpose), cells[done % len(cells)]
+    total = index = 0
+    while total < count:
+        rng, (construction, others, depth) = rng_for(split, index, purpose), cells[total % len(cells)]
         index += 1
         thing = rng.choice([name for name in THINGS if len(LOOKS[name].colours) > 1])
         other = rng.choice([name for name in THINGS if name != thing])
         named = Named(thing, other, *rng.sample(LOOKS[thing].colours, 2))
-        shown = _SHOWN[construction]
-        scenes = _together(rng, named, others, shown[:2] if purpose == "scope" else shown[2 + depth :][:1])
+        letters = _SHOWN[construction][:2] if purpose == "scope" else _SHOWN[construction][2 + depth :][:1]
+        scenes = _draw_scenes(rng, named, others, letters)
         if scenes is not None:
-            done += 1
+            total += 1
             yield construction, named, others, depth, scenes
 
 
-def _together(
-    rng: random.Random, named: Named, others: int, shown: Sequence[str]
+def _draw_scenes(
+    rng: random.Random, named: Named, others: int, letter_groups: Sequence[str]
 ) -> tuple[Scene, ...] | None:
     """A scene for every entry of `shown`, with one background and the same other things; None where there
     was no room."""
@@ -139,18 +139,21 @@ def _together(
     things: dict[str, Thing] = {"t": (named.thing, None), "o": (named.other, None)}
     things |= {"r": (named.thing, named.colour), "b": (named.thing, named.second)}
     names = rng.sample([name for name in CATEGORIES if name not in (named.thing, named.other)], others)
-    around = _placed(rng, [(name, None) for name in names], ())
+    around = _add_things(rng, [(name, None) for name in names], ())
     scenes = []
-    for letters in shown:
-        wanted = [things[letter] for letter in letters.replace("-", "")]
-        items = None if around is None else _placed(rng, wanted, around)
+    for letters in letter_groups:
+        group = [things[letter] for letter in letters.replace("-", "")]
+        items = None if around is None else _add_things(rng, group, around)
         if items is None:
             return None
         scenes.append(Scene(background, seed, items))
     return tuple(scenes)
 
 
-def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]) -> tuple[Item, ...] | None:
+Items = tuple[Item, ...]
+
+
+def _add_things(rng: random.Random, things: Sequence[Thing], items: Items) -> Items | None:
     for kind, color in things:
         for _ in range(_ATTEMPTS):
             item = place(rng, kind, items)
@@ -167,22 +170,22 @@ def _placed(rng: random.Random, things: Sequence[Thing], items: tuple[Item, ...]
 def ensure_pairs(split: str, count: int) -> Path:
     """The folder of `count` pairs, drawn on first use."""
     name = f"scope-{split}-{count}-{VERSION}"
-    return drawn(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
+    return draw_once(name, lambda draft: write_pairs(draft, split, count), proof=PAIRS_FILE)
 
 
 def ensure(split: str) -> Path:
     """The folder of the edits in NeIn's layout, drawn on first use."""
     name = f"nano-scope-{split}-{SAMPLES}-{VERSION}"
-    return drawn(name, lambda draft: write(draft, split, SAMPLES), proof=f"{split}.json")
+    return draw_once(name, lambda draft: write(draft, split, SAMPLES), proof=f"{split}.json")
 
 
 def write_pairs(root: Path, split: str, count: int) -> None:
     """`scope.json` and images/: caption k is true of image k; `denies`: whether it has a denying word."""
     rows = []
     for number, pair in enumerate(pairs(split, count)):
-        both = sentences(pair.construction, pair.named, pair.depth)
+        texts = sentences(pair.construction, pair.named, pair.depth)
         row: dict[str, str | int | bool] = {}
-        for k, (scene, text) in enumerate(zip(pair.scenes, both, strict=True)):
+        for k, (scene, text) in enumerate(zip(pair.scenes, texts, strict=True)):
             row[f"image_{k}"] = f"images/{number:05d}_{k}.png"
             row[f"caption_{k}"] = text
             row[f"denies_{k}"] = bool(pair.depth) or DENIES[pair.construction][k]
@@ -202,15 +205,15 @@ def write(root: Path, split: str, count: int) -> None:
         write_png(samples / f"{sample}.png", render(edit.scene))
         things = []
         for k, (item, stays) in enumerate(zip(edit.scene.items, edit.stays, strict=True)):
-            left = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
-            write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=left)))
+            remaining = (*edit.scene.items[:k], *edit.scene.items[k + 1 :])
+            write_png(without / f"{sample}_{k}.png", render(replace(edit.scene, items=remaining)))
             name = f"{item.colour} {item.category}"
             things.append({"name": name, "stays": stays, "without": f"{sample}_{k}"})
         record = {
             "COCO": source,
             "T_original": captions(edit.target, rng_for(split, number, "scope captions"), 1)[0],
             "T_negative": sentences(edit.construction, edit.named, edit.depth)[0],
-            "T_generated": f"Add {with_article(edit.object)}.",
+            "T_generated": f"Add {add_article(edit.object)}.",
             "NeIn": sample,
         }
         facts = {"family": edit.construction, "object": edit.object, "others": edit.others}

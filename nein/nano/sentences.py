@@ -45,8 +45,8 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
 
 def caption(scene: Scene, rng: random.Random) -> str:
     """Like a person's caption it may leave an object out."""
-    _, where, what = PLACES[scene.background]
-    place, view = rng.choice(where), rng.choice(what)
+    _, places, views = PLACES[scene.background]
+    place, view = rng.choice(places), rng.choice(views)
     categories = list(scene.categories)
     rng.shuffle(categories)
     if len(categories) > 2 and rng.random() < 0.25:
@@ -129,7 +129,7 @@ class Question:
 def question_scene(split: str, index: int, world: World = NANO) -> Scene:
     """Two to four objects."""
     rng = rng_for(split, index, "question-scene")
-    return sample_scene(rng, rng.choice((2, 3, 3, 4)), world.shown)
+    return sample_scene(rng, rng.choice((2, 3, 3, 4)), world.pool)
 
 
 def ask(
@@ -191,14 +191,14 @@ def _relations(single: list[Item]) -> Iterator[tuple[str, str, list[str], list[s
 
 def iter_questions(split: str, count: int, world: World = NANO) -> Iterator[tuple[int, Scene, Question]]:
     """`count` (scene number, scene, question), one of each kind per scene."""
-    done = index = 0
-    while done < count:
+    total = index = 0
+    while total < count:
         scene = question_scene(split, index, world)
         rng = rng_for(split, index, "questions")
         questions = [ask(rng, scene, kind, world) for kind in KINDS]
         if all(questions):
             for question in questions:
-                if question is not None and done < count:
-                    done += 1
+                if question is not None and total < count:
+                    total += 1
                     yield index, scene, question
         index += 1

@@ -89,7 +89,7 @@ def _read(doc: Any) -> Denials:
     while index < len(words):
         for length in range(_LONGEST, 0, -1):
             cue = {" ".join(form[index : index + length]) for form in (words, lemmas)}
-            denied = _denied(doc, words, cue, index, index + length, phrases)
+            denied = _find_denied(doc, words, cue, index, index + length, phrases)
             if denied is not None:
                 for phrase in denied:
                     phrase.denied += 1
@@ -103,14 +103,14 @@ def _read(doc: Any) -> Denials:
     absent = tuple(name for name, odd in named if odd)
     present = tuple(name for name, odd in named if not odd)
     doubled = any(phrase.denied and phrase.denied % 2 == 0 for phrase in phrases)
-    return Denials(absent, present, doubled, _affirmed(doc, phrases, left_out) if absent else doc.text)
+    return Denials(absent, present, doubled, _keep_affirmed(doc, phrases, left_out) if absent else doc.text)
 
 
-def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
+def _keep_affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
     """The sentences with something that is there, without the words at `left_out` and without the connecting
     words that end up at an end."""
     ends = sorted({token.i + 1 for token in doc if token.lower_ in (".", ";", "!")} | {len(doc)})
-    kept, start = [], 0
+    parts, start = [], 0
     for end in ends:
         if any(start <= phrase.start < end and phrase.denied % 2 == 0 for phrase in phrases):
             tokens = [token for token in doc[start:end] if token.i not in left_out and not token.is_punct]
@@ -119,9 +119,9 @@ def _affirmed(doc: Any, phrases: Sequence[_Phrase], left_out: set[int]) -> str:
             while tokens and tokens[0].lower_ in _CONNECTING:
                 tokens.pop(0)
             stop = doc[end - 1].text if doc[end - 1].is_punct else ""
-            kept.append("".join(token.text_with_ws for token in tokens).strip() + stop)
+            parts.append("".join(token.text_with_ws for token in tokens).strip() + stop)
         start = end
-    return " ".join(kept)
+    return " ".join(parts)
 
 
 def _phrases(doc: Any) -> Iterator[_Phrase]:
@@ -181,7 +181,7 @@ def _opens(token: Any) -> bool:
     return token.lower_ in _DETERMINERS - {"n't", "to"} or token.lemma_.lower() in ("without", "lack")
 
 
-def _denied(
+def _find_denied(
     doc: Any, words: list[str], cue: set[str], start: int, end: int, phrases: list[_Phrase]
 ) -> list[_Phrase] | None:
     """What the cue, doc[start:end] as written and as lemmas, denies; None where it is none."""
@@ -191,23 +191,27 @@ def _denied(
     ]
     before = [phrase for phrase in phrases if phrase.end <= start]
     if cue & set(PRECEDED):
-        inverted = _inverted(words, end, following)
-        return _joined(words, inverted, any_article=False) if inverted else before[-1:]
+        inverted = _find_inverted(words, end, following)
+        return _join_phrases(words, inverted, any_article=False) if inverted else before[-1:]
     if cue & set(EXCEPTIONS) and EVERYTHING & set(words[:start]) and words[end : end + 1] != ["no"]:
-        return _joined(words, following, any_article=True)
+        return _join_phrases(words, following, any_article=True)
     if "absence of" in cue and "," in words[end:]:  # "in the absence of a cup, a dog sleeps"
         comma = words.index(",", end)
         following = [phrase for phrase in following if phrase.start < comma]
     if cue & set(FOLLOWED):
-        return _joined(words, following, any_article="no" not in cue) if following else before[-1:]
+        return _join_phrases(words, following, any_article="no" not in cue) if following else before[-1:]
     if cue & {"not", "n't"}:
         if end < len(words) and words[end] in _PARTIAL:
             return []
-        return _joined(words, following, any_article=True) or before[-1:] if _of_existence(doc[start]) else []
+        return (
+            _join_phrases(words, following, any_article=True) or before[-1:]
+            if _is_existence(doc[start])
+            else []
+        )
     return None
 
 
-def _inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
+def _find_inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phrase]:
     """The phrases that a cue before them denies: "missing is a cup", "absent from the image is a cup"; none
     where it denies the one before: "a cup is missing from the image"."""
     if words[end : end + 1] == ["from"]:
@@ -221,7 +225,7 @@ def _inverted(words: list[str], end: int, following: list[_Phrase]) -> list[_Phr
     return following if opened and set(between[1:]) <= _DETERMINERS else []
 
 
-def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
+def _join_phrases(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> list[_Phrase]:
     """The first phrase, and those that are joined to it: "no cats or dogs", but of "no cat and a dog" the
     first only."""
     joined = phrases[:1]
@@ -235,7 +239,7 @@ def _joined(words: list[str], phrases: list[_Phrase], *, any_article: bool) -> l
     return joined
 
 
-def _of_existence(negation: Any) -> bool:
+def _is_existence(negation: Any) -> bool:
     """Whether a "not" belongs to a verb that says what there is, or to a noun phrase: "a cat, not a dog"."""
     head = negation.head
     if negation.i == 0 or head.pos_ in ("NOUN", "PROPN"):
@@ -268,7 +272,7 @@ _DENIALS = {
 }
 
 
-def affirmed(question: str) -> str | None:
+def remove_denial(question: str) -> str | None:
     """The question without its denial; None where there is none, or more than one.
 
     "Where isn't the cat?" -> "Where is the cat?". What the rule does not know, "a wrong number", it does not

@@ -127,26 +127,26 @@ def sentence(
     protocol  "paper": NeIn's released sentences, whatever the number of the name, and the article by the
               first letter; "fixed": agreement, and the article by sound.
     """
-    return filled(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
+    return fill_template(FAMILIES[label].templates[index], {"S": noun, "T": second, "A": present}, protocol)
 
 
-def affirmed(template: int | None, noun: str) -> str:
+def affirm(template: int | None, noun: str) -> str:
     """What template 0..12 of `NEGATIVE_TEMPLATES` denies, said; None: of a sentence of another form."""
-    return filled(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
+    return fill_template(_ANOTHER if template is None else AFFIRMED[template], {"S": noun}, "fixed")
 
 
-def filled(template: str, named: Mapping[str, str], protocol: str) -> str:
+def fill_template(template: str, named: Mapping[str, str], protocol: str) -> str:
     """The sentence with the names in its slots, by protocol (`sentence`); its first letter is a capital."""
 
     def fill(slot: re.Match[str]) -> str:
-        word, which, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
+        word, noun, many = slot.group(1) or "", named[slot.group(2)], slot.group(3)
         if word == "is":
-            return "are" if protocol == "fixed" and is_plural(which) else "is"
+            return "are" if protocol == "fixed" and is_plural(noun) else "is"
         if word == "the":
-            return f"the {which}"
+            return f"the {noun}"
         if word == "a":
-            return with_article(which) if protocol == "fixed" else indefinite(which)
-        return plural(which) if many else which
+            return add_article(noun) if protocol == "fixed" else indefinite(noun)
+        return plural(noun) if many else noun
 
     text = re.sub(r"\{(?:(a|the|is) )?([STA])(\+)?\}", fill, template)
     return text[:1].upper() + text[1:]
@@ -159,7 +159,7 @@ def indefinite(phrase: str) -> str:
 
 def negative_sentence(template: int, noun: str) -> str:
     """The negative sentence of template 0..12 for an object."""
-    return filled(NEGATIVE_TEMPLATES[template], {"S": noun}, "paper")
+    return fill_template(NEGATIVE_TEMPLATES[template], {"S": noun}, "paper")
 
 
 def addition(noun: str) -> str:
@@ -175,16 +175,16 @@ def removal(noun: str) -> str:
 @functools.lru_cache(10_000)
 def template_of(sentence: str, noun: str) -> int | None:
     """Which template (0..12) a negative sentence was made from, or None if from none of them."""
-    wanted, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
+    target, name = sentence.strip().rstrip(".").casefold(), noun.casefold()
     for index in range(len(NEGATIVE_TEMPLATES)):
         text = negative_sentence(index, noun).rstrip(".").casefold()
-        if wanted in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
+        if target in (text, text.replace(f"{name} is ", f"{name} are ")):  # "skis are": agreement mended
             return index
     return None
 
 
 @functools.lru_cache(10_000)
-def added(generated: str) -> str | None:
+def parse_added(generated: str) -> str | None:
     """The object in "Add a/an X."; None for a sentence of another form."""
     match = re.fullmatch(r"Add (?:a|an|some) (.+)", generated.strip())
     return (bare(match.group(1)) or None) if match else None
@@ -196,7 +196,7 @@ def object_of(generated: str, negated: str) -> str:
 
     Raises ValueError when the sentence has another form or the object does not occur in the negative one.
     """
-    noun = added(generated)
+    noun = parse_added(generated)
     if noun is None:
         raise ValueError(f"T_generated {generated!r} is not of the form 'Add a/an OBJECT.'")
     occurs = (
@@ -246,24 +246,24 @@ class Named:
 def sentences(construction: str, named: Named, depth: int = 0) -> tuple[str, str]:
     """A sentence and its twin, below `depth` denials of the whole, each of which makes either what the other
     was."""
-    one, other = with_article(named.thing), with_article(named.other)
+    thing, other = add_article(named.thing), add_article(named.other)
     many = plural(named.thing)
     color, second = named.colour, named.second
-    said, twin = {
+    sentence, twin = {
         "except_one": (
             f"There are no {many} except the {color} one",
             f"There are {many} other than the {color} one",
         ),
-        "neither_nor": (f"There is neither {one} nor {other}", f"There is {other} but no {named.thing}"),
-        "scoped": (f"There is {one} but not {other}", f"There is {other} but not {one}"),
+        "neither_nor": (f"There is neither {thing} nor {other}", f"There is {other} but no {named.thing}"),
+        "scoped": (f"There is {thing} but not {other}", f"There is {other} but not {thing}"),
         "not_all": (f"Not all {many} are {color}", f"All {many} are {color}"),
-        "past": (f"There used to be {one}", f"There is still {one}"),
-        "clause": (f"There is {one} that is not {second}", f"There is {one} that is {second}"),
+        "past": (f"There used to be {thing}", f"There is still {thing}"),
+        "clause": (f"There is {thing} that is not {second}", f"There is {thing} that is {second}"),
     }[construction]
-    said, twin = f"{said}.", f"{twin}."
+    sentence, twin = f"{sentence}.", f"{twin}."
     for _ in range(depth):
-        said, twin = UNTRUE.format(twin), UNTRUE.format(said)
-    return said, twin
+        sentence, twin = UNTRUE.format(twin), UNTRUE.format(sentence)
+    return sentence, twin
 
 
 # --- names of things -----------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def plural(noun: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def with_article(noun: str, *, some: bool = False) -> str:
+def add_article(noun: str, *, some: bool = False) -> str:
     """The name as one of its kind: "a cat", "an hour", "a unicorn".
 
     some  Plurals and uncountables, which have no article, stand after "some".
@@ -301,7 +301,7 @@ def with_article(noun: str, *, some: bool = False) -> str:
     return f"{engine().a(noun.split()[0]).split()[0]} {noun}"
 
 
-def named_in(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
+def find_named(captions: Sequence[str], objects: Sequence[str]) -> list[str]:
     """Objects whose name stands in a caption, in singular or plural: those that are surely there."""
     text = " ".join(captions)
     named = []

@@ -38,7 +38,7 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
 def scene(index: int) -> Scene:
     single = sample_scene(rng := rng_for("val", index, "counting"), 1)
     second = place(rng, single.items[0].category, single.items)
-    return single.with_item(second) if second and index % 2 else single
+    return single.add(second) if second and index % 2 else single
 
 
 def question(text: str, one: Scene) -> choices.ChoiceQuestion:

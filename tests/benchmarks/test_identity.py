@@ -103,7 +103,7 @@ def negbench_data(root):
 
 
 def negvqa_data(root):
-    shutil.copytree(questions.drawn(8), root)
+    shutil.copytree(questions.ensure_drawn(8), root)
     return f"negvqa --model nano:negvqa --blind 0 --data {root}/questions.jsonl", "images/*1.png"
 
 

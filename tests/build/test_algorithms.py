@@ -23,7 +23,7 @@ def config(**changes):
 
 
 def queried(source_id, **changes):
-    return algorithms.queried(OBJECTS, config(**changes), source_id)
+    return algorithms.draw_categories(OBJECTS, config(**changes), source_id)
 
 
 def clauses(source, values, **changes):
@@ -108,8 +108,8 @@ def test_paper_pairs_captions_once_and_fixed_goes_round_again():
 
 def test_families_that_need_an_object_that_stays_take_one_named_in_a_caption():
     source = Source("a", Path("a.png"), ("Two cats and a wine glass.",))
-    assert families.named_in(source.captions, OBJECTS) == ["cat", "wine glass"]
-    assert families.named_in(("A catalogue of dogwood.",), OBJECTS) == []
+    assert families.find_named(source.captions, OBJECTS) == ["cat", "wine glass"]
+    assert families.find_named(("A catalogue of dogwood.",), OBJECTS) == []
     values = np.linspace(-0.5, -0.1, 8)
     given = {"protocol": "fixed", "families": ["scoped"], "kept": 5}
     for candidate in clauses(source, values, **given)["candidates"]:

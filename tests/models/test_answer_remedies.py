@@ -9,7 +9,7 @@ from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.models.remedies import answers
 from nein.nano import sentences
-from nein.wording.denials import affirmed
+from nein.wording.denials import remove_denial
 
 PICTURE = np.zeros((4, 4, 3), np.uint8)
 THERE, NOT_THERE = "Which is in the picture?", "Which is not in the picture?"
@@ -102,8 +102,8 @@ OTHERWISE = {
 def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_questions_alone():
     for world in (sentences.WORDINGS, sentences.MORE, sentences.NEGATORS):
         for question, negated in (pair for pairs in world.values() for pair in pairs):
-            assert affirmed(question) is None
-            assert affirmed(negated) == OTHERWISE.get(negated, question)
+            assert remove_denial(question) is None
+            assert remove_denial(negated) == OTHERWISE.get(negated, question)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_the_rule_undoes_the_negations_of_the_drawn_questions_and_leaves_other_q
     ],
 )
 def test_denied_denials_and_partial_ones_are_left_alone(asked, said):
-    assert affirmed(asked) == said
+    assert remove_denial(asked) == said

@@ -26,7 +26,7 @@ def test_the_scenes_are_those_that_the_models_were_trained_on(many):
     assert {len(scene.items) for scene in many} == {1, 2, 3, 4}
     assert hashlib.sha256(repr(many).encode()).hexdigest()[:16] == "8daaedfe62dff7cd"
     for scene in many[:100]:
-        rest = scene.without(scene.categories[0])
+        rest = scene.remove(scene.categories[0])
         assert list(rest.items) == [i for i in scene.items if i.category != scene.categories[0]]
 
 
@@ -54,7 +54,7 @@ def test_a_box_is_tight_around_what_can_be_seen(size):
         item = Item(category, look.colours[0], size, 12.25, 7.5, flip=look.mirror)
         empty = [Scene(background, 3, ()) for background in BACKGROUNDS]
         # A side may have the colour of one background, so the pixels that change before any of them count.
-        touched = np.any([(render(s.with_item(item)) != render(s)).any(-1) for s in empty], axis=0)
+        touched = np.any([(render(s.add(item)) != render(s)).any(-1) for s in empty], axis=0)
         rows, columns = np.flatnonzero(touched.any(1)), np.flatnonzero(touched.any(0))
         x0, y0, x1, y1 = box(item)
         found = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))

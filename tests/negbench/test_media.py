@@ -115,5 +115,5 @@ def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
     write_png(tmp_path / "a.png", picture)
     files = Files(tmp_path)
     assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
-    assert files.found(region("a.png", (0, 0, 2, 3)))
-    assert not files.found(region("b.png", (0, 0, 2, 3)))
+    assert files.find_path(region("a.png", (0, 0, 2, 3)))
+    assert not files.find_path(region("b.png", (0, 0, 2, 3)))

@@ -3,21 +3,21 @@ from collections import Counter
 import pytest
 
 from nein.datasets.negbench import drawn, records, sentences
-from nein.datasets.negbench.polarity import changed, polarity
+from nein.datasets.negbench.polarity import find_change, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
-from nein.datasets.negbench.sentences import Concepts, with_negatives
+from nein.datasets.negbench.sentences import Concepts, add_negatives
 from nein.generate.negbench.language import claims
 
 
 def test_absent_objects_are_those_seen_most_often_with_the_present_ones():
     shown = (("dog", "cat", "cat"), ("dog", "car"), ("cat", "car"), ("dog", "boat"), ("tree",))
     images = [Concepts("i", "i", positives=objects) for objects in shown]
-    assert next(with_negatives(images)).negatives == ("car", "boat")  # 2 and 1; no tree beside either
-    assert next(with_negatives(images, 1)).negatives == ("car",)
+    assert next(add_negatives(images)).negatives == ("car", "boat")  # 2 and 1; no tree beside either
+    assert next(add_negatives(images, 1)).negatives == ("car",)
     # ties go to the commoner object, then to the alphabet
     ties = (("dog",), ("dog", "ant"), ("dog", "bee"), ("dog", "cow"), ("bee",))
     images = [Concepts("i", "i", positives=objects) for objects in ties]
-    assert next(with_negatives(images)).negatives == ("bee", "ant", "cow")
+    assert next(add_negatives(images)).negatives == ("bee", "ant", "cow")
 
 
 def test_what_may_be_there_is_never_absent_nor_but_for_the_released_rule_what_a_caption_names():
@@ -27,7 +27,7 @@ def test_what_may_be_there_is_never_absent_nor_but_for_the_released_rule_what_a_
         Concepts("c", "c", positives=("dog",), unsure=("cat",)),
     ]
     for screened, absent, notes in ((True, ("cat",), 1), (False, ("car", "cat"), 0)):
-        named, _, unsure = with_negatives(images, screened=screened)
+        named, _, unsure = add_negatives(images, screened=screened)
         assert (named.negatives, len(named.notes), unsure.negatives) == (absent, notes, ("car",))
 
 
@@ -246,21 +246,25 @@ def test_what_a_sentence_says_of_an_object(sentence):
     ("paraphrase", "why"),
     [
         ("A cat is asleep on the beach, and there is no dog around.", ""),
-        ("A cat is asleep on the beach with a dog.", "polarity changed"),
-        ("No cat is asleep on the beach, only a dog.", "polarity changed"),
+        ("A cat is asleep on the beach with a dog.", "polarity find_change"),
+        ("No cat is asleep on the beach, only a dog.", "polarity find_change"),
         ("A cat is asleep on the beach.", "an object is lost"),
-        ("There is no dog around, but a cat is asleep on the beach.", "order changed"),
+        ("There is no dog around, but a cat is asleep on the beach.", "order find_change"),
     ],
 )
 def test_a_paraphrase_is_held_to_objects_polarity_and_order(paraphrase, why):
     original = "A cat sleeps on the beach. There is no dog in the image."
-    assert changed(paraphrase, ["cat"], ["dog"], keep_order_of=original) == why
-    if why == "order changed":
-        assert changed(paraphrase, ["cat"], ["dog"]) == ""  # matters only where it is asked for
+    assert find_change(paraphrase, ["cat"], ["dog"], keep_order_of=original) == why
+    if why == "order find_change":
+        assert find_change(paraphrase, ["cat"], ["dog"]) == ""  # matters only where it is asked for
 
 
 def test_a_paraphrase_may_not_bring_in_an_object_that_the_original_leaves_out():
-    assert changed("A cat and a car, but no dog.", ["cat"], ["dog"], others=["car"]) == "an object is added"
-    assert changed("A cat, but no dog and no car.", ["cat"], ["dog"], others=["car"]) == "an object is added"
-    assert changed("A cat, but no dog.", ["cat"], ["dog"], others=["car"]) == ""
-    assert changed("There is no lack of dogs, nor of cats.", [], ["dog"]) == "polarity unclear"
+    assert (
+        find_change("A cat and a car, but no dog.", ["cat"], ["dog"], others=["car"]) == "an object is added"
+    )
+    assert (
+        find_change("A cat, but no dog and no car.", ["cat"], ["dog"], others=["car"]) == "an object is added"
+    )
+    assert find_change("A cat, but no dog.", ["cat"], ["dog"], others=["car"]) == ""
+    assert find_change("There is no lack of dogs, nor of cats.", [], ["dog"]) == "polarity unclear"

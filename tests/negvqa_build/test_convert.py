@@ -1,6 +1,6 @@
 from collections import Counter
 
-from nein.generate.negvqa import Choice, balanced, wrong_option
+from nein.generate.negvqa import Choice, balance_letters, wrong_option
 
 
 def item(number, subset="GQA"):
@@ -11,17 +11,17 @@ ITEMS = [item(number, ("GQA", "VQAv2")[number % 2]) for number in range(401)]
 
 
 def test_balanced_letters_are_even_in_every_subset():
-    found = balanced(ITEMS, 1234)
+    found = balance_letters(ITEMS, 1234)
     for subset in ("GQA", "VQAv2"):
         counts = Counter(letter for letter, it in zip(found, ITEMS, strict=True) if it.subset == subset)
         assert abs(counts["A"] - counts["B"]) <= 1
 
 
 def test_letters_depend_on_seed_and_item_not_on_order():
-    found = dict(zip([i.id for i in ITEMS], balanced(ITEMS, 1234), strict=True))
-    turned = dict(zip([i.id for i in ITEMS[::-1]], balanced(ITEMS[::-1], 1234), strict=True))
+    found = dict(zip([i.id for i in ITEMS], balance_letters(ITEMS, 1234), strict=True))
+    turned = dict(zip([i.id for i in ITEMS[::-1]], balance_letters(ITEMS[::-1], 1234), strict=True))
     assert found == turned
-    assert balanced(ITEMS, 5) != balanced(ITEMS, 1234)
+    assert balance_letters(ITEMS, 5) != balance_letters(ITEMS, 1234)
 
 
 def test_every_wrong_option_has_its_chance_and_the_right_one_none():

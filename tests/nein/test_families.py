@@ -11,7 +11,7 @@ from nein.benchmarks.nein import runs as of_runs
 from nein.benchmarks.nein.config import EvalConfig
 from nein.benchmarks.nein.run import NEIN
 from nein.datasets import nein as loading
-from nein.datasets.nein import Dataset, Sample, in_families, records_hash
+from nein.datasets.nein import Dataset, Sample, records_hash, rephrase_samples
 from nein.loading.errors import UserError
 from nein.reporting import figures as frames
 from nein.statistics import two_way
@@ -142,7 +142,7 @@ def dataset(*samples):
 
 def test_a_sample_becomes_four_with_the_picture_and_the_target_that_the_sentence_says():
     given = sample(1, "owl", "s1", template=8), sample(2, "owl", "s2", family="double_negation")
-    made = in_families(dataset(*given), [MINIMAL_PAIRS])
+    made = rephrase_samples(dataset(*given), [MINIMAL_PAIRS])
     found = [(s.id, s.family, s.negative, s.sample_path.stem, s.source_path.stem) for s in made.samples]
     assert found == [
         ("n1_affirmed_there", "affirmed, there", "The image has an owl.", "n1", "n1"),
@@ -251,7 +251,7 @@ DATA = dataset(sample(1, "dog"), sample(2, "cup"), sample(3, "cat", "t", "A dog 
 
 @pytest.mark.parametrize("label", HARDER)
 def test_a_family_is_said_with_what_the_data_know(label):
-    said = {one.id: one for one in in_families(DATA, [label]).samples}
+    said = {one.id: one for one in rephrase_samples(DATA, [label]).samples}
     # Of "n3" nothing else is known to be absent; its caption names a dog.
     assert set(said) == ({"n1", "n2"} if FAMILIES[label].needs == "T" else {"n1", "n2", "n3"})
     for one in said.values():
@@ -263,12 +263,12 @@ def test_a_family_is_said_with_what_the_data_know(label):
 
 
 def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
-    whole = {one.id: one.negative for one in in_families(DATA, HARDER).samples}
-    two = {one.id: one.negative for one in in_families(dataset(*DATA.samples[:2]), HARDER).samples}
+    whole = {one.id: one.negative for one in rephrase_samples(DATA, HARDER).samples}
+    two = {one.id: one.negative for one in rephrase_samples(dataset(*DATA.samples[:2]), HARDER).samples}
     assert two.keys() < whole.keys()
-    assert in_families(DATA, HARDER).records_sha256 != DATA.records_sha256
-    assert in_families(DATA, HARDER) == in_families(DATA, HARDER)
-    assert in_families(DATA, ["neither_nor"]).origin["not said"] == 1
+    assert rephrase_samples(DATA, HARDER).records_sha256 != DATA.records_sha256
+    assert rephrase_samples(DATA, HARDER) == rephrase_samples(DATA, HARDER)
+    assert rephrase_samples(DATA, ["neither_nor"]).origin["not said"] == 1
 
 
 @pytest.mark.parametrize(("samples", "families", "said"), [
@@ -280,7 +280,7 @@ def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
 ])  # fmt: skip
 def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):
     with pytest.raises(UserError, match=said):
-        in_families(dataset(*samples), families)
+        rephrase_samples(dataset(*samples), families)
 
 
 def test_an_evaluation_in_families_is_another_run_that_can_be_read_again(tmp_path):

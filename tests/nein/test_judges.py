@@ -84,7 +84,7 @@ def test_truth_of_the_sources_and_of_the_instances_is_that_of_the_scenes(world, 
 
 
 def test_pasting_puts_the_object_in_and_changes_nothing_else(annotations):
-    cases = known.pasted(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
+    cases = known.paste_cases(replace(annotations, pictures=annotations.pictures[:20]), seed=0)
     assert cases
     for with_object, without in zip(cases[::2], cases[1::2], strict=True):
         assert (with_object.words[0].present, without.words[0].present) == (True, False)
@@ -109,8 +109,8 @@ def test_a_crowd_is_there_but_is_never_cut_out(world, annotations, tmp_path):
     after = coco.read(instances=tmp_path / "instances.json", folder=world)
     assert [p.categories for p in after.pictures] == [p.categories for p in annotations.pictures]
     assert known.instances(after, 0)[0].words == known.instances(annotations, 0)[0].words
-    assert known.pasted(annotations, seed=0)
-    assert known.pasted(after, seed=0) == []
+    assert known.paste_cases(annotations, seed=0)
+    assert known.paste_cases(after, seed=0) == []
 
 
 def mirrored(picture):

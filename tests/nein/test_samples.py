@@ -76,7 +76,7 @@ def test_an_image_is_known_by_its_name_without_ending_and_form_of_accents(make_d
     (root / "val.json").write_bytes(b"\xef\xbb\xbf" + (root / "val.json").read_bytes())
     dataset = load_folder(root)
     assert not dataset.missing
-    assert dataset.places([text]) == [0]
+    assert dataset.find_indices([text]) == [0]
     assert text.startswith(dataset.samples[0].id)
 
 

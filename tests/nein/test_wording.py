@@ -31,7 +31,7 @@ def all_sentences(label, noun, protocol="fixed"):
     ("glass", "a glass", "glasses"), ("tutus", "tutus", "tutus"), ("kangaroos", "kangaroos", "kangaroos"),
 ])  # fmt: skip
 def test_articles_and_plurals(noun, article, many):
-    assert families.with_article(noun) == article
+    assert families.add_article(noun) == article
     assert families.plural(noun) == many
 
 
@@ -44,7 +44,7 @@ def test_articles_and_plurals(noun, article, many):
 def test_a_name_stands_without_article_and_punctuation(given, name):
     assert families.bare(given) == name
     if name:
-        assert families.removal(families.added(f"Add a {given}.")) == f"Remove the {name}."
+        assert families.removal(families.parse_added(f"Add a {given}.")) == f"Remove the {name}."
 
 
 #: label, first noun, second noun, the sentence of the first template.
@@ -104,14 +104,14 @@ def test_the_paper_protocol_says_neins_own_sentences_and_differs_for_plurals():
         assert (all_sentences("plain", noun) == official) == (not families.is_plural(noun))
     assert sentence("plain", 10, "skis") == "Skis are missing from the image."
     assert sentence("plain", 10, "skis", protocol="paper") == "Skis is missing from the image."
-    assert algorithms.named_object("skis", "paper") == "a skis"
-    assert algorithms.named_object("skis", "fixed") == "some skis"
+    assert algorithms.name_object("skis", "paper") == "a skis"
+    assert algorithms.name_object("skis", "fixed") == "some skis"
 
 
 @pytest.mark.parametrize("protocol", ["paper", "fixed"])
 def test_the_loader_finds_object_and_template_of_every_sentence(protocol):
     for noun in COCO:
-        added = f"Add {algorithms.named_object(noun, protocol)}."
+        added = f"Add {algorithms.name_object(noun, protocol)}."
         assert added.split()[2:] == (noun + ".").split()  # how the official scripts read the object
         for label in FAMILIES:
             for index in choices(label, noun, protocol):

@@ -149,11 +149,11 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
                 item = roomiest(rng, category, source, usual)
                 if item is None:
                     continue
-                target = source.with_item(item)
+                target = source.add(item)
             if kind == "add":
                 form = rng.choice(ADD if rng.random() < 0.75 else DESCRIBE)
         elif kind == "remove":
-            target, form = source.without(category), rng.choice(REMOVE)
+            target, form = source.remove(category), rng.choice(REMOVE)
         elif kind == "scenery":
             background = rng.choice([name for name in scenes.BACKGROUNDS if name != source.background])
             target = replace(source, background=background, background_seed=rng.randrange(200))

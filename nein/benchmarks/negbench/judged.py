@@ -23,7 +23,7 @@ from nein.engine.folder import Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.models import judges
 from nein.models.judges import Word
-from nein.wording.families import named_in
+from nein.wording.families import find_named
 
 RANDOM = "at random"
 KINDS = (NEGATED, ORIGINAL, RANDOM)
@@ -94,7 +94,7 @@ def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]
         for k, caption in enumerate(item.captions):
             originals = plain.get(item.id, ())
             twin = originals[k] if len(originals) == len(item.captions) else None
-            things = item.asked[:1] if item.asked else named_in((caption,), item.negatives or ())
+            things = item.asked[:1] if item.asked else find_named((caption,), item.negatives or ())
             for thing in things:
                 query = Query(f"{item.id}#{k}/{thing}", item.cluster, "", thing, (), also)
                 yield query, {NEGATED: caption, ORIGINAL: twin}

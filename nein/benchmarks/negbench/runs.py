@@ -156,7 +156,7 @@ class NegBench(Benchmark):
         for choice in {choice.slug: choice for choice in choices}.values():
             models.check(choice)
             load = Shared(functools.partial(models.load, choice, config, device))
-            pairs = [(data, [t for t in tasks if t.answered_by(choice.kind)]) for data, tasks in chosen]
+            pairs = [(data, [t for t in tasks if t.fits_model(choice.kind)]) for data, tasks in chosen]
             if not any(tasks for _, tasks in pairs):
                 raise UserError(
                     f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "

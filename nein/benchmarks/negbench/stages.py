@@ -413,7 +413,7 @@ class ModelTasks:
                     log.warning("without its data, no sample of '%s' is shown: %s", folder.path, error)
             if digest in sets:
                 tasks = files.tasks_of(config, sets[digest])
-                tasks = [task for task in tasks if task.answered_by(kind)]
+                tasks = [task for task in tasks if task.fits_model(kind)]
                 found.append(cls(folder, config, sets[digest], tasks, kind))
         return found
 

@@ -242,7 +242,7 @@ class NegVqa(Benchmark):
         return estimates.of_table(table, folder.manifest()["identity"].get("asking"))
 
     def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
-        return questions.exported(report.find_items(run, options))
+        return questions.export_questions(report.find_items(run, options))
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores under `--protocol`, by the scoring named first."""

@@ -71,7 +71,7 @@ def choose(dataset: Dataset, loaded: Sequence[RunDir], options: GridConfig) -> l
     sample stays when the run grows, in data order; or "worst" and "best" by the mean of the metric over the
     runs that scored the sample, equal ones by the hash."""
     if options.samples:
-        return [dataset.samples[index] for index in dataset.places(options.samples)]
+        return [dataset.samples[index] for index in dataset.find_indices(options.samples)]
     edited = [sample for sample in dataset.samples if any(sample.id in run.edits for run in loaded)]
     if not edited:
         raise UserError("No sample has been edited yet in these runs; run nein eval first.")

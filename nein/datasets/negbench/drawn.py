@@ -14,7 +14,7 @@ import numpy as np
 
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question, RetrievalItem, RetrievalTask
-from nein.datasets.negbench.sentences import Concepts, stream, with_negatives
+from nein.datasets.negbench.sentences import Concepts, add_negatives, stream
 from nein.engine.images import ImageError
 from nein.loading.errors import unknown
 from nein.nano import scenes as nano
@@ -32,7 +32,7 @@ WORDING |= {nano.UNSEEN: sentences.UNSEEN, nano.NEGATOR: sentences.NEGATOR}
 def scene(split: str, index: int, world: World = NANO) -> Scene:
     """One to four objects, mostly two or three."""
     rng = rng_for(split, index, "negbench")
-    return nano.sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.shown)
+    return nano.sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), world.pool)
 
 
 def reference(split: str, index: int, world: World = NANO) -> str:
@@ -62,7 +62,7 @@ def concepts(split: str, scenes: int, world: World = NANO) -> tuple[Concepts, ..
         present = tuple(name for name in drawn.categories if name in world.named)
         path = reference(split, index, world)
         images.append(Concepts(f"{split}-{index:06d}", path, tuple(texts), present, unsure=unsure))
-    return tuple(with_negatives(images))
+    return tuple(add_negatives(images))
 
 
 def tasks(
@@ -73,7 +73,7 @@ def tasks(
     scenes, wording = scenes or SCENES[split], WORDING[world.wording]
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
-    negated = tuple(_reworded(item, wording) for _, item in pairs)
+    negated = tuple(_replace_wording(item, wording) for _, item in pairs)
     questions = [q for c in images for q in sentences.evaluation_questions(c, seed, wording=wording)]
     facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
     name, media = world.name.replace(":", "-"), Drawn(picture)
@@ -98,7 +98,7 @@ def negcap(
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         item = sentences.training_captions(image, seed)
         if item is not None:
-            item = _reworded(item, stream(seed, image.id, "wording").choice(list(wordings)))
+            item = _replace_wording(item, stream(seed, image.id, "wording").choice(list(wordings)))
             items.append(replace(item, captions=(*item.captions, *image.captions[:originals])))
     return tuple(items)
 
@@ -146,12 +146,12 @@ def caption_question(image: Concepts, seed: int, wording: str) -> Question | Non
     no, yes = sentences.ABSENT, sentences.PRESENT
     right = option(yes, present) if affirms else option(no, absent)
     options = [right, option(no, present), option(yes, absent), option(yes, other)]
-    order, name = sentences.shuffled(len(options), rng), f"{image.id}/caption"
+    order, name = sentences.shuffle_order(len(options), rng), f"{image.id}/caption"
     question = Question(name, image.path, tuple(options[k] for k in order), order.index(0), right.template)
     return replace(question, positives=image.positives, negatives=(absent, other), source=image.id)
 
 
-def _reworded(item: RetrievalItem, wording: str) -> RetrievalItem:
+def _replace_wording(item: RetrievalItem, wording: str) -> RetrievalItem:
     denial = f"{sentences.WORDINGS[wording][sentences.ABSENT]}."
     captions = item.captions
     for name in item.negatives or ():

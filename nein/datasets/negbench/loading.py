@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nein.datasets import spread
+from nein.datasets import interleave_sources
 from nein.datasets.negbench import official, other_tests, registry
 from nein.datasets.negbench.records import (
     NEGATED,
@@ -37,7 +37,7 @@ PAIRS = 300  # pairs of drawn scenes when no number is asked for
 @dataclass(frozen=True)
 class DataSet:
     """All tasks found over the same pictures: the selection must not decide who shares a batch. Questions
-    are in the order of `spread`, but those that have to be right together stay together."""
+    are in the order of `interleave_sources`, but those that have to be right together stay together."""
 
     name: str
     title: str
@@ -90,21 +90,21 @@ def load(
     roots, named = _roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
     if other := next((name for name in named if name not in ROWS), None):
         raise unknown("data set", other, ROWS)
-    found = []
+    loaded = []
     for row in ROWS.values() if "all" in names else (ROWS[name] for name in named):
         if row.by_name and row.name not in named:
             continue
         if (dataset := _dataset(row, listing, roots, protocol)) is not None:
-            found.append(dataset)
+            loaded.append(dataset)
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
             raise UserError(
                 f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; pictures: "
                 f"{row.pictures}."
             )
-    if not found:
+    if not loaded:
         raise UserError(f"'{data}' has none of NegBench's files; {registry.CSV_FILES}.")
-    return found
+    return loaded
 
 
 def check_pictures(data: DataSet) -> None:
@@ -114,11 +114,11 @@ def check_pictures(data: DataSet) -> None:
     names, first = data.references, dict[Path, str]()
     count = Counter(map(file_name, names))
     for name in names:
-        if count[file_name(name)] > 1 and (path := data.media.found(name)) is not None:
+        if count[file_name(name)] > 1 and (path := data.media.find_path(name)) is not None:
             other = first.setdefault(path.resolve(), name)
             if other != name:
                 raise UserError(f"{data.title} names one image as '{other}' and as '{name}'; use one.")
-    if not any(map(data.media.found, names)):
+    if not any(map(data.media.find_path, names)):
         raise UserError(
             f"None of the {len(names)} pictures of {data.title} is there (the first is '{names[0]}'); give "
             f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].pictures}."
@@ -126,10 +126,10 @@ def check_pictures(data: DataSet) -> None:
 
 
 def chosen(
-    data: DataSet, wanted: Sequence[str], variants: Sequence[str], limit: int | None = None
+    data: DataSet, kinds: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
     """The tasks of the wanted kinds and variants, with their first `limit` pictures or questions."""
-    tasks = (task for task in data.tasks if {"all", task.what}.intersection(wanted))
+    tasks = (task for task in data.tasks if {"all", task.what}.intersection(kinds))
     tasks = (task for task in tasks if {"all", task.variant}.intersection(variants))
     return [task if limit is None else task.first(limit) for task in tasks]
 
@@ -144,7 +144,7 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
         world = world_of(data)
         tasks = drawn.tasks(split, scenes, seed, world)
         return DataSet(
-            tasks[0].name.partition("/")[0], world.name, tuple(map(_ordered, tasks)), tasks[0].media
+            tasks[0].name.partition("/")[0], world.name, tuple(map(_interleave, tasks)), tasks[0].media
         )
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(
@@ -158,10 +158,10 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
     return replace(dataset, name=f"{NANO}-{name}")
 
 
-def _roots(given: Sequence[str]) -> dict[str, Path]:
+def _roots(image_roots: Sequence[str]) -> dict[str, Path]:
     """Data set, or "" for all others -> folder."""
     folders: dict[str, Path] = {}
-    for item in given:
+    for item in image_roots:
         name, equals, folder = item.partition("=")
         if not equals:
             name, folder = "", item
@@ -177,35 +177,39 @@ def _listing(top: Path) -> dict[str, list[Path]]:
     """Released name, maybe with a folder's -> files at or below `top` that are known by it."""
     parts = [part for row in ROWS.values() for part in row.parts]
     released = {name for part in parts for name in (*part.files, *part.negated)}
-    places: dict[str, list[Path]] = {}
+    paths: dict[str, list[Path]] = {}
     for path in [top] if top.is_file() else top.rglob("*"):
         for name in released & {path.name, f"{path.absolute().parent.name}/{path.name}"}:
-            places.setdefault(name, []).append(path)
-    return places
+            paths.setdefault(name, []).append(path)
+    return paths
 
 
 def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | None:
-    places = next((listing[name] for name in names if name in listing), [])
-    if len(places) > 1:
-        listed = ", ".join(map(str, places))
+    paths = next((listing[name] for name in names if name in listing), [])
+    if len(paths) > 1:
+        listed = ", ".join(map(str, paths))
         raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
-    return places[0] if places else None
+    return paths[0] if paths else None
 
 
 def _dataset(
     row: Row, listing: Mapping[str, list[Path]], roots: Mapping[str, Path], protocol: str
 ) -> DataSet | None:
-    found = [(part, _find(part.files, listing), _find(part.negated, listing)) for part in row.parts]
-    wordings = [part for part, _, negated in found if negated]
+    sources = [(part, _find(part.files, listing), _find(part.negated, listing)) for part in row.parts]
+    wordings = [part for part, _, negated in sources if negated]
     # Original captions alone: once, and only where no negated ones are there.
-    wordings = wordings or [part for part, file, _ in found if part.negated and file][:1]
-    found = [each for each in found if any(each[1:]) and (each[0] in wordings or not each[0].negated)]
-    if not found:
+    wordings = wordings or [part for part, file, _ in sources if part.negated and file][:1]
+    sources = [
+        (part, file, negated)
+        for part, file, negated in sources
+        if (file or negated) and (part in wordings or not part.negated)
+    ]
+    if not sources:
         return None
-    beside = next(path for path in found[0][1:] if path).parent
-    media = Files(roots.get(row.name, roots.get("")), beside=beside)
-    tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in found]
-    return DataSet(row.name, row.title, tuple(map(_ordered, _same_names(tasks))), media)
+    csv_folder = next(path for path in sources[0][1:] if path).parent
+    media = Files(roots.get(row.name, roots.get("")), beside=csv_folder)
+    tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in sources]
+    return DataSet(row.name, row.title, tuple(map(_interleave, _same_names(tasks))), media)
 
 
 def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: Files, protocol: str) -> Task:
@@ -233,10 +237,10 @@ def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: 
     return task
 
 
-def _ordered(task: Task) -> Task:
+def _interleave(task: Task) -> Task:
     if not isinstance(task, ChoiceTask) or any(question.groups for question in task.questions):
         return task
-    return replace(task, questions=spread(task.questions, lambda question: question.cluster))
+    return replace(task, questions=interleave_sources(task.questions, lambda question: question.cluster))
 
 
 def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
@@ -248,6 +252,8 @@ def _same_names(tasks: Sequence[Task]) -> Sequence[Task]:
             return tasks
         first = {name: reference for reference, name in names.items()} | first
     return [
-        task.changed(lambda record: replace(record, image=first.get(file_name(record.image), record.image)))
+        task.map_records(
+            lambda record: replace(record, image=first.get(file_name(record.image), record.image))
+        )
         for task in tasks
     ]

@@ -100,9 +100,9 @@ def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...
     """The items of a retrieval file, also those without a caption or with an empty one: the released script
     for paraphrasing loses some. Raises UserError."""
     items = []
-    for where, row, about in _rows(path, ("filepath", "captions")):
-        captions = strings(row["captions"], f"{where}, captions")
-        items.append(RetrievalItem(captions=captions, kind=kind, **about))
+    for location, row, fields in _rows(path, ("filepath", "captions")):
+        captions = strings(row["captions"], f"{location}, captions")
+        items.append(RetrievalItem(captions=captions, kind=kind, **fields))
     check_ids(items, str(path))
     return tuple(items)
 
@@ -110,18 +110,18 @@ def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...
 def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
     """Of a multiple-choice or binary file. layout: of `POSITIONS`, for a file without `template_0` ..."""
     questions = []
-    for where, row, about in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
+    for location, row, fields in _rows(path, ("image_path", "correct_answer", "caption_0", "caption_1")):
         texts = option_texts(row)
-        correct = correct_index(row["correct_answer"], len(texts), f"{where}, correct_answer")
-        type_ = _template(row.get("correct_answer_template", ""), where)
+        correct = correct_index(row["correct_answer"], len(texts), f"{location}, correct_answer")
+        type_ = _template(row.get("correct_answer_template", ""), location)
         if "template_0" in row:
-            kinds = [_template(row.get(f"template_{k}", ""), where) for k in range(len(texts))]
+            kinds = [_template(row.get(f"template_{k}", ""), location) for k in range(len(texts))]
         else:
-            known = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
-            kinds = [*(POSITIONS[layout] if known else [None] * len(texts))]
+            has_templates = type_ is not None and len(texts) == 4 and (correct == 0 or layout == "synthetic")
+            kinds = [*(POSITIONS[layout] if has_templates else [None] * len(texts))]
             kinds[correct] = type_
         options = tuple(map(Option, texts, kinds))
-        questions.append(Question(options=options, correct=correct, type=type_, **about))
+        questions.append(Question(options=options, correct=correct, type=type_, **fields))
     check_records(questions, str(path))
     return tuple(questions)
 
@@ -131,19 +131,19 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
     An id is the picture's name, "000000000139.jpg", from its second row on "000000000139.jpg#2"."""
     rows = []
     for line, cells in iter_rows(path, needed):
-        where = f"'{path}', line {line}"
-        rows.append((where, cells, cell(cells, needed[0], where)))
-    names, seen = short_names(image for *_, image in rows), Counter[str]()
-    for where, cells, image in rows:
+        location = f"'{path}', line {line}"
+        rows.append((location, cells, cell(cells, needed[0], location)))
+    names, counts = short_names(image for *_, image in rows), Counter[str]()
+    for location, cells, image in rows:
         name = names[image]
-        seen[name] += 1
-        own = cells.get("id") or (name if seen[name] == 1 else f"{name}#{seen[name]}")
+        counts[name] += 1
+        record_id = cells.get("id") or (name if counts[name] == 1 else f"{name}#{counts[name]}")
         objects = [
-            strings(cells[column], f"{where}, {column}") if cells.get(column, "").strip() else None
+            strings(cells[column], f"{location}, {column}") if cells.get(column, "").strip() else None
             for column in _FACTS[2:]
         ]
-        about = {"id": own, "image": image, "source": cells.get("source") or name}
-        yield where, cells, {**about, "positives": objects[0], "negatives": objects[1]}
+        fields = {"id": record_id, "image": image, "source": cells.get("source") or name}
+        yield location, cells, {**fields, "positives": objects[0], "negatives": objects[1]}
 
 
 _FACTS = ("id", "source", "positive_objects", "negative_objects")
@@ -190,8 +190,8 @@ class Table:
         if not self.options:
             return ["filepath", "caption" if self.training else "captions", *_FACTS]
         captions, made_as = ([f"{name}_{k}" for k in range(self.options)] for name in ("caption", "template"))
-        asked = ["correct_answer", *captions, "correct_answer_template", "image_path"]
-        return [*asked, *_FACTS[:2], *made_as, *_FACTS[2:]]
+        columns = ["correct_answer", *captions, "correct_answer_template", "image_path"]
+        return [*columns, *_FACTS[:2], *made_as, *_FACTS[2:]]
 
     def _cells(self, record: RetrievalItem | Question) -> list[Row]:
         named = (record.positives, record.negatives)
@@ -235,13 +235,16 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
         parts = path_parts(name) or (name,)
         ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
     times = Counter(itertools.chain(*ends.values()))
-    return {name: next((end for end in own if times[end] == 1), own[-1]) for name, own in ends.items()}
+    return {
+        name: next((end for end in candidates if times[end] == 1), candidates[-1])
+        for name, candidates in ends.items()
+    }
 
 
-def cell(row: Mapping[str, str], column: str, where: str) -> str:
+def cell(row: Mapping[str, str], column: str, location: str) -> str:
     """A cell that must not be empty, without white space around it."""
     if not row[column].strip():
-        raise UserError(f"{where}: the column '{column}' is empty.")
+        raise UserError(f"{location}: the column '{column}' is empty.")
     return row[column].strip()
 
 
@@ -254,49 +257,49 @@ def option_texts(row: Mapping[str, str]) -> list[str]:
     return texts
 
 
-def caption_column(columns: Sequence[str], path: Path, asked: str | None = None) -> str:
+def caption_column(columns: Sequence[str], path: Path, requested: str | None = None) -> str:
     """The column that holds captions: the one asked for, else the first of CAPTIONS. Raises UserError."""
-    wanted = (asked,) if asked else CAPTIONS
-    for name in wanted:
+    allowed = (requested,) if requested else CAPTIONS
+    for name in allowed:
         if name in columns:
             return name
-    there = ", ".join(columns)
+    existing = ", ".join(columns)
     raise UserError(
-        f"'{path}' has none of the columns {', '.join(wanted)}; it has {there}. Name that of captions with "
+        f"'{path}' has no column {' or '.join(allowed)}; it has {existing}. Name the column of captions with "
         "--caption-column."
     )
 
 
-def caption_texts(text: str, column: str, where: str) -> tuple[str, ...]:
+def caption_texts(text: str, column: str, location: str) -> tuple[str, ...]:
     """The captions of a cell: the strings of a list, else its text. A column of LISTS must hold lists."""
     if column in LISTS:
-        return strings(text, where)
+        return strings(text, location)
     try:
-        return strings(text, where) if text.strip().startswith("[") else (text,)
+        return strings(text, location) if text.strip().startswith("[") else (text,)
     except UserError:  # "[object] on a table": a caption may begin so
         return (text,)
 
 
-def correct_index(text: str, count: int, where: str) -> int:
+def correct_index(text: str, count: int, location: str) -> int:
     try:
         value = float(text)  # a file that went through pandas may say "0.0"
     except ValueError:
         value = -1.0
     if not (value.is_integer() and 0 <= value < count):
-        raise UserError(f"{where}: '{text}' is not the number of an option, 0 to {count - 1}.")
+        raise UserError(f"{location}: '{text}' is not the number of an option, 0 to {count - 1}.")
     return int(value)
 
 
-def _template(word: str, where: str) -> str | None:
+def _template(word: str, location: str) -> str | None:
     """Our name for a template, from the file's or our own."""
     word = word.strip().lower()
     template = WORDS.get(word, word)
     if template and template not in TEMPLATES:
-        raise UserError(f"{where}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
+        raise UserError(f"{location}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
     return template or None
 
 
-def strings(text: str, where: str) -> tuple[str, ...]:
+def strings(text: str, location: str) -> tuple[str, ...]:
     """The strings of a list cell, "['a', 'b']". One without commas, as NumPy prints, is refused: Python would
     join its strings."""
     try:
@@ -310,4 +313,4 @@ def strings(text: str, where: str) -> tuple[str, ...]:
         if count in (None, len(value)):
             return tuple(value)
     excerpt = text if len(text) <= 60 else f"{text[:57]}..."
-    raise UserError(f"{where}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")
+    raise UserError(f"{location}: {excerpt!r} is not a list of strings, such as ['a dog', 'a cat'].")

@@ -51,7 +51,7 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
         if isinstance(item, Question):
             questions.append(item)
         else:
-            questions += item.asked() if reader.endswith("-asked") else item.compared()
+            questions += item.build_questions() if reader.endswith("-asked") else item.build_comparisons()
     if not questions:
         raise UserError(f"'{path}' holds no item that this test asks about.")
     records.check_records(questions, str(path))
@@ -70,7 +70,7 @@ class Pair:
     difficulty: tuple[tuple[str, int], ...] = ()
     denies: tuple[bool, bool] | None = None  # which captions have a denying word; None: by the English rule
 
-    def compared(self) -> Iterator[Question]:
+    def build_comparisons(self) -> Iterator[Question]:
         """Which caption for each image, and which image for each caption."""
         captions = self._options
         for k, image in enumerate(self.images):
@@ -79,11 +79,11 @@ class Pair:
                 groups = (score, self.name, 2), (GROUP, self.name, 4)
                 yield self._question(f"{score}{k}", image, options, k, captions[k].template, groups)
 
-    def asked(self) -> Iterator[Question]:
+    def build_questions(self) -> Iterator[Question]:
         """Of both captions, whether they are true of either image."""
         for k, caption in enumerate(self._options):
             for m, image in enumerate(self.images):
-                groups = asked_groups(self.name, k, m)
+                groups = name_groups(self.name, k, m)
                 question = self._question(f"q{k}i{m}", image, ANSWERS, int(k != m), caption.template, groups)
                 yield replace(question, asked=f"Is it true of the picture? {caption.text}")
 
@@ -104,7 +104,7 @@ class Pair:
 ANSWERS = (Option(YES), Option(NO))
 
 
-def asked_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
+def name_groups(name: str, question: int, picture: int) -> tuple[Group, ...]:
     one, other = (ONE_QUESTION, f"{name}/q{question}", 2), (ONE_PICTURE, f"{name}/i{picture}", 2)
     return one, other, (ALL_FOUR, name, 4)
 
@@ -155,8 +155,8 @@ def negrefcocog(path: Path, protocol: str) -> Iterator[Question]:
     for name, item in _items(path, list, item_type):
         image, boxes, right = item["image"], item["bbox_list"], item["ref_bbox"]
         if right not in boxes or any(len(box) != 4 or min(box[2:]) <= 0 for box in boxes):
-            wanted = "bbox_list must hold [x, y, width, height], and ref_bbox must be one of them"
-            raise UserError(f"'{path}', item {name}: {wanted}.")
+            rule = "bbox_list must hold [x, y, width, height], and ref_bbox must be one of them"
+            raise UserError(f"'{path}', item {name}: {rule}.")
         options = tuple(Option(item["phrase"], NEGATION, region(image, tuple(box))) for box in boxes)
         yield Question(name, image, options, boxes.index(right), NEGATION, source=image)
 
@@ -172,18 +172,18 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
     its ignorance. Of things that stay, one right alone is its indecision.
     """
     items = [item for _, item in _items(path, list, _BEAF)]
-    together: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
+    groups_of: dict[tuple[str, str], list[Group]] = {}  # (original, question) -> the groups of its copies
     for item in items:
         # What is removed, asked about and still there was removed from another copy.
         if not item["orig_img"] and (item["gt"] == "no" or not item["removed_q"]):
             group = (REMOVED if item["removed_q"] else KEPT, str(item["id"]), 2)
-            together.setdefault((_original(item), item["question"]), []).append(group)
+            groups_of.setdefault((_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ("yes", "no"):
             raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not yes or no.")
         name, source, prompt = str(item["id"]), _original(item), item["question"]
-        groups = [g for g in together.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
-        question = _asked(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
+        groups = [g for g in groups_of.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
+        question = _build_question(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
         yield replace(question, source=source, groups=tuple(groups))
 
 
@@ -203,7 +203,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             options = Option(lettered[2].strip()), Option(lettered[3].strip())
         if answer not in answers:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
-        questions.append(_asked("", image, prompt.strip(), options, answers.index(answer)))
+        questions.append(_build_question("", image, prompt.strip(), options, answers.index(answer)))
     if len(questions) % 4:
         raise UserError(f"'{path}' has {len(questions)} rows; there must be four for every pair of pictures.")
     for number in range(len(questions) // 4):
@@ -213,7 +213,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             continue
         for index, question in enumerate(four):
             k, m = divmod(index, 2)  # question, image
-            groups, source = asked_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
+            groups, source = name_groups(str(number), k, m), f"{four[0].image} {four[1].image}"
             yield replace(question, id=f"{number}/q{k}i{m}", source=source, groups=groups)
 
 
@@ -230,10 +230,10 @@ def naturalbench_pairs(path: Path, protocol: str) -> Iterator[Pair]:
 
 def scope(path: Path, protocol: str) -> Iterator[Pair]:
     """What `nein.nano.scope.write_pairs` wrote. The four comparisons of a pair are right together."""
-    own = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
-    for name, item in _items(path, list, record({**_PAIR, **own})):
+    fields = {"denies_0": bool, "denies_1": bool, "construction": str, "others": int, "depth": int}
+    for name, item in _items(path, list, record({**_PAIR, **fields})):
         images, texts, denying = (
-            (item[f"{what}_0"], item[f"{what}_1"]) for what in ("image", "caption", "denies")
+            (item[f"{name_part}_0"], item[f"{name_part}_1"]) for name_part in ("image", "caption", "denies")
         )
         difficulty = (OTHERS, item["others"]), (DEPTH, item["depth"])
         yield Pair(name, images, texts, "", ((item["construction"], name, 4),), difficulty, denying)
@@ -246,21 +246,21 @@ def nein(path: Path, protocol: str) -> Iterator[Pair]:
         if (sample.family or "plain") in families.DENYING:
             files = sample.sample_path, sample.source_path
             first, second = (f"{file.parent.name}/{file.name}" for file in files)
-            texts = families.affirmed(sample.template, sample.object), sample.negative
+            texts = families.affirm(sample.template, sample.object), sample.negative
             yield Pair(sample.id, (first, second), texts, sample.source_id)
 
 
 def beaf_pairs(path: Path, protocol: str) -> Iterator[Pair]:
     """Of `beaf`'s file: "There is a car in the image." of a picture, "There is no car ..." of its copy."""
     items = [item for _, item in _items(path, list, _BEAF)]
-    whole = {_original(item): item["image"] for item in items if item["orig_img"]}
+    originals = {_original(item): item["image"] for item in items if item["orig_img"]}
     for item in items:
-        image = whole.get(_original(item))
+        image = originals.get(_original(item))
         if item["orig_img"] or not item["removed_q"] or item["gt"] != "no" or image is None:
             continue
         if (match := _BEAF_ASKED.fullmatch(item["question"])) is None:
-            where = f"'{path}', id {item['id']}"
-            raise UserError(f"{where}: \"{item['question']}\" is not 'Is there a THING in the image?'.")
+            location = f"'{path}', id {item['id']}"
+            raise UserError(f"{location}: \"{item['question']}\" is not 'Is there a THING in the image?'.")
         thing = match[1]
         texts = f"There is {thing} in the image.", f"There is no {thing.partition(' ')[2]} in the image."
         yield Pair(str(item["id"]), (image, item["image"]), texts, image)
@@ -293,7 +293,9 @@ def _two_captions(name: str, image: str, right: str, wrong: str) -> Question:
     return Question(name, image, options, 0, _kind(right), source=image)
 
 
-def _asked(name: str, image: str, prompt: str, options: tuple[Option, ...], correct: int) -> Question:
+def _build_question(
+    name: str, image: str, prompt: str, options: tuple[Option, ...], correct: int
+) -> Question:
     return Question(name, image, options, correct, _kind(prompt), asked=prompt)
 
 

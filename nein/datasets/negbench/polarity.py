@@ -70,7 +70,7 @@ def polarity(sentence: str, noun: str) -> Polarity:
     >>> polarity("A dog runs on the beach, without a cat in sight.", "cat")
     'denied'
     """
-    ways = {_at(sentence, span) for span in mentions(sentence, noun)}
+    ways = {_classify_mention(sentence, span) for span in mentions(sentence, noun)}
     if not ways or "unclear" in ways:
         return "unclear" if ways else "missing"
     return "both" if len(ways) > 1 else ways.pop()
@@ -86,7 +86,7 @@ def denies(sentence: str) -> bool:
     return bool(_BEFORE.search(text) or _BEHIND.search(text))
 
 
-def changed(
+def find_change(
     sentence: str,
     affirmed: Sequence[str],
     denied: Sequence[str],
@@ -100,12 +100,12 @@ def changed(
     keep_order_of     The original, if what comes first in it, affirmation or denial, has to come first still.
     others            Known objects of the picture that the original does not speak of.
     """
-    for noun, wanted in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
-        found = polarity(sentence, noun)
-        if found == "missing":
+    for noun, expected in (*((n, "affirmed") for n in affirmed), *((n, "denied") for n in denied)):
+        actual = polarity(sentence, noun)
+        if actual == "missing":
             return "an object is lost"
-        if found != wanted:
-            return "polarity unclear" if found == "unclear" else "polarity changed"
+        if actual != expected:
+            return "polarity unclear" if actual == "unclear" else "polarity find_change"
     if any(mentions(sentence, noun) for noun in others):
         return "an object is added"
 
@@ -113,9 +113,9 @@ def changed(
         return min((a for noun in nouns for a, _ in mentions(text, noun)), default=len(text))
 
     if keep_order_of is not None and affirmed and denied:
-        before, now = (first(text, denied) < first(text, affirmed) for text in (keep_order_of, sentence))
-        if before != now:
-            return "order changed"
+        before, after = (first(text, denied) < first(text, affirmed) for text in (keep_order_of, sentence))
+        if before != after:
+            return "order find_change"
     return ""
 
 
@@ -123,7 +123,7 @@ def _plain(sentence: str) -> str:
     return sentence.casefold().replace("\u2019", "'")
 
 
-def _at(sentence: str, span: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
+def _classify_mention(sentence: str, span: tuple[int, int]) -> Literal["affirmed", "denied", "unclear"]:
     text = _plain(sentence)
     text = _OPENING.sub(r"\1;", _HARMLESS.sub(lambda match: " " * len(match.group()), text))
     start, end = 0, len(text)

@@ -136,18 +136,18 @@ class Task:
     def records(self) -> list[RetrievalItem | Question]:
         return [record for part in self.parts for record in getattr(self, part)]
 
-    def changed(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
+    def map_records(self: AnyTask, change: Callable[[Any], Any]) -> AnyTask:
         """With other records; without those for which `change` gives None."""
-        kept: Any = {}
+        fields: Any = {}
         for part in self.parts:
-            kept[part] = tuple(new for record in getattr(self, part) if (new := change(record)) is not None)
-        return replace(self, **kept)  # type: ignore[type-var]
+            fields[part] = tuple(new for record in getattr(self, part) if (new := change(record)) is not None)
+        return replace(self, **fields)  # type: ignore[type-var]
 
     def first(self: AnyTask, limit: int) -> AnyTask:
         """Its first images with all their captions, or its first questions."""
         every = next(filter(None, (getattr(self, part) for part in self.parts)), ())
         ids = {record.id for record in every[:limit]}
-        return self.changed(lambda record: record if record.id in ids else None)
+        return self.map_records(lambda record: record if record.id in ids else None)
 
     @property
     def what(self) -> str:
@@ -171,7 +171,7 @@ class Task:
     def sentences(self) -> list[str]:
         return [text for record in self.records for text in record.texts]
 
-    def answered_by(self, kind: str) -> bool:
+    def fits_model(self, kind: str) -> bool:
         """ "dual" and "itm" score captions with images, "vlm" is shown one image."""
         questions = [record for record in self.records if isinstance(record, Question)]
         if kind != "vlm":
@@ -215,21 +215,21 @@ class ChoiceTask(Task):
     origin: Row = field(default_factory=dict)
 
 
-def check_records(records: Sequence[RetrievalItem | Question], where: str) -> None:
+def check_records(records: Sequence[RetrievalItem | Question], source: str) -> None:
     """Raises UserError for an id twice, a lacking caption or a lacking option."""
-    check_ids(records, where)
+    check_ids(records, source)
     for record in records:
-        least, wrong = 2, f"question '{record.id}' has an empty option or fewer than two"
+        least, problem = 2, f"question '{record.id}' has an empty option or fewer than two"
         if isinstance(record, RetrievalItem):
-            least, wrong = 1, f"item '{record.id}' has an empty caption or none at all"
+            least, problem = 1, f"item '{record.id}' has an empty caption or none at all"
         if len(record.texts) < least or not all(text.strip() for text in record.texts):
-            raise UserError(f"{where}: {wrong}.")
+            raise UserError(f"{source}: {problem}.")
 
 
-def check_ids(records: Sequence[RetrievalItem | Question], where: str) -> None:
-    twice = [name for name, count in Counter(record.id for record in records).items() if count > 1]
-    if twice:
-        raise UserError(f"{where}: {len(twice)} ids occur more than once: {shortlist(twice, 3)}.")
+def check_ids(records: Sequence[RetrievalItem | Question], source: str) -> None:
+    repeated = [name for name, count in Counter(record.id for record in records).items() if count > 1]
+    if repeated:
+        raise UserError(f"{source}: {len(repeated)} ids occur more than once: {shortlist(repeated, 3)}.")
 
 
 Box = tuple[float, float, float, float]
@@ -244,7 +244,7 @@ def region(reference: str, box: Box) -> str:
     return f"{reference}{_BOX}{','.join(f'{number:.10g}' for number in box)}"
 
 
-def whole(reference: str) -> tuple[str, Box | None]:
+def split_region(reference: str) -> tuple[str, Box | None]:
     """The picture of a reference, and the box of a region."""
     name, mark, numbers = reference.partition(_BOX)
     if not mark:
@@ -292,7 +292,7 @@ class Files(Media):
             candidate = find_file(self.root.joinpath(*parts[start:]))
             if is_local(candidate):
                 return candidate
-        named = self._by_name.get(unicodedata.normalize("NFC", file_name(reference)), [])
+        named = self._files_by_name.get(unicodedata.normalize("NFC", file_name(reference)), [])
         if not named:
             raise ImageError(f"{reference}: there is no file of this name below '{self.root}'")
         if len(named) > 1:
@@ -310,19 +310,19 @@ class Files(Media):
             raise UserError(f"There are no pictures below '{top}'; give their folder as --image-root.")
         return sorted(file.relative_to(top).as_posix() for file in files)
 
-    def found(self, reference: str) -> Path | None:
+    def find_path(self, reference: str) -> Path | None:
         """The file of a reference, also of a region; None without one."""
         with contextlib.suppress(ImageError):
-            if (path := self.path(whole(reference)[0])).is_file():
+            if (path := self.path(split_region(reference)[0])).is_file():
                 return path
         return None
 
     def files(self, references: Iterable[str]) -> list[Path]:
-        return [self.found(reference) or self.beside / "missing" for reference in references]
+        return [self.find_path(reference) or self.beside / "missing" for reference in references]
 
     def frames(self, reference: str) -> list[np.ndarray]:
         """One picture or region, or the frames of a video. Raises ImageError."""
-        reference, box = whole(reference)
+        reference, box = split_region(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
             return video_frames(path)
@@ -330,7 +330,7 @@ class Files(Media):
         return [picture if box is None else crop(picture, box)]
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
+    def _files_by_name(self) -> dict[str, list[Path]]:
         assert self.root is not None
         files: dict[str, list[Path]] = {}
         for file in self.root.rglob("*"):
@@ -370,16 +370,16 @@ def video_frames(path: Path) -> list[np.ndarray]:
     if not path.is_file():
         raise ImageError(f"{path}: the file is missing")
     try:
-        wanted = frame_numbers(_length(path))
+        numbers = frame_numbers(_length(path))
         with av.open(str(path)) as container:
-            frames = enumerate(itertools.islice(container.decode(video=0), wanted[-1] + 1))
+            frames = enumerate(itertools.islice(container.decode(video=0), numbers[-1] + 1))
             pictures = {
-                number: frame.to_ndarray(format="rgb24") for number, frame in frames if number in wanted
+                number: frame.to_ndarray(format="rgb24") for number, frame in frames if number in numbers
             }
     except (av.FFmpegError, IndexError, EOFError) as error:
         detail = getattr(error, "strerror", None) or "there is no video in it"
         raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
-    return [pictures[number] for number in wanted]
+    return [pictures[number] for number in numbers]
 
 
 def _length(path: Path) -> int:
@@ -390,14 +390,14 @@ def _length(path: Path) -> int:
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        is_whole = all(each.pos + each.size <= path.stat().st_size for each in stream.index_entries)
+        is_whole = all(entry.pos + entry.size <= path.stat().st_size for entry in stream.index_entries)
         length = 0
         with contextlib.suppress(*([] if is_whole else [av.FFmpegError])):
             for _ in container.decode(stream):
                 length += 1
         if not is_whole:
-            what = f"{length} of its {stream.frames} frames can be decoded"
-            raise ImageError(f"{path}: the video is cut short; {what}")
+            extent = f"{length} of its {stream.frames} frames can be decoded"
+            raise ImageError(f"{path}: the video is cut short; {extent}")
     if length == 0:
         raise ImageError(f"{path}: the video has no frame that can be decoded")
     return length

@@ -33,10 +33,10 @@ def _forms(text: str) -> dict[str, str]:
     return dict(zip(FORMS, text.split(" | "), strict=True))
 
 
-def _verb(what: str, third: str, plain: str, but: str = ", but not") -> dict[str, str]:
-    yes, no = f"{what} {third}", f"{what} does not {plain}"
+def _verb(subject: str, third: str, plain: str, contrast: str = ", but not") -> dict[str, str]:
+    yes, no = f"{subject} {third}", f"{subject} does not {plain}"
     return _forms(
-        f"{yes} {{A}} and {{B}} | {yes} {{A}} | {no} {{N}} | {yes} {{A}}{but} {{N}} | "
+        f"{yes} {{A}} and {{B}} | {yes} {{A}} | {no} {{N}} | {yes} {{A}}{contrast} {{N}} | "
         f"{no} {{x}} | {yes} {{x}}"
     )
 
@@ -240,11 +240,11 @@ def medical_questions(
     if conditions:
         questions, (first, second) = {}, conditions
         is_shown, other = (name.lower() in image.positives for name in conditions)
-        known = [name.lower() not in image.unsure for name in conditions]
+        is_known = [name.lower() not in image.unsure for name in conditions]
         yes, no = f"This image shows {first}", f"This image does not show {first}"
-        if known[0]:
+        if is_known[0]:
             questions["binary_mcq"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
-        if all(known) and is_shown != other:
+        if all(is_known) and is_shown != other:
             texts = [yes, f"This image shows {second}"][:: 1 if is_shown else -1]
             questions["binary_mcq_control"] = ask(texts[0], texts[1:], None)
     if len(absent) == 3:
@@ -255,8 +255,8 @@ def medical_questions(
 def training_question(
     image: Concepts, seed: int, *, wording: str = "code", thing: str = "image", protocol: Protocol = "fixed"
 ) -> Question | None:
-    """One question with its options shuffled, or None where nothing is present or absent. With one positive,
-    "features {A}." stands for "features {A} and {B}.": the released code's `modified_positive`."""
+    """One question with shuffled options; None where nothing is present or absent. With one positive,
+    "features {A}." replaces "features {A} and {B}.", as `modified_positive` in the released code."""
     present = image.positives or ((NOTHING,) if protocol == "paper" else ())
     if not present or not image.negatives:
         return None
@@ -265,10 +265,10 @@ def training_question(
     pair = rng.sample(present, min(2, len(present)))
     template, hybrid = rng.choice(records.TEMPLATES), pair[0] if protocol == "paper" else None
     choices = options(pair, absent, template, hybrid=hybrid, wording=wording, thing=thing, stop=STOP)
-    return _question(image, image.id, choices, (absent,), shuffled(len(choices), rng))
+    return _question(image, image.id, choices, (absent,), shuffle_order(len(choices), rng))
 
 
-def shuffled(count: int, rng: random.Random) -> list[int]:
+def shuffle_order(count: int, rng: random.Random) -> list[int]:
     order = list(range(count))
     rng.shuffle(order)
     return order
@@ -330,13 +330,13 @@ def training_negations(
         return []
     rng = stream(seed, image.id, "negcap")
     chosen = list(itertools.islice(itertools.cycle(image.captions), NEGCAP))
-    lacking = image.negatives
-    if len(lacking) >= NEGCAP:
-        denied = rng.sample(lacking, NEGCAP)
+    absent = image.negatives
+    if len(absent) >= NEGCAP:
+        denied = rng.sample(absent, NEGCAP)
     elif protocol == "paper":
-        denied = rng.choices(lacking, k=NEGCAP)
+        denied = rng.choices(absent, k=NEGCAP)
     else:
-        rounds = itertools.chain.from_iterable(rng.sample(lacking, len(lacking)) for _ in range(NEGCAP))
+        rounds = itertools.chain.from_iterable(rng.sample(absent, len(absent)) for _ in range(NEGCAP))
         denied = list(itertools.islice(rounds, NEGCAP))
     return place(chosen, denied, rng, order)
 
@@ -359,11 +359,11 @@ class Concepts:
     source_id: str = ""  # picture it stems from, what intervals are clustered by; "": `id`
     notes: tuple[str, ...] = ()  # what happened to it on the way: counted in the card
 
-    def noting(self, *notes: str) -> Concepts:
+    def add_notes(self, *notes: str) -> Concepts:
         return replace(self, notes=(*self.notes, *notes))
 
 
-def with_negatives(
+def add_negatives(
     images: Sequence[Concepts], count: int = NEGATIVES, *, screened: bool = True
 ) -> Iterator[Concepts]:
     """The images of an annotated set with at most `count` absent objects: those most often seen with the
@@ -380,17 +380,17 @@ def with_negatives(
         if image.problem:
             yield image
             continue
-        seen: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for name in set(image.positives):
-            seen.update(together[name])
-        others = seen.keys() - {*image.positives, *image.unsure}
+            counts.update(together[name])
+        others = counts.keys() - {*image.positives, *image.unsure}
         text = ". ".join(image.captions if screened else ())
         absent, passed = list[str](), 0
-        for name in sorted(others, key=lambda name: (-seen[name], -showing[name], name)):
+        for name in sorted(others, key=lambda name: (-counts[name], -showing[name], name)):
             if len(absent) == count:
                 break
             if mentions(text, name):
                 passed += 1
             else:
                 absent.append(name)
-        yield replace(image.noting(*[IN_CAPTION] * passed), negatives=tuple(absent))
+        yield replace(image.add_notes(*[IN_CAPTION] * passed), negatives=tuple(absent))

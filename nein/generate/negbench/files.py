@@ -29,7 +29,7 @@ from nein.datasets.negbench.records import (
     Media,
     Question,
 )
-from nein.datasets.negbench.sentences import Concepts, with_negatives
+from nein.datasets.negbench.sentences import Concepts, add_negatives
 from nein.engine import atomic
 from nein.engine.folder import Row
 from nein.engine.images import write_png
@@ -49,17 +49,17 @@ BAD_FILE = "the annotation cannot be read"
 def load_images(config: NegbenchConfig) -> Listing[Concepts]:
     """The images of `--source`, each id once. Raises UserError for a source that cannot be read, or without
     an image."""
-    found: dict[str, Concepts] = {}
+    images: dict[str, Concepts] = {}
     notes = Counter[str]()
     for image in _read(config):
-        if image.id in found:
+        if image.id in images:
             notes["listed twice, left out the second time"] += 1
             continue
-        found[image.id] = image
+        images[image.id] = image
         notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
-    if not found:
+    if not images:
         raise UserError("The source lists no image; there is nothing to build from.")
-    return Listing([*found.values()], {"kind": config.source}, notes)
+    return Listing([*images.values()], {"kind": config.source}, notes)
 
 
 def image_root(config: NegbenchConfig) -> Path | None:
@@ -68,8 +68,8 @@ def image_root(config: NegbenchConfig) -> Path | None:
         return None
     if config.source == "voc":
         return maker.image_folder(config.images, Path(str(config.instances)) / "JPEGImages")
-    given = Path(str(config.captions or config.instances))
-    return maker.image_folder(config.images, given if given.is_dir() else given.parent)
+    listing = Path(str(config.captions or config.instances))
+    return maker.image_folder(config.images, listing if listing.is_dir() else listing.parent)
 
 
 def _read(config: NegbenchConfig) -> Iterator[Concepts]:
@@ -78,14 +78,14 @@ def _read(config: NegbenchConfig) -> Iterator[Concepts]:
         return TABLES[config.source](Path(str(instances)), config.absent)
     if config.source == "voc":
         return _voc(config, Path(str(instances)))
-    if config.made_by("text"):
+    if config.maker_for("text"):
         return (Concepts(f"pair-{number:06d}") for number in range(config.scenes))
     if config.source == "nano" or (config.source == "pairs" and captions is None):
         return iter(drawn.concepts(config.split, config.scenes))
     annotated = config.source == "pairs" and instances is not None
     if config.source == "coco" or annotated or str(captions).endswith(".json"):
         return _coco(config)
-    return _captioned(config, Path(str(captions)))
+    return _read_captioned(config, Path(str(captions)))
 
 
 def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
@@ -102,7 +102,7 @@ def _coco(config: NegbenchConfig) -> Iterator[Concepts]:
         images.append(Concepts(picture.stem, picture.file_name, texts, objects, problem=problem))
     if config.concepts == "llm":
         return iter(images)
-    return with_negatives(images, config.absent, screened=config.protocol == "fixed")
+    return add_negatives(images, config.absent, screened=config.protocol == "fixed")
 
 
 def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
@@ -116,7 +116,7 @@ def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
         if not listing.is_file():
             raise UserError(f"There is no list '{listing}'; see --image-set.")
         stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
-    return with_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
+    return add_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
 
 
 def _voc_image(path: Path) -> Concepts:
@@ -133,10 +133,10 @@ def _voc_image(path: Path) -> Concepts:
     return Concepts(path.stem, file or f"{path.stem}.jpg", (), sure, unsure=unsure, problem=problem)
 
 
-def _captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
+def _read_captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
     """Images with captions and no annotated objects; with `--thing video` also videos."""
     videos = VIDEO_SUFFIXES if config.thing == "video" else frozenset[str]()
-    for picture in maker.captioned(path, PICTURE_SUFFIXES | videos):
+    for picture in maker.iter_captioned(path, PICTURE_SUFFIXES | videos):
         captions, name = maker.clean(picture.captions), picture.file_name
         problem = "" if captions else NO_CAPTION
         yield Concepts(name.removesuffix(Path(name).suffix), name, captions, problem=problem)
@@ -157,8 +157,8 @@ def chexpert(path: Path, count: int) -> Iterator[Concepts]:
     """Each picture with `count` absent findings often seen with the present ones; a patient is a source."""
     images = []
     for line, row in official.iter_rows(path, ("Path", *FINDINGS)):
-        where, labels = f"'{path}', line {line}", dict[str, float | None]()
-        name = PurePosixPath(official.cell(row, "Path", where))
+        location, labels = f"'{path}', line {line}", dict[str, float | None]()
+        name = PurePosixPath(official.cell(row, "Path", location))
         for finding in FINDINGS:
             try:
                 labels[finding.lower()] = float(row[finding]) if row[finding] else None
@@ -166,23 +166,24 @@ def chexpert(path: Path, count: int) -> Iterator[Concepts]:
                 labels[finding.lower()] = math.nan
             if labels[finding.lower()] not in (1, 0, -1, None):
                 wrong = f"'{row[finding]}' is not a label; allowed: 1, 0, -1 or empty"
-                raise UserError(f"{where}, {finding}: {wrong}.")
-        found = tuple(finding for finding, label in labels.items() if label == 1)
+                raise UserError(f"{location}, {finding}: {wrong}.")
+        findings = tuple(finding for finding, label in labels.items() if label == 1)
         unsure = tuple(finding for finding, label in labels.items() if label in (-1, None))
         patient = next((part for part in name.parts if part.startswith("patient")), "")
-        problem = "" if found else NO_FINDING
-        images.append(Concepts(str(name.with_suffix("")), str(name), (), found, (), unsure, problem, patient))
-    yield from with_negatives(images, count)
+        problem = "" if findings else NO_FINDING
+        stem = str(name.with_suffix(""))
+        images.append(Concepts(stem, str(name), (), findings, (), unsure, problem, patient))
+    yield from add_negatives(images, count)
 
 
 def ham10000(path: Path, count: int) -> Iterator[Concepts]:
     """Whatever is not diagnosed is absent, whatever `count` is; a lesion is a source."""
     for line, row in official.iter_rows(path, ("lesion_id", "image_id", "dx")):
-        where = f"'{path}', line {line}"
-        code, name, lesion = (official.cell(row, key, where) for key in ("dx", "image_id", "lesion_id"))
+        location = f"'{path}', line {line}"
+        code, name, lesion = (official.cell(row, key, location) for key in ("dx", "image_id", "lesion_id"))
         if code not in DIAGNOSES:
             allowed = ", ".join(DIAGNOSES)
-            raise UserError(f"{where}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
+            raise UserError(f"{location}, dx: '{code}' is not a diagnosis; allowed: {allowed}.")
         others = tuple(words for other, words in DIAGNOSES.items() if other != code)
         yield Concepts(name, f"{name}.jpg", (), (DIAGNOSES[code],), others, source_id=lesion)
 
@@ -226,7 +227,7 @@ class NegbenchMaker(Maker):
             llm.check(str(config.llm.model))
         if is_pairs or verifies:
             metrics.check_reference(references.resolve(config.detector))
-        if editor := config.made_by("editor"):
+        if editor := config.maker_for("editor"):
             editor_choice.choose_editor(editor, config.preset, {})
         needed = {
             stages.MakePairs: is_pairs,
@@ -242,16 +243,16 @@ class NegbenchMaker(Maker):
         self.listing = load_images(config)
 
     def identity(self, device: str) -> Row:
-        asked = llm_identity(self.config.llm) if self.config.asks_llm else None
-        return {**super().identity(device), "llm": asked}
+        llm = llm_identity(self.config.llm) if self.config.asks_llm else None
+        return {**super().identity(device), "llm": llm}
 
     def concepts(self, shard: int, before: str = "paraphrase") -> list[Concepts]:
         """The images of a shard as the stages before `before` left them."""
         names = [stage.name for stage in self.stages]
-        done = names[: names.index(before)] if before in names else names
-        if not done:
+        earlier = names[: names.index(before)] if before in names else names
+        if not earlier:
             return self.members(shard)
-        return self.rows(done[-1], shard)
+        return self.rows(earlier[-1], shard)
 
     def finish(self) -> tuple[str, Row]:
         facts = self.write()
@@ -259,8 +260,8 @@ class NegbenchMaker(Maker):
         atomic.write_text(self.dataset / "README.md", card(self.config, facts))
         lines = [f"{facts['images']} images."]
         lines += [f"  {f['rows']:6d} rows, {f['captions']} captions: {n}" for n, f in facts["files"].items()]
-        for what, key in (("unusable", "unusable"), ("noted", "dropped"), ("refused", "refused_paraphrases")):
-            lines += losses(what, facts[key])
+        lines += losses("unusable", facts["unusable"]) + losses("noted", facts["dropped"])
+        lines += losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
         if self.root is not None and self.config.source != "pairs":
             where = self.root
@@ -285,21 +286,21 @@ class NegbenchMaker(Maker):
                 counts["dropped"].update(image.notes)
                 if config.source == "nano" and not (path := self.dataset / image.path).exists():
                     write_png(path, self.media.frames(image.path)[0])
-                found = stages.of_image(image, config)
-                if problem := image.problem or ("" if found.keys() - {stages.ORIGINALS} else NOTHING):
+                tasks = stages.build_tasks(image, config)
+                if problem := image.problem or ("" if tasks.keys() - {stages.ORIGINALS} else NOTHING):
                     counts["unusable"][problem.partition(":")[0]] += 1
                     line = {"id": image.id, "image": image.path, "problem": problem}
                     unusable.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
                     continue
-                written = dict(found)
+                written = dict(tasks)
                 if row is not None:
                     counts["refused_paraphrases"].update(why.partition(":")[0] for why in row.refused)
-                    written |= stages.rephrased(found, row.texts)
+                    written |= stages.apply_paraphrases(tasks, row.texts)
                 for stem, records in written.items():
                     for record in records:
                         tables[stem].add(record)
-                asked = (*found.get("mcq", ()), *found.get("negmcq", ()))
-                types.update(str(record.type) for record in asked if isinstance(record, Question))
+                questions = (*tasks.get("mcq", ()), *tasks.get("negmcq", ()))
+                types.update(str(record.type) for record in questions if isinstance(record, Question))
             if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
                 most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
                 raise UserError(f"Not one caption or question came out of {number} images: {most}.")
@@ -323,13 +324,13 @@ class NegbenchMaker(Maker):
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
         """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
         source."""
-        wanted = {self.listing.records[index].id for index in self.blocks.wanted}
+        selected = {self.listing.records[index].id for index in self.blocks.wanted}
         for shard in self.blocks.numbers:
             rows = {}
             if self.config.paraphrase:
                 rows = {row.id: row for row in self.rows("paraphrase", shard)}
             for image in self.concepts(shard):
-                if ((self.config.source == "pairs" and image.source_id) or image.id) in wanted:
+                if ((self.config.source == "pairs" and image.source_id) or image.id) in selected:
                     yield image, rows.get(image.id)
 
 

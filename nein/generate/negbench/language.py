@@ -89,15 +89,15 @@ def extract(
     By "fixed" a present object that no caption mentions is dropped, and an absent one that a caption does;
     both are noted. An image whose answer cannot be used gets a problem, and keeps its place.
     """
-    medium, wanted, form, unwanted = ASKED[thing]
+    medium, targets, form, unwanted = ASKED[thing]
     usable = [image for image in images if not image.problem]
     requests = []
     for image in usable:
         listed = "\n".join(f"- {text}" for text in image.captions)
         prompt = (
-            f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {wanted} that "
+            f"These captions describe one {medium}:\n{listed}\n\nList the concrete, visible {targets} that "
             f"the captions mention, as {form} in lower case (no {unwanted}). Then list {count} other "
-            f"{wanted} that often occur together with these but are mentioned in no caption."
+            f"{targets} that often occur together with these but are mentioned in no caption."
         )
         requests.append(Request(prompt, sample_seed(seed, f"objects/{image.id}")))
     extracted = {image.id: image for image in images}
@@ -115,7 +115,7 @@ def extract(
             new = [name for name in absent if not polarity.mentions(text, name) and name not in present]
             notes = ["object not in the caption, dropped"] * (len(present) - len(affirmed))
             notes += ["absent object is in the caption, dropped"] * (len(absent) - len(new))
-            image, new = image.noting(*notes), new[:count]
+            image, new = image.add_notes(*notes), new[:count]
             usable_answer = bool(affirmed and new)
         extracted[image.id] = replace(
             image,
@@ -138,9 +138,9 @@ def validate(client: Client, images: Sequence[Concepts]) -> list[Concepts]:
     ]
     outcomes = client.complete([*map(Request, prompts)], Soundness)
     validated = {image.id: image for image in images}
-    for image, *both in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
-        silent = [_failure(outcome.failure) for outcome in both if outcome.failure in SILENT]
-        is_sound = all(outcome.value is not None and outcome.value.valid for outcome in both)
+    for image, *pair in zip(usable, outcomes[::2], outcomes[1::2], strict=True):
+        silent = [_failure(outcome.failure) for outcome in pair if outcome.failure in SILENT]
+        is_sound = all(outcome.value is not None and outcome.value.valid for outcome in pair)
         problem = silent[0] if silent else "" if is_sound else NO_LIST
         validated[image.id] = replace(image, problem=problem)
     return [*validated.values()]
@@ -175,9 +175,9 @@ def imagine(client: Client, names: Sequence[str], seed: int) -> dict[str, PairPl
             continue
         texts, objects = (scene.caption, scene.caption_with_extra), _names(scene.objects)
         further = _names([scene.extra]) + _names([scene.other])
-        found = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
-        there = ["affirmed"] * len(objects)
-        if len(objects) > 1 and found == [[*there, "missing", "missing"], [*there, "affirmed", "missing"]]:
+        polarities = [[polarity.polarity(text, thing) for thing in (*objects, *further)] for text in texts]
+        expected = [["affirmed"] * len(objects) + [extra, "missing"] for extra in ("missing", "affirmed")]
+        if len(objects) > 1 and polarities == expected:
             plans[name] = PairPlan(name, *texts, tuple(objects), further[0], further[1], name, None)
         else:
             plans[name] = "the sentences of a scene contradict its objects"
@@ -222,7 +222,8 @@ def paraphrase(
             text, why = " ".join(outcome.value.sentence.split()), ""
             if protocol == "fixed":
                 order = old.text if keep_order or old.negation is not None else None
-                why = polarity.changed(text, old.affirmed, old.denied, keep_order_of=order, others=old.others)
+                claims_ = (old.affirmed, old.denied)
+                why = polarity.find_change(text, *claims_, keep_order_of=order, others=old.others)
                 if not why and len(text.split()) > LONGER * len(old.text.split()) + 10:
                     why = "it says much more"
             results[old.id] = (None, why) if why else (text, "")
@@ -238,9 +239,9 @@ def _prompt(sentence: Sentence, keep_order: bool, rng: random.Random) -> str:
             f"from the picture. The {first} comes first, then the {second}. Add nothing else, and keep the "
             "word for what is absent."
         ]
-        said = [(what, absent, captions[negation.before]) for what, absent, *captions in EXAMPLES]
-        for description, absent, caption in (*rng.sample(said, 3), (negation.caption, negation.absent, "")):
-            lines += ["", f"Description: {description}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
+        examples = [(text, absent, captions[negation.before]) for text, absent, *captions in EXAMPLES]
+        for text, absent, caption in (*rng.sample(examples, 3), (negation.caption, negation.absent, "")):
+            lines += ["", f"Description: {text}", f"Absent: {absent}", f"Caption: {caption}".rstrip()]
         return "\n".join(lines)
     named = [f'"{name}"' for name in (*sentence.affirmed, *sentence.denied)]
     lines = [

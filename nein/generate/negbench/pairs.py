@@ -53,7 +53,7 @@ class EditorMaker:
         """Both images of every plan, or why there are none."""
         requests = [
             editors.EditRequest(
-                plan.id, plan.start, f"Add {families.with_article(plan.extra, some=True)}.", seed
+                plan.id, plan.start, f"Add {families.add_article(plan.extra, some=True)}.", seed
             )
             for plan, seed in zip(plans, seeds, strict=True)
         ]
@@ -76,14 +76,14 @@ class TextMaker:
 
         from nein.editors import checkpoint
 
-        where, revision = checkpoint.locate(name)
+        folder, revision = checkpoint.locate(name)
         with checkpoint.explained(name):
-            index = DiffusionPipeline.load_config(where, revision=revision)
-            checkpoint.check_parts(index, name, where, revision)
-            how: Row = {"revision": revision, "use_safetensors": True, "torch_dtype": torch_dtype(dtype)}
+            index = DiffusionPipeline.load_config(folder, revision=revision)
+            checkpoint.check_parts(index, name, folder, revision)
+            options: Row = {"revision": revision, "use_safetensors": True, "torch_dtype": torch_dtype(dtype)}
             if "safety_checker" in index:  # a refused image is black, and the detector would judge it
-                how |= {"safety_checker": None}
-            self.pipeline = AutoPipelineForText2Image.from_pretrained(where, **how)
+                options |= {"safety_checker": None}
+            self.pipeline = AutoPipelineForText2Image.from_pretrained(folder, **options)
         checkpoint.check_tokenizers(self.pipeline, name)
         parts = self.pipeline.components
         modules = {key: part for key, part in parts.items() if isinstance(part, torch.nn.Module)}
@@ -100,14 +100,14 @@ class TextMaker:
         """Both images of every plan."""
         import torch
 
-        made: list[Pictures | str] = []
+        pairs: list[Pictures | str] = []
         for plan, seed in zip(plans, seeds, strict=True):
             noise = [torch.Generator().manual_seed(seed) for _ in "ab"]  # on the CPU: the same on any device
             texts = [plan.caption, plan.caption_with]
             drawn = self.pipeline(prompt=texts, generator=noise, num_inference_steps=self.steps).images
             without, with_ = (np.array(image.convert("RGB")) for image in drawn)
-            made.append((without, with_))
-        return made
+            pairs.append((without, with_))
+        return pairs
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class PairTools:
             return "the object is in the picture without it"
         if not with_[plan.extra]:
             return "the object is not in the picture with it"
-        if not all(seen[name] for seen in (without, with_) for name in plan.objects):
+        if not all(detected[name] for detected in (without, with_) for name in plan.objects):
             return "another object is lost"
         if plan.other and (without[plan.other] or with_[plan.other]):
             return "the further absent object is there"
@@ -166,9 +166,7 @@ def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan 
     caption = rng.choice(image.captions)
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     text = caption.rstrip()
-    added = (
-        f"{text if text.endswith('.') else text + '.'} There is {families.with_article(extra, some=True)}."
-    )
+    added = f"{text if text.endswith('.') else text + '.'} There is {families.add_article(extra, some=True)}."
     source = image.source_id or image.id
     return PairPlan(image.id, caption, added, image.positives, extra, other, source, start=picture)
 
@@ -177,7 +175,7 @@ def make_pairs(
     plans: Mapping[str, PairPlan | str], tools: PairTools, *, folder: Path, seed: int, attempts: int
 ) -> list[Concepts]:
     """Two images per plan, or one that says why there is no pair; files below `folder`."""
-    done = {
+    results = {
         name: [Concepts(name, problem=plan if isinstance(plan, str) else NOT_MADE)]
         for name, plan in plans.items()
     }
@@ -189,11 +187,11 @@ def make_pairs(
         for plan, pair in tries:
             why = pair if isinstance(pair, str) else tools.refuse(plan, pair)
             if isinstance(pair, str) or why:
-                done[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(why,))]
+                results[plan.id] = [Concepts(plan.id, problem=NOT_MADE, notes=(why,))]
                 open_.append(plan)
             else:
-                done[plan.id] = _images(plan, pair, folder, note=f"made at try {turn + 1}")
-    return [image for images in done.values() for image in images]
+                results[plan.id] = _images(plan, pair, folder, note=f"made at try {turn + 1}")
+    return [image for images in results.values() for image in images]
 
 
 def _images(plan: PairPlan, pair: Pictures, folder: Path, *, note: str) -> list[Concepts]:
@@ -236,54 +234,54 @@ class Verifier:
         detector lacks."""
         labels = [[self.query.format(object=name) for name in row] for row in names]
         detections = self.detector.detect(images, labels, self.threshold)
-        which = "named" if self.protocol == "paper" else "score"
-        if any(getattr(box, which) is None for seen in detections for box in seen.values()):
+        field = "named" if self.protocol == "paper" else "score"
+        if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
             raise UserError(
                 "The detector does not say which label a box has, by which --protocol paper goes; take "
                 "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
             )
         return [
             {
-                name: getattr(seen[label], which) >= self.threshold
+                name: getattr(boxes[label], field) >= self.threshold
                 for name, label in zip(row, texts, strict=True)
             }
-            for row, texts, seen in zip(names, labels, detections, strict=True)
+            for row, texts, boxes in zip(names, labels, detections, strict=True)
         ]
 
 
 def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> list[Concepts]:
     """The images without the absent objects that are there after all and, with `positives`, without the
     present ones that are not found."""
-    done: dict[str, Concepts] = {}
+    results: dict[str, Concepts] = {}
     usable: dict[str, np.ndarray] = {}
     as_released = verifier.protocol == "paper"
     for image, picture in images:
         if image.problem:
             pass
         elif as_released and len(image.negatives) != verifier.wanted:
-            image = image.noting(f"absent objects not as many as wanted, {UNVERIFIED}")
+            image = image.add_notes(f"absent objects not as many as wanted, {UNVERIFIED}")
         elif not isinstance(picture, str):
             usable[image.id] = picture
         elif as_released:
-            image = image.noting(f"{picture}, {UNVERIFIED}")
+            image = image.add_notes(f"{picture}, {UNVERIFIED}")
         else:
             image = replace(image, problem=picture)
-        done[image.id] = image
+        results[image.id] = image
     # By paper those asked about together compete, and the present ones would win: they are asked apart.
     apart = positives and as_released
     together = positives and not as_released
-    asked = [[done[k].negatives + (done[k].positives if together else ()) for k in usable]]
-    asked += [[done[k].positives for k in usable]] if apart else []
-    answers = [isolated_answers(verifier.present, usable.values(), names, str) for names in asked]
+    queries = [[results[k].negatives + (results[k].positives if together else ()) for k in usable]]
+    queries += [[results[k].positives for k in usable]] if apart else []
+    answers = [isolated_answers(verifier.present, usable.values(), names, str) for names in queries]
     for name, *rows in zip(usable, *answers, strict=True):
-        image = done[name]
+        image = results[name]
         if failure := next((row for row in rows if isinstance(row, str)), ""):
-            done[name] = replace(image, problem=f"{NOT_ASKED}: {failure}")
+            results[name] = replace(image, problem=f"{NOT_ASKED}: {failure}")
             continue
-        is_shown = {key: seen for row in rows for key, seen in row.items()}
+        is_shown = {key: presence for row in rows for key, presence in row.items()}
         absent = tuple(key for key in image.negatives if not is_shown[key])
         present = tuple(key for key in image.positives if not positives or is_shown[key])
         notes = ["absent object detected, dropped"] * (len(image.negatives) - len(absent))
         notes += ["present object not detected, dropped"] * (len(image.positives) - len(present))
-        done[name] = replace(image.noting(*notes), negatives=absent, positives=present)
-    return [*done.values()]
+        results[name] = replace(image.add_notes(*notes), negatives=absent, positives=present)
+    return [*results.values()]

@@ -46,8 +46,8 @@ class NegbenchStage(ShardStage):
         return not any(row.problem.startswith(language.NO_ANSWER) for row in rows)
 
     def verifier(self, protocol: Any) -> Verifier:
-        config, where = self.config, references.resolve(self.config.detector)
-        detector = metrics.load_judge("ovd", where, device=self.device, dtype=config.dtype)
+        config, reference = self.config, references.resolve(self.config.detector)
+        detector = metrics.load_judge("ovd", reference, device=self.device, dtype=config.dtype)
         return Verifier(detector, config.query, config.threshold, protocol, config.absent)
 
     def look(self, image: Concepts) -> Looked:
@@ -65,15 +65,16 @@ class MakePairs(NegbenchStage):
     def load(self) -> PairTools:
         config, how = self.config, {"device": self.device, "dtype": self.config.dtype}
         verifier = self.verifier("fixed")  # how the authors verified pairs is not released
-        if pipeline := config.made_by("text"):
+        if pipeline := config.maker_for("text"):
             maker = pairs.TextMaker(pipeline, steps=config.steps, **how)
             return PairTools(maker, verifier, super().load())
-        choice = editor_choice.choose_editor(config.made_by("editor"), config.preset, {"steps": config.steps})
+        name, options = config.maker_for("editor"), {"steps": config.steps}
+        choice = editor_choice.choose_editor(name, config.preset, options)
         editor = choice.load(services=self.maker.services, batch_size=config.batch_size, **how)
         return PairTools(pairs.EditorMaker(editor), verifier)
 
     def read(self, number: int) -> list[Looked]:
-        from_text = self.config.made_by("text")
+        from_text = self.config.maker_for("text")
         return [(image, "") if from_text else self.look(image) for image in super().read(number)]
 
     def make(self, model: PairTools, inputs: list[Looked]) -> list[Concepts]:
@@ -150,11 +151,11 @@ class Paraphrase(NegbenchStage):
 
     def make(self, model: llm.Client, inputs: list[Concepts]) -> list[Reworded]:
         config = self.config
-        owned = [(image.id, sentence) for image in inputs for sentence in to_rephrase(image, config)]
+        owned = [(image.id, sentence) for image in inputs for sentence in iter_sentences(image, config)]
         how: Any = {"keep_order": config.affneg, "protocol": config.protocol}
-        found = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
+        outcomes = language.paraphrase(model, [sentence for _, sentence in owned], config.seed, **how)
         rows = {image.id: Reworded(image.id, {}, []) for image in inputs}
-        for (owner, sentence), (text, why) in zip(owned, found, strict=True):
+        for (owner, sentence), (text, why) in zip(owned, outcomes, strict=True):
             rows[owner].texts[sentence.id] = text
             rows[owner].refused.extend([why] if why else [])
         return [*rows.values()]
@@ -184,43 +185,43 @@ REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
 Tasks = dict[str, list[RetrievalItem | Question]]
 
 
-def of_image(image: Concepts, config: NegbenchConfig) -> Tasks:
+def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
     """The templated items and questions of an image, by file; a file that it gives nothing is left out."""
     if image.problem:
         return {}
-    seed, found = config.seed, Tasks()
-    how: Row = {"thing": config.thing, "protocol": config.protocol}
+    seed, tasks = config.seed, Tasks()
+    rules: Row = {"thing": config.thing, "protocol": config.protocol}
     if config.form == "training":
-        if item := sentences.training_captions(image, seed, order=config.order, **how):
-            found["negcap"] = [item]
-        if question := sentences.training_question(image, seed, wording=config.wording, **how):
-            found["negmcq"] = [question]
-        return found
-    how |= {"captions": config.captions_per_image, "order": config.order}
-    if items := sentences.retrieval_items(image, seed, **how):
-        found = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
-    asked: Row = {"count": config.asked, "wording": config.wording, "thing": config.thing}
+        if item := sentences.training_captions(image, seed, order=config.order, **rules):
+            tasks["negcap"] = [item]
+        if question := sentences.training_question(image, seed, wording=config.wording, **rules):
+            tasks["negmcq"] = [question]
+        return tasks
+    rules |= {"captions": config.captions_per_image, "order": config.order}
+    if items := sentences.retrieval_items(image, seed, **rules):
+        tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
+    options: Row = {"count": config.asked, "wording": config.wording, "thing": config.thing}
     if config.mcq == "files":
-        questions = sentences.questions_as_filed(image, seed, single=config.source == "voc", **asked)
+        questions = sentences.questions_as_filed(image, seed, single=config.source == "voc", **options)
     else:
-        asked["protocol"] = config.protocol
-        questions = sentences.evaluation_questions(image, seed, single=config.medical, **asked)
+        options["protocol"] = config.protocol
+        questions = sentences.evaluation_questions(image, seed, single=config.medical, **options)
     if questions:
-        found["mcq"] = [*questions]
+        tasks["mcq"] = [*questions]
     if config.medical:
         named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
         medical = sentences.medical_questions(image, seed, wording=config.wording, conditions=named)
-        found |= {stem: [question] for stem, question in medical.items()}
-    return found
+        tasks |= {stem: [question] for stem, question in medical.items()}
+    return tasks
 
 
-def to_rephrase(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence]:
+def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence]:
     """The sentences of an image's tasks, with what each says is there and is not."""
     named, negations = (*image.positives, *image.negatives), list[sentences.Negation]()
     if config.form == "training" and not image.problem:
         how: Row = {"order": config.order, "protocol": config.protocol}
         negations = sentences.training_negations(image, config.seed, **how)
-    tasks = of_image(image, config)
+    tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
         for number, (name, text) in enumerate(parts(record)):
             others = tuple(other for other in named if not mentions(text, other))
@@ -240,10 +241,10 @@ def parts(record: RetrievalItem | Question) -> list[tuple[str, str]]:
     return [(f"{record.id}/o{k}", option.text) for k, option in enumerate(record.options)]
 
 
-def rephrased(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
+def apply_paraphrases(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
     """The tasks in other words, by the ids of `parts`, without records that hold a refused sentence; a stem
     gets the end "_rephrased"."""
-    found: Tasks = {}
+    reworded: Tasks = {}
     for stem in REPHRASED:
         for record in tasks.get(stem, ()):
             words = [text for name, _ in parts(record) if (text := texts.get(name)) is not None]
@@ -254,5 +255,5 @@ def rephrased(tasks: Tasks, texts: Mapping[str, str | None]) -> Tasks:
             else:
                 options = zip(record.options, words, strict=True)
                 record = replace(record, options=tuple(replace(o, text=text) for o, text in options))
-            found.setdefault(f"{stem}_rephrased", []).append(record)
-    return found
+            reworded.setdefault(f"{stem}_rephrased", []).append(record)
+    return reworded

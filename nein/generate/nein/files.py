@@ -16,7 +16,7 @@ from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.engine.run import Executor
 from nein.generate.config import BuildConfig
-from nein.generate.maker import Maker, counted, losses, make, section
+from nein.generate.maker import Maker, losses, make, section, tally
 from nein.generate.nein import stages
 from nein.generate.nein.stages import ACCEPTED, NOISE, Ask, Clauses, Generate, Match
 from nein.loading.digests import json_digest
@@ -87,12 +87,12 @@ class NeinMaker(Maker):
     def __init__(self, config: BuildConfig) -> None:
         super().__init__(config, config.shard_size)
         for kind in ("itm", "vqa"):
-            where = references.resolve(getattr(config.models, kind))
-            if parse_reference(where).kind == "name":
+            reference = references.resolve(getattr(config.models, kind))
+            if parse_reference(reference).kind == "name":
                 raise UserError(
-                    f"--models.{kind} '{where}' is neither a folder, a hub id owner/name, nor nano:NAME."
+                    f"--models.{kind} '{reference}' is neither a folder, a hub id owner/name, nor nano:NAME."
                 )
-            judges.check(where)
+            judges.check(reference)
         self.listing = stages.load_sources(config)
         self.objects = stages.categories(config.objects, config.queried)
         self.editor = editor_choice.choose_editor(config.editor, config.preset, config.editor_options)
@@ -138,9 +138,9 @@ class NeinMaker(Maker):
             records = self.rows("clauses", shard)[: len(self.blocks.wanted) - len(self.records)]
             for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
-                    said = [rows.get(candidate["id"]) for rows in by_id]
-                    objections = [row["verdict"] for row in said if row and row["verdict"] != ACCEPTED]
-                    made, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in said)
+                    stage_rows = [rows.get(candidate["id"]) for rows in by_id]
+                    objections = [row["verdict"] for row in stage_rows if row and row["verdict"] != ACCEPTED]
+                    made, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in stage_rows)
                     facts = {key: value for key, value in (made or {}).items() if key != "verdict"}
                     line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": facts}
                     self.ways.append(Way({**line, "match": match, "ask": ask}, source.path, record["sha256"]))
@@ -192,11 +192,11 @@ class NeinMaker(Maker):
             target = sources / f"{way.line['source']}{way.source.suffix.lower()}"
             if not target.exists():
                 shutil.copyfile(way.source, target)
-            made = self.image_path(str(way.image))
+            image = self.image_path(str(way.image))
             try:
-                os.link(made, samples / made.name)
+                os.link(image, samples / image.name)
             except OSError:  # another file system, or one without links
-                shutil.copyfile(made, samples / made.name)
+                shutil.copyfile(image, samples / image.name)
         atomic.write_json(listing, [self.official(way) for way in ways])
 
     # --- card ------------------------------------------------------------------------------
@@ -206,32 +206,32 @@ class NeinMaker(Maker):
         config, records, models = self.config, self.records, self.folder.models()
         accepted = [way.line for ways in self.splits.values() for way in ways]
         # Of a model's folder only the last part, which says nothing about the machine.
-        asked = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
-        asked = {kind: Path(name).name if name[0] in "/~." else name for kind, name in asked.items()}
+        names = {"itm": config.models.itm, "editor": config.editor, "vqa": config.models.vqa}
+        names = {kind: Path(name).name if name[0] in "/~." else name for kind, name in names.items()}
         return {
             "data_sha256": self.content_hash(),
             "images": len(records),
             "drawn": self.listing.origin["kind"] == "nano",
             "samples": {split: len(ways) for split, ways in self.splits.items()},
             "source_images": {k: len({way.source for way in ways}) for k, ways in self.splits.items()},
-            "image_problems": counted(row["problem"].partition(":")[0] for row in records if row["problem"]),
+            "image_problems": tally(row["problem"].partition(":")[0] for row in records if row["problem"]),
             "list_notes": dict(self.listing.notes),
-            "queried": counted(row["fate"] for record in records for row in record["queried"]),
-            "slots_without_candidate": counted(why for record in records for why in record["lost"]),
+            "queried": tally(row["fate"] for record in records for row in record["queried"]),
+            "slots_without_candidate": tally(why for record in records for why in record["lost"]),
             "stages": {
                 "candidates": len(self.ways),
                 "generated": sum(way.line["match"] is not None for way in self.ways),
                 "passed filter 1": sum(way.line["ask"] is not None for way in self.ways),
                 "accepted": len(accepted),
             },
-            "rejected": counted(row.line["verdict"] for row in self.ways if row.line["verdict"] != ACCEPTED),
-            "families": counted(row["family"] for row in accepted),
-            "templates": counted(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
-            "objects": counted(row["object"] for row in accepted),
+            "rejected": tally(row.line["verdict"] for row in self.ways if row.line["verdict"] != ACCEPTED),
+            "families": tally(row["family"] for row in accepted),
+            "templates": tally(FAMILIES[row["family"]].templates[row["template"]] for row in accepted),
+            "objects": tally(row["object"] for row in accepted),
             "configuration": {key: getattr(config, key) for key in NAMED},
             "models": {
                 kind: {"name": name, "fingerprint": models[kind]["fingerprint"]}
-                for kind, name in asked.items()
+                for kind, name in names.items()
                 if kind in models
             },
         }

@@ -53,43 +53,43 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     """The images of `--source`. Raises UserError for a list that cannot be read, and when not one of the
     images is there."""
     if config.source == "nano":
-        return _drawn(config.scenes)
+        return _draw_sources(config.scenes)
     path = expanded(config.source or "")
     if not path.exists():
         raise UserError(f"--source '{path}' is neither nano, a .json or .jsonl file, nor a folder.")
     folder = maker.image_folder(config.images, path if path.is_dir() else path.parent)
-    found = _listing(maker.captioned(path), folder, {"kind": "list", "list": path.name})
-    if not any(source.path.is_file() for source in found.records if not source.problem):
-        first = found.records[0].path if found.records else folder
+    listing = _listing(maker.iter_captioned(path), folder, {"kind": "list", "list": path.name})
+    if not any(source.path.is_file() for source in listing.records if not source.problem):
+        first = listing.records[0].path if listing.records else folder
         raise UserError(
-            f"None of the {len(found.records)} images of '{path}' is there ('{first}'); give --images."
+            f"None of the {len(listing.records)} images of '{path}' is there ('{first}'); give --images."
         )
-    return found
+    return listing
 
 
 def _listing(pictures: Iterable[coco.Picture], folder: Path, origin: Row) -> Listing[Source]:
     captions: dict[str, list[str]] = {}
-    again = 0
+    repeats = 0
     for picture in pictures:
-        again += picture.file_name in captions
+        repeats += picture.file_name in captions
         captions.setdefault(picture.file_name, []).extend(picture.captions)
-    records, taken = [], set[str]()
+    records, ids = [], set[str]()
     for name, texts in captions.items():
         # NeIn's name for a file of COCO leaves the split out: "COCO_train2014_000000000009".
         stem = re.sub(r"^(?:COCO_(?:(?:train|val|test)\d{4}_)?)?(\d{12})$", r"COCO_\1", Path(name).stem)
-        said, key = maker.clean(texts), stem.removeprefix("COCO_")
-        problem = "" if said else NO_CAPTION
+        sentences, key = maker.clean(texts), stem.removeprefix("COCO_")
+        problem = "" if sentences else NO_CAPTION
         outside = Path(name).is_absolute() or ".." in Path(name).parts
         if outside or not re.fullmatch(r"[\w-][\w .,+()-]*", stem):
             problem = BAD_NAME
-        elif key in taken:
+        elif key in ids:
             problem = SAME_NAME
-        taken.add(key)
-        records.append(Source(stem, folder / name, said, problem))
-    return Listing(records, origin, {"image listed again; captions added": again} if again else {})
+        ids.add(key)
+        records.append(Source(stem, folder / name, sentences, problem))
+    return Listing(records, origin, {"image listed again; captions added": repeats} if repeats else {})
 
 
-def _drawn(scenes: int) -> Listing[Source]:
+def _draw_sources(scenes: int) -> Listing[Source]:
     from nein.nano import data
     from nein.nano.scenes import render, rng_for
     from nein.nano.sentences import captions
@@ -101,9 +101,9 @@ def _drawn(scenes: int) -> Listing[Source]:
         for name, scene in zip(names, drawn, strict=True):
             images.write_png(draft / name, render(scene))
 
-    folder = data.drawn(f"captioned-{scenes}", draw, proof=names[-1])
+    folder = data.draw_once(f"captioned-{scenes}", draw, proof=names[-1])
     texts = [captions(scene, rng_for(NANO_SPLIT, k, "captions")) for k, scene in enumerate(drawn)]
-    pictures = [coco.Picture(name, tuple(said)) for name, said in zip(names, texts, strict=True)]
+    pictures = [coco.Picture(name, tuple(sentences)) for name, sentences in zip(names, texts, strict=True)]
     return _listing(pictures, folder, {"kind": "nano", "scenes": scenes, "world": data.world_version()})
 
 
@@ -131,13 +131,13 @@ EDITOR_FAILED = "the editor failed"
 
 class NeinStage(ShardStage):
     def load(self) -> Any:
-        where = references.resolve(getattr(self.config.models, self.kind))
-        how: Row = {"device": self.device, "dtype": self.config.judge_dtype}
-        if parse_reference(where).has_files:
-            how["batch_size"] = self.config.batch_size
+        reference = references.resolve(getattr(self.config.models, self.kind))
+        options: Row = {"device": self.device, "dtype": self.config.judge_dtype}
+        if parse_reference(reference).has_files:
+            options["batch_size"] = self.config.batch_size
             if self.kind == "vqa":
-                how["quantization"] = self.config.models.vqa_quantization
-        return judges.load(self.kind, where, services=self.maker.services(), **how)
+                options["quantization"] = self.config.models.vqa_quantization
+        return judges.load(self.kind, reference, services=self.maker.services(), **options)
 
 
 class Filter(NeinStage):
@@ -148,8 +148,8 @@ class Filter(NeinStage):
     def read(self, shard: int) -> tuple[list[Row], list[np.ndarray]]:
         accepted = {row["id"] for row in self.maker.rows(self.after, shard) if row["verdict"] == ACCEPTED}
         chosen = [candidate for candidate in self.maker.candidates(shard) if candidate["id"] in accepted]
-        made = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
-        return chosen, [images.decode(self.maker.image_path(made[row["id"]])) for row in chosen]
+        names = {row["id"]: row["image"] for row in self.maker.rows("generate", shard)}
+        return chosen, [images.decode(self.maker.image_path(names[row["id"]])) for row in chosen]
 
 
 class Clauses(NeinStage):
@@ -163,13 +163,13 @@ class Clauses(NeinStage):
 
     def make(self, model: Any, inputs: list[tuple[Source, Looked]]) -> list[Row]:
         usable = [(source, pixels) for source, pixels in inputs if not isinstance(pixels, str)]
-        names = [queried(self.maker.objects, self.config, source.id) for source, _ in usable]
-        found = iter(cosines(model, [pixels for _, pixels in usable], names))
+        names = [draw_categories(self.maker.objects, self.config, source.id) for source, _ in usable]
+        results = iter(cosines(model, [pixels for _, pixels in usable], names))
         rows = []
         for source, pixels in inputs:
             if isinstance(pixels, str):
                 rows.append(unusable(source, pixels))
-            elif isinstance(values := next(found), str):
+            elif isinstance(values := next(results), str):
                 rows.append(unusable(source, f"{FAILED}: {values}"))
             else:
                 row = clauses(source, values, self.maker.objects, self.config)
@@ -188,10 +188,8 @@ class Generate(NeinStage):
 
     def read(self, shard: int) -> list[editors.EditRequest]:
         candidates = self.maker.candidates(shard)
-        wanted = {candidate["source"] for candidate in candidates}
-        sources = [
-            source for source in self.maker.members(shard) if source.id in wanted and not source.problem
-        ]
+        ids = {candidate["source"] for candidate in candidates}
+        sources = [source for source in self.maker.members(shard) if source.id in ids and not source.problem]
         pixels = {source.id: images.decode(source.path) for source in sources}
         return [
             editors.EditRequest(c["id"], pixels[c["source"]], c["generated"], c["seed"]) for c in candidates
@@ -217,8 +215,8 @@ class Generate(NeinStage):
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         """Images that have vanished are made again."""
-        made = [self.maker.image_path(row["image"]) for row in rows if row["image"] is not None]
-        return all(map(atomic.holds_something, made))
+        paths = [self.maker.image_path(row["image"]) for row in rows if row["image"] is not None]
+        return all(map(atomic.holds_something, paths))
 
 
 class Match(Filter):
@@ -265,7 +263,7 @@ def stream(seed: int, source_id: str, purpose: str) -> random.Random:
     return random.Random(int.from_bytes(digest[:16], "big"))
 
 
-def queried(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
+def draw_categories(objects: Sequence[str], config: BuildConfig, source_id: str) -> list[str]:
     """The random categories asked for about an image, in the order drawn."""
     return stream(config.seed, source_id, "objects").sample(list(objects), config.queried)
 
@@ -276,12 +274,12 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
     Those of the `queried` categories whose cosine is below `absent_below` count as absent, and the `kept`
     lowest become one candidate each, the i-th with the i-th caption.
     """
-    categories = queried(objects, config, source.id)
+    categories = draw_categories(objects, config, source.id)
     below = [(float(c), k) for k, c in enumerate(cosines) if float(c) < config.absent_below]
     absent = [categories[k] for _, k in sorted(below)]  # equal ones in the order asked
     chosen = absent[: config.kept]
     rng = stream(config.seed, source.id, "templates")
-    present = families.named_in(source.captions, objects)
+    present = families.find_named(source.captions, objects)
     needs = {label: families.FAMILIES[label].needs for label in config.family_labels}
     candidates: list[Row] = []
     lost = [NO_OBJECT] * (config.kept - len(chosen))
@@ -311,7 +309,7 @@ def clauses(source: Source, cosines: np.ndarray, objects: Sequence[str], config:
                 "family": label,
                 "template": index,
                 "other": others[needs[label]] or None,
-                "generated": f"Add {named_object(noun, config.protocol)}.",
+                "generated": f"Add {name_object(noun, config.protocol)}.",
                 "seed": sample_seed(config.seed, noise),
             }
         )
@@ -327,9 +325,9 @@ def unusable(source: Source, problem: str) -> Row:
     return {"id": source.id, "problem": problem, "queried": [], "candidates": [], "lost": []}
 
 
-def named_object(noun: str, protocol: str) -> str:
+def name_object(noun: str, protocol: str) -> str:
     """The object as it is added and asked for: "a cat"; "a skis" (paper) or "some skis" (fixed)."""
-    return families.indefinite(noun) if protocol == "paper" else families.with_article(noun, some=True)
+    return families.indefinite(noun) if protocol == "paper" else families.add_article(noun, some=True)
 
 
 def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
@@ -351,11 +349,11 @@ def match(
     for item in candidates:
         caption = item["caption"]
         ended = "." in caption if protocol == "paper" else caption.rstrip().endswith((".", "!", "?"))
-        has = f"This image has {named_object(item['object'], protocol)}."
+        has = f"This image has {name_object(item['object'], protocol)}."
         texts.append(f"{caption}{' ' if ended else '. '}{has}")
     rows = []
-    found = cosines(matcher, images, [[text] for text in texts])
-    for item, text, value in zip(candidates, texts, found, strict=True):
+    results = cosines(matcher, images, [[text] for text in texts])
+    for item, text, value in zip(candidates, texts, results, strict=True):
         row = {"id": item["id"], "text": text, "cosine": None}
         if isinstance(value, str):
             rows.append({**row, "verdict": FAILED, "error": value})
@@ -369,7 +367,7 @@ def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, pro
     """Filter 2: a row per candidate with both answers and the verdict; questions share an image's prefix."""
     form, rows, prompts = template(judge.template), [], []
     for item in candidates:
-        noun = named_object(item["object"], protocol)
+        noun = name_object(item["object"], protocol)
         prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])
     for item, value in zip(candidates, isolated_answers(judge.ask, images, prompts), strict=True):
         if isinstance(value, str):

@@ -64,10 +64,10 @@ def count(rows: Sequence[tuple[str, str]], words: Sequence[str], examples: int =
     apostrophe; keeps the first `examples`."""
     longest_first = sorted(map(re.escape, words), key=len, reverse=True)
     either = "|".join(longest_first).replace(r"\ ", r"\s+").replace("'", "['’]")
-    wanted = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
+    pattern = re.compile(rf"(?<![\w'’])(?:{either})(?![\w])", re.IGNORECASE)
     counts = Counts()
     for image, sentence in rows:
-        hits = [*dict.fromkeys(" ".join(hit.lower().split()) for hit in wanted.findall(sentence))]
+        hits = [*dict.fromkeys(" ".join(hit.lower().split()) for hit in pattern.findall(sentence))]
         counts.images.append(image)
         counts.hits.append(float(bool(hits)))
         counts.words.update(hits)
@@ -104,25 +104,25 @@ def run(options: StatsConfig) -> None:
         lists[path.name] = tuple(dict.fromkeys(filter(None, (line.strip().lower() for line in lines))))
         if not lists[path.name]:
             raise UserError(f"--words '{path}' holds no word; give one per line.")
-    rows, examples, whole = [], [], {}
+    rows, examples, report = [], [], {}
     for path in options.captions:
-        if not (read := list(captions(path))):
+        if not (sentences := list(captions(path))):
             raise UserError(f"'{path}' holds no caption.")
         for name, words in lists.items():
-            counts = count(read, words, options.examples)
+            counts = count(sentences, words, options.examples)
             share = statistics.bounded_mean(counts.hits, counts.images)  # clustered by image
             assert share is not None, "there is a sentence"
             commonest = ", ".join(f"{word} {n}" for word, n in counts.words.most_common(3))
-            sizes = str(len(read)), str(counts.negative)
+            sizes = str(len(sentences)), str(counts.negative)
             percent = tables.text({**asdict(share), "unit": "%"}, digits=2)
             rows.append([path.name, f"{name} ({len(words)})", *sizes, percent, commonest])
             examples += [f"\n{path.name}, {name}:", *counts.examples] if counts.examples else []
-            facts = {"words": words, "sentences": len(read), "negative": counts.negative}
-            whole[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
+            facts = {"words": words, "sentences": len(sentences), "negative": counts.negative}
+            report[f"{path.name}/{name}"] = {**facts, "by_word": dict(counts.words.most_common())}
     if "paper" in lists:
         printed = [line.split() for line in TABLE_1.strip().splitlines()]
         rows += [[f"{name} (printed)", "paper", *numbers] for name, *numbers in printed]
     print(pipes(rows, HEADERS))
     print(*examples, sep="\n", end="\n" if examples else "")
     if options.json:
-        atomic.write_json(options.json, whole)
+        atomic.write_json(options.json, report)

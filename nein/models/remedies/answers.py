@@ -14,7 +14,7 @@ from nein.loading.digests import Json
 from nein.metrics import choices
 from nein.metrics.choices import ChoiceQuestion, Prompt, Reply, answer_each
 from nein.metrics.letters import LETTERS, parse
-from nein.wording.denials import affirmed
+from nein.wording.denials import remove_denial
 
 Images = Sequence[np.ndarray]
 Table = Sequence[Sequence[ChoiceQuestion]]
@@ -36,7 +36,7 @@ def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], 
 
 
 def _without_denial(one: ChoiceQuestion, wording: str) -> ChoiceQuestion:
-    if (text := affirmed(one.question)) is None:
+    if (text := remove_denial(one.question)) is None:
         return one
     return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
 

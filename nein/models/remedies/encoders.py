@@ -13,7 +13,7 @@ from nein.loading.errors import UserError
 from nein.metrics.base import fingerprint
 from nein.metrics.dual import normalise
 from nein.wording import denials
-from nein.wording.families import with_article
+from nein.wording.families import add_article
 
 #: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
 LAMBDA = 0.25
@@ -80,7 +80,7 @@ class Decomposed(_Around):
 
     def encode_text(self, texts: Sequence[str]) -> np.ndarray:
         parts = [
-            (read.affirmed, [f"A photo of {with_article(name)}." for name in read.absent])
+            (read.affirmed, [f"A photo of {add_article(name)}." for name in read.absent])
             for read in denials.read(texts)
         ]
         wanted = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
@@ -111,7 +111,7 @@ class Capped(_Around):
         denying = [k for k, read in enumerate(reads) if read.absent]
         if denying:
             stated = [reads[k].affirmed or "A photo of something" for k in denying]
-            denied = [f"A photo of {' and '.join(map(with_article, reads[k].absent))}" for k in denying]
+            denied = [f"A photo of {' and '.join(map(add_article, reads[k].absent))}" for k in denying]
             a, n = np.split(normalise(self._model.encode_text([*stated, *denied])), 2)
             features[denying] = outside(a, n, self.threshold)
         return features
