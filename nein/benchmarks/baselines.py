@@ -15,7 +15,7 @@ from nein.engine.folder import Blocks
 from nein.reporting import figures as frames
 from nein.reporting.figures import Figure
 from nein.reporting.scores import ScoreTable
-from nein.statistics.blind import read_blindly
+from nein.statistics.blind import choose_fold, read_blindly
 
 BASELINES = TEXT_ONLY, PICTURE_ONLY = "text only", "picture only"
 #: The score less that of "text only", on the same questions, paired.
@@ -68,13 +68,10 @@ def read_texts(questions: Mapping[Key, Question]) -> dict[Key, float]:
 
 @functools.lru_cache(maxsize=8)  # the models of a command are asked about the same files
 def _read(questions: tuple[Question, ...]) -> Sequence[float]:
-    if len(questions) < FEWEST:
+    if len(questions) < FEWEST or len({choose_fold(question.scene) for question in questions}) < 2:
         return ()
     texts, options, answers, scenes = zip(*questions, strict=True)
-    try:
-        return read_blindly(options, answers, scenes, texts).tolist()
-    except ValueError:  # all about one image, or without any word
-        return ()
+    return read_blindly(options, answers, scenes, texts).tolist()
 
 
 def figures(scores: ScoreTable, others: ScoreTable, **what: Any) -> Iterator[Figure]:

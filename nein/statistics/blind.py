@@ -43,7 +43,7 @@ def read_blindly(
 
     if questions is None:
         questions = [""] * len(options)
-    fold_of_scene = {scene: _fold(scene) for scene in scenes}
+    fold_of_scene = {scene: choose_fold(scene) for scene in scenes}
     if len({*fold_of_scene.values()}) < 2:
         raise ValueError(f"{len(fold_of_scene)} scenes are too few for a reader that learns from the others.")
     texts, right, owners = [], [], []  # one entry per option; owners: its question's index
@@ -57,8 +57,13 @@ def read_blindly(
     scores = np.zeros(len(texts))
     for fold in np.unique(folds):
         tested = folds == fold
+        learned = [text for text, test in zip(texts, tested, strict=True) if not test]
+        if not any(learned):
+            continue  # no word in the other folds: all scores stay 0, and options tie
         vectors = TfidfVectorizer(analyzer=list, sublinear_tf=True)
-        seen = vectors.fit_transform([text for text, test in zip(texts, tested, strict=True) if not test])
+        # Fitted on the other folds alone: document frequencies of all texts would tell of an option which of
+        # its words the question's other options repeat (docs/explanation/findings.md).
+        seen = vectors.fit_transform(learned)  # (options of the other folds, terms)
         unseen: sparse.csr_matrix = vectors.transform(
             [text for text, test in zip(texts, tested, strict=True) if test]
         )
@@ -70,7 +75,8 @@ def read_blindly(
     return np.add.reduceat(best & is_right, starts) / np.add.reduceat(best, starts)
 
 
-def _fold(scene: str) -> int:
+def choose_fold(scene: str) -> int:
+    """The fold of a scene's questions, 0 to 4, by its hash."""
     return int.from_bytes(hashlib.sha256(scene.encode()).digest()[:8], "big") % FOLDS
 
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from nein.benchmarks import baselines
 from nein.statistics.blind import read_blindly
 
 NOUNS = "dog cat boat tree lamp chair horse train kite phone cup bench".split()
@@ -62,6 +63,13 @@ def test_pairs_of_one_scene_teach_nothing_about_each_other():
     assert paired == pytest.approx(0.5, abs=0.05)
 
 
-def test_one_scene_is_too_few():
+def test_one_scene_and_no_word_teach_nothing_and_a_fault_is_raised():
     with pytest.raises(ValueError, match="1 scenes"):
         read_blindly([["yes", "no"]] * 4, [0] * 4, ["one"] * 4)
+    scenes = [str(index) for index in range(baselines.FEWEST)]
+    np.testing.assert_array_equal(read_blindly([["?", "!"]] * len(scenes), [0] * len(scenes), scenes), 0.5)
+    asked = {scene: baselines.Question("", ("yes", "no"), 0, scene) for scene in scenes}
+    assert len(baselines.read_texts(asked)) == len(scenes)
+    assert baselines.read_texts({key: one._replace(scene="one") for key, one in asked.items()}) == {}
+    with pytest.raises(ValueError, match="class"):
+        baselines.read_texts({key: one._replace(answer=2) for key, one in asked.items()})
