@@ -22,6 +22,7 @@ from tests.helpers import commands, forks
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+NEGBENCH = [name for name, row in registry.ROWS.items() if row.suite == "NegBench"]
 sys.path.insert(0, str(DOCS / "site"))
 import pages  # noqa: E402  # what the build writes
 
@@ -113,10 +114,10 @@ def test_every_script_has_a_page():
         ("reference/judges", list(JUDGES)),
         (
             "reference/models",
-            [*MODELS, *registry.ROWS, *scenes.WORLDS, *(f"nano:{name}" for name in zoo.available())],
+            [*MODELS, *NEGBENCH, *scenes.WORLDS, *(f"nano:{name}" for name in zoo.available())],
         ),
         ("reference/wording", list(FAMILIES)),
-        ("benchmarks/other-tests", list(CONSTRUCTIONS)),
+        ("benchmarks/other-tests", [*CONSTRUCTIONS, *sorted(registry.ROWS.keys() - NEGBENCH)]),
     ],
 )
 def test_every_name_of_the_tables_is_on_its_page(page, names, markdown):

@@ -201,37 +201,24 @@ def _flat(values: Mapping[str, Any], start: str = "") -> dict[str, Any]:
 
 
 def _metrics() -> Iterator[str]:
-    head = ("name", "column", "unit", "range", "better", "a value is", "needs", "source")
-    yield _table(head, map(_metric, METRICS.values()))
+    yield _table(("name", "column", "range", "better", "needs", "source"), map(_metric, METRICS.values()))
 
 
 def _metric(one: Metric) -> tuple[str, ...]:
-    kinds = {
-        "proportion": "0 or 1 per sample",
-        "bounded": "per sample, many at an end of the range",
-        "mean": "per sample",
-        "corpus": "one for all samples together",
-    }
     low, high = one.range
     needs = ", ".join((*one.pictures, *one.models))
-    return (
-        f"`{one.name}`", one.title, one.unit, f"{low:g} to {high:g}", one.better, kinds[one.kind], needs,
-        _text(one.source),
-    )  # fmt: skip
+    return f"`{one.name}`", one.title, f"{low:g} to {high:g}", one.better, needs, _text(one.source)
 
 
 def _editors() -> Iterator[str]:
-    head = ("name", "preset", "checkpoint", "dtype", "options")
-    yield _table(head, map(_editor, editors.PRESETS.values()))
+    yield _table(("name", "checkpoint", "options"), map(_editor, editors.PRESETS.values()))
 
 
 def _editor(row: EditorPreset) -> tuple[str, ...]:
-    settings = {key: value for key, value in row.options().items() if value not in (None, "")}
-    return (
-        f"`{row.name}`", row.preset,
-        f"`{row.checkpoint}`" if row.checkpoint else _text(row.obtain),
-        row.dtype, ", ".join(f"`{key}={_value(value)}`" for key, value in settings.items()),
-    )  # fmt: skip
+    settings = {"dtype": row.dtype, **row.options()}
+    checkpoint = f"`{row.checkpoint}`" if row.checkpoint else _text(row.obtain)
+    options = (f"`{key}={_value(value)}`" for key, value in settings.items() if value not in (None, ""))
+    return f"`{row.name}`", checkpoint, ", ".join(options)
 
 
 def _judges() -> Iterator[str]:
@@ -277,7 +264,8 @@ def _negbench_models() -> Iterator[str]:
 def _negbench_data() -> Iterator[str]:
     for row in registry.ROWS.values():
         tasks = ", ".join(dict.fromkeys(part.task for part in row.parts))
-        yield f"- `{row.name}`: {row.suite}, {row.title}: {tasks}. Images: {_text(row.pictures)}\n"
+        if row.suite == "NegBench":
+            yield f"- `{row.name}`: {tasks}. Images: {_text(row.pictures)}\n"
 
 
 def _families() -> Iterator[str]:
