@@ -16,7 +16,7 @@ from nein.config import options
 from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
-from nein.nano import scenes, zoo
+from nein.nano import scenes
 from nein.wording.families import CONSTRUCTIONS, FAMILIES
 from tests.helpers import commands, forks
 
@@ -112,10 +112,8 @@ def test_every_script_has_a_page():
         ("reference/metrics", list(METRICS)),
         ("reference/editors", list(editors.PRESETS)),
         ("reference/judges", list(JUDGES)),
-        (
-            "reference/models",
-            [*MODELS, *NEGBENCH, *scenes.WORLDS, *(f"nano:{name}" for name in zoo.available())],
-        ),
+        ("reference/models", [*MODELS, *NEGBENCH, *scenes.WORLDS]),
+        ("explanation/nano", list(zoo.available())),
         ("reference/wording", list(FAMILIES)),
         ("benchmarks/other-tests", [*CONSTRUCTIONS, *sorted(registry.ROWS.keys() - NEGBENCH)]),
     ],

@@ -31,7 +31,7 @@ from nein.editors.presets import EditorPreset
 from nein.metrics import METRICS
 from nein.metrics.judges.base import CAPTION, TEMPLATES
 from nein.metrics.metric import Metric
-from nein.nano import scenes, zoo
+from nein.nano import scenes
 from nein.wording.families import FAMILIES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -245,17 +245,6 @@ def _worlds() -> Iterator[str]:
     yield _table(("`--data`", "wording", "style", "objects that sentences name"), rows)
 
 
-def _nano_models() -> Iterator[str]:
-    yield _table(("name", "class"), ((f"`nano:{name}`", _card(name)) for name in zoo.available()))
-
-
-def _card(name: str) -> str:
-    """The class, which the first sentence of a model's card names."""
-    card = (zoo.ZOO / zoo.ALIASES.get(name, name) / "README.md").read_text(encoding="utf-8")
-    body = card.split("---\n", 2)[2]
-    return _text(re.split(r"[;.] ", body.split("\n\n", 2)[1])[0].replace("`", ""))
-
-
 def _negbench_models() -> Iterator[str]:
     for model in MODELS.values():
         yield f"- `{model.name}`: {f'`{model.reference}`' if model.reference else _text(model.obtain)}\n"
@@ -292,7 +281,6 @@ TABLES: dict[str, Callable[[], Iterable[str]]] = {
     "encoders": _places(metrics.ENCODERS, "kind"),
     "towers": _places(metrics.DUALS, "prefix"),
     "worlds": _worlds,
-    "nano-models": _nano_models,
     "negbench-models": _negbench_models,
     "negbench-data": _negbench_data,
     "families": _families,
