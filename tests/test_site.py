@@ -16,7 +16,7 @@ from nein.config import options
 from nein.config.groups import SlurmJobs
 from nein.datasets.negbench import registry
 from nein.metrics import JUDGES, METRICS
-from nein.nano import scenes
+from nein.nano import scenes, zoo
 from nein.wording.families import CONSTRUCTIONS, FAMILIES
 from tests.helpers import commands, forks
 
