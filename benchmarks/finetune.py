@@ -37,8 +37,8 @@ from nein.engine import machine
 from nein.models.references import resolve
 from nein.train import finetune_ip2p, loop
 from nein.train.editor_finetuning.batches import Encoder, Features
-from nein.train.editor_finetuning.data import load, prepare
-from nein.train.editor_finetuning.model import noise_scheduler
+from nein.train.editor_finetuning.data import load, prepare_pair
+from nein.train.editor_finetuning.model import make_noise_scheduler
 from nein.train.editor_finetuning.options import TuneConfig
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -108,12 +108,12 @@ def command(base: str, options: Any, out: Path) -> tuple[float, float | None, fl
     timer = _timer(options)
     stopwatch = mock.patch.object(loop, "time", SimpleNamespace(perf_counter=timer))
     with contextlib.redirect_stderr(io.StringIO()), stopwatch:
-        config, _ = TuneConfig.from_line(line)
+        config, _ = TuneConfig.parse_line(line)
         pairs, pipeline = load(config), load_pipeline(base).pipeline
         start = timer()
         encoder = Encoder(pipeline, torch.device(options.device), PRECISIONS[options.precision])
         Features(config, pairs, pipeline).make(encoder, machine.Processes())
-        preparation = (timer() - start) / len(pairs.pictures)
+        preparation = (timer() - start) / len(pairs.images)
         common.reset_peak(options.device)
         finetune_ip2p.main(line)
     rows = [json.loads(row) for row in (out / "log.jsonl").read_text().splitlines()]
@@ -131,16 +131,16 @@ def plain_loop(base: str, options: Any) -> tuple[float, float | None]:
     """
     device, half = torch.device(options.device), PRECISIONS[options.precision]
     words = ["--data=nano", "--nano-sources=60", "--steps=1", "--target-align=none"]
-    plain, _ = TuneConfig.from_line([*words, f"--resolution={options.resolution}"])
+    plain, _ = TuneConfig.parse_line([*words, f"--resolution={options.resolution}"])
     pairs = load(plain)
-    pictures = [prepare(plain, *pairs.pictures[e.pair].read()) for e in pairs.negative]
+    pictures = [prepare_pair(plain, *pairs.images[e.pair].read()) for e in pairs.negative]
     pixels = torch.from_numpy(np.stack([np.stack(pair) for pair in pictures])).permute(0, 1, 4, 2, 3)
     pixels = pixels.float() / 127.5 - 1
     pipeline: Any = load_pipeline(base).pipeline
     vae = pipeline.vae.to(device, half).requires_grad_(False)
     text = pipeline.text_encoder.to(device, half).requires_grad_(False)
     unet = pipeline.unet.to(device).train()
-    scheduler = noise_scheduler(pipeline)
+    scheduler = make_noise_scheduler(pipeline)
     limit = min(pipeline.tokenizer.model_max_length, text.config.max_position_embeddings)
 
     def tokens(sentences: list[str]) -> torch.Tensor:

@@ -41,7 +41,7 @@ from nein.engine.machine import exit_with
 from nein.engine.run import Executor
 from nein.nano.scenes import AXES
 from nein.reporting import figures as frames
-from nein.train.clip_finetuning.options import ContrastConfig, spelled
+from nein.train.clip_finetuning.options import ContrastConfig, format_alpha
 from research import generalise
 from research.generalise import BEFORE, HEADLINE, Model, check_seeds, command_line, spread
 
@@ -120,9 +120,9 @@ def fine_tuned(given: StudyConfig) -> list[Model]:
         for seed in given.seed:
             config = recipe_of(given, recipe, seed)
             for alpha in sorted(config.alphas):
-                place = config.out_dir / f"alpha-{spelled(alpha)}"
-                [folder] = finetune_clip.run(config.at(alpha, place))
-                models.append(Model(f"{recipe}, alpha {spelled(alpha)}", int(seed), str(folder)))
+                place = config.out_dir / f"alpha-{format_alpha(alpha)}"
+                [folder] = finetune_clip.run(config.with_alpha(alpha, place))
+                models.append(Model(f"{recipe}, alpha {format_alpha(alpha)}", int(seed), str(folder)))
     return models
 
 
@@ -131,7 +131,7 @@ def recipe_of(given: StudyConfig, recipe: str, seed: str) -> ContrastConfig:
     words = ["--preset", recipe, "--device", "cpu", "--base", given.base, "--seed", seed]
     words += ["--out", str(given.out_dir / recipe / f"seed-{seed}"), "--alpha", ",".join(given.alpha)]
     words += ["--steps", str(given.steps)] if given.steps else []
-    config, _ = ContrastConfig.from_line([*words, *(["--overwrite"] if given.overwrite else [])])
+    config, _ = ContrastConfig.parse_line([*words, *(["--overwrite"] if given.overwrite else [])])
     return config
 
 

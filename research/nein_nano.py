@@ -93,7 +93,7 @@ def models(given: GeneraliseConfig) -> list[Model]:
                 if not (place / "model" / "training.json").is_file():
                     words = ["--recipe", recipe, "--out", str(place), f"--seed={seed}", "--trackers=none"]
                     words += ["--steps", str(given.steps)] if given.steps else []
-                    config, _ = TuneConfig.from_line(words)
+                    config, _ = TuneConfig.parse_line(words)
                     with Session(config) as session:
                         finetune_ip2p.train(config, session)
                 reference = str(place / "model")

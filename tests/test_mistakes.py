@@ -215,11 +215,11 @@ finetune_clip --out o --alpha 0,2 => --alpha has '2'
 finetune_clip --out o --alpha 0.5,0.50 => twice
 finetune_clip --out o --alpha half => --alpha has 'half'
 finetune_clip --out o --steps 5 --epochs 1 => either --epochs or --steps
-finetune_clip --out o --trainable text --augment crop => needs --augment none
+finetune_clip --out o --trainable text --augment crop => pass --augment none
 finetune_clip --out o --preset paper => The preset 'paper' needs its data
 finetune_clip --out o --base random --steps 1 => random
 finetune_clip --out o --captions nowhere.csv --steps 1 => nowhere.csv
-finetune_clip --out o --batch-size 64 --nano-scenes 5 => takes 64 pictures with captions, but there are 3
+finetune_clip --out o --batch-size 64 --nano-scenes 5 => needs 64 images with captions, but there are 3
 finetune_clip --out o --beta2 1 => --beta2 is '1'; it must be less than 1
 """
 

@@ -1,4 +1,4 @@
-"""What comes out of a run: a model folder with a card and a record, whole or not at all."""
+"""Export of a run: a model folder with card and training.json, complete or absent; tokens for whole words."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import torch
 from nein.loading.errors import UserError
 
 MODEL = "model"  # the folder in OUT
-Facts = Mapping[str, Any]  # of a run, as `Record.facts` gives them
+Facts = Mapping[str, Any]  # about a run, from `Record.facts`
 
 
 @contextlib.contextmanager
-def finished_model(out: Path, facts: Facts, describe: Callable[[Facts], str]) -> Iterator[Path]:
-    """A folder to write a model into; when the block ends well it becomes OUT/model, with `facts` as
-    training.json and in the card that `describe` makes. Raises UserError."""
+def write_model(out: Path, facts: Facts, describe: Callable[[Facts], str]) -> Iterator[Path]:
+    """Yield a draft folder for a model; without an exception it becomes OUT/model, with `facts` in
+    training.json and in the card from `describe`. Raises UserError."""
     target, facts = out / MODEL, portable(facts)
     draft = Path(tempfile.mkdtemp(prefix=".model-", dir=out))
     try:
         draft.chmod(0o755)
         yield draft
-        without_paths(draft)
+        remove_paths(draft)
         (draft / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         (draft / "README.md").write_text(describe(facts), encoding="utf-8")
         if target.exists():
@@ -36,15 +36,15 @@ def finished_model(out: Path, facts: Facts, describe: Callable[[Facts], str]) ->
         draft.replace(target)
     except OSError as error:
         raise UserError(
-            f"The result cannot be written to '{target}' ({error.strerror or error}); the last checkpoint "
-            "holds it: free some space and run the same command again."
+            f"The model cannot be written to '{target}' ({error.strerror or error}); the last checkpoint "
+            "holds it: free some space and rerun the command."
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
 def portable(value: Any) -> Any:
-    """The same value with every path of this machine cut to its last part."""
+    """Copy of a JSON value; every local path is cut to its last part."""
     if isinstance(value, Mapping):
         return {key: portable(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -54,8 +54,8 @@ def portable(value: Any) -> Any:
     return value
 
 
-def without_paths(folder: Path) -> None:
-    """Takes the path of this machine out of the configurations that libraries have written."""
+def remove_paths(folder: Path) -> None:
+    """Remove local paths from the configurations that libraries have written."""
     for file in (*folder.rglob("*config.json"), *folder.glob("model_index.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         content.pop("_name_or_path", None)
@@ -70,8 +70,8 @@ def card(
     defaults: Mapping[str, object],
     always: Sequence[str],
 ) -> str:
-    """A model card: the paragraphs `words`, and a table of the options that are not at their defaults, or in
-    `always`. head: lines of its YAML head, besides the model on the hub that training began with."""
+    """Model card: the paragraphs `words`, then a table of options that differ from `defaults` or are in
+    `always`. head: lines of its YAML head; the base model is added if it is on the hub."""
     base = str(facts["base"])
     on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", base) is not None and not Path(base).exists()
     options = {k: v for k, v in facts["options"].items() if k in always or v != defaults.get(k)}
@@ -82,22 +82,23 @@ def card(
 
 
 @torch.no_grad()
-def teach(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
-    """Adds `words` to a fast tokenizer of transformers, and their rows to the model's embeddings; how many.
+def add_words(tokenizer: Any, model: Any, words: Sequence[str]) -> int:
+    """Add `words` to a fast tokenizer of transformers and to the model's embeddings; returns how many are
+    new.
 
     A new row, also of an output layer, is the mean of the rows of the word's pieces. Words that are one token
-    already are passed over.
+    already are skipped.
     """
     from tokenizers import AddedToken
 
     pieces = {word: tokenizer(f" {word}", add_special_tokens=False)["input_ids"] for word in words}
     new = [word for word in words if len(pieces[word]) > 1]
     first = len(tokenizer)
-    # With the blank before it: byte-level tokenizers keep it in the word.
+    # lstrip takes the blank before the word, which byte-level tokenizers keep in it.
     tokenizer.add_tokens([AddedToken(word, single_word=True, lstrip=True, normalized=True) for word in new])
     assert len(tokenizer) == first + len(new), (first, len(tokenizer), new)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     for layer in filter(None, (model.get_input_embeddings(), model.get_output_embeddings())):
         for index, word in enumerate(new, start=first):
-            layer.weight[index] = layer.weight[pieces[word]].mean(0)
+            layer.weight[index] = layer.weight[pieces[word]].mean(0)  # (pieces, D) => (D,)
     return len(new)

@@ -1,8 +1,8 @@
-"""Features on disk, made once and read by row; the order of data as a function of (seed, position).
+"""Features on disk, encoded once and read by row; data order as a function of (seed, position).
 
-    FOLDER/<kind>-<block>.safetensors   tensors with a row per thing; the metadata say what was unreadable
+    FOLDER/<kind>-<block>.safetensors   tensors with a row per entry; the metadata list unreadable entries
 
-A block is named by the keys of what is in it: what has been replaced is encoded again.
+A block's name is a hash of its entries' keys: when a file is replaced, its block is encoded again.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nein.engine.images import ImageError
 from nein.engine.machine import Processes, read_ahead
 
 FORMAT = 3
-OPEN = 4096  # files mapped at a time: they cost no memory of their own
+OPEN_FILES = 4096  # memory-mapped at a time, which costs no memory
 
 
-def stamp(*files: Path) -> str:
-    """Size and time of files."""
+def stamp_files(*files: Path) -> str:
+    """Size and modification time of each file, or "missing"."""
     try:
         return ",".join(f"{info.st_size}:{info.st_mtime_ns}" for info in (file.stat() for file in files))
     except OSError:
@@ -39,10 +39,10 @@ def stamp(*files: Path) -> str:
 
 
 class FeatureFiles:
-    """The features of numbered things, `size` to a file.
+    """Features of entries 0 to `count` - 1 (image pairs, images or sentences), `size` to a file.
 
-    key   Number -> what tells a thing from all others in the folder, and changes when its files do.
-    read  Number -> what an encoder takes. Raises ImageError.
+    key   Index -> string that is unique in the folder, and changes when the entry's files do.
+    read  Index -> input of the encoder. Raises ImageError.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FeatureFiles:
         read: Callable[[int], Any],
         size: int,
     ) -> None:
-        self.folder, self._read_thing, self._size = folder, read, size
+        self.folder, self._read_entry, self._size = folder, read, size
         self._blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
         self._files = []
         for block in self._blocks:
@@ -62,7 +62,7 @@ class FeatureFiles:
             address = hashlib.sha256(content.encode()).hexdigest()[:24]
             self._files.append(folder / f"{kind}-{address}.safetensors")
         self._lock = threading.Lock()
-        self._open = functools.lru_cache(OPEN)(lambda file: safetensors.safe_open(file, framework="pt"))
+        self._open = functools.lru_cache(OPEN_FILES)(lambda file: safetensors.safe_open(file, framework="pt"))
 
     def make(
         self,
@@ -70,15 +70,16 @@ class FeatureFiles:
         processes: Processes,
         ahead: int = 1,
     ) -> None:
-        """Makes what is missing; every process makes its share. `ahead` blocks are read meanwhile.
+        """Encode missing blocks, shared among processes; `ahead` blocks are prefetched.
 
-        encode  Things that were read -> tensors by name, each with a row per thing.
+        encode  Inputs of N entries -> tensors by name, each (N, ...).
         """
         if processes.is_main:
             atomic.make_folder(self.folder)
-        # By number: another command may add files while some of us have looked and some have not.
-        share = range(processes.rank, len(self._blocks), processes.size)
-        missing = [number for number in share if not self._files[number].is_file()]
+        # Blocks are shared by number, not by what is missing: another command may add files meanwhile, and
+        # processes would then see different lists.
+        numbers = range(processes.rank, len(self._blocks), processes.size)
+        missing = [number for number in numbers if not self._files[number].is_file()]
 
         with tqdm(total=len(missing), desc="features", unit="block", disable=not missing) as bar:
             for number, block in read_ahead(self._read, missing, ahead):
@@ -87,12 +88,12 @@ class FeatureFiles:
         processes.barrier()
 
     def _read(self, number: int) -> tuple[dict[int, Any], dict[int, str]]:
-        """The things of a block that can be read, and why the others cannot, by row."""
+        """Row -> input of readable entries of a block, and row -> reason of the others."""
         readable: dict[int, Any] = {}
         unreadable: dict[int, str] = {}
         for row, index in enumerate(self._blocks[number]):
             try:
-                readable[row] = self._read_thing(index)
+                readable[row] = self._read_entry(index)
             except (ImageError, FileNotFoundError) as error:
                 unreadable[row] = str(error)
         return readable, unreadable
@@ -100,6 +101,7 @@ class FeatureFiles:
     def _write(self, number: int, encode: Any, readable: dict[int, Any], unreadable: dict[int, str]) -> None:
         tensors = {}
         for name, rows in encode(list(readable.values())).items() if readable else ():
+            # (readable, ...) => (block, ...): rows of unreadable entries stay zero
             tensors[name] = rows.new_zeros((len(self._blocks[number]), *rows.shape[1:]), device="cpu")
             tensors[name][list(readable)] = rows.cpu()
         content = safetensors.torch.save(tensors, {"unreadable": json.dumps(unreadable)})
@@ -107,49 +109,50 @@ class FeatureFiles:
 
     @functools.cached_property
     def unreadable(self) -> dict[int, str]:
-        """Why a thing has no features, by its number."""
-        found: dict[int, str] = {}
+        """Index -> reason of every entry without features."""
+        reasons: dict[int, str] = {}
         for number, file in enumerate(self._files):
             with safetensors.safe_open(file, framework="pt") as opened:
-                reasons = json.loads((opened.metadata() or {})["unreadable"])
-            found |= {number * self._size + int(row): reason for row, reason in reasons.items()}
-        return found
+                by_row = json.loads((opened.metadata() or {})["unreadable"])
+            reasons |= {number * self._size + int(row): reason for row, reason in by_row.items()}
+        return reasons
 
     def row(self, index: int, name: str, *inner: int) -> torch.Tensor:
-        """The row of a thing in the tensor `name`, or a part of it, on the CPU. Raises ImageError."""
+        """Entry's row of the tensor `name`, or its part at `inner`, on the CPU. Raises ImageError."""
         if index in self.unreadable:
             raise ImageError(self.unreadable[index])
         number, row = divmod(index, self._size)
         key = (row, *inner)
         with self._lock:
-            return self._open(self._files[number]).get_slice(name)[key]
+            return self._open(self._files[number]).get_slice(name)[key]  # reads these bytes alone
 
 
 class Passes:
-    """Which of `count` things stands at a position: the first `length` of a new order in every pass, by the
-    name of the stream and the seed. Threads may share one."""
+    """Shuffled passes over `count` examples: each takes the first `length` of a new order, drawn from
+    the seed, the stream's name and the pass. Thread-safe."""
 
     def __init__(self, count: int, length: int, name: str, seed: int) -> None:
         self.count, self.length, self.name, self.seed = count, length, name, seed
-        # Threads reading ahead may still be in the pass before.
+        # Two: prefetch threads may still read the previous pass.
         self._shuffled = functools.lru_cache(2)(self._shuffle)
 
     def _shuffle(self, number: int) -> np.ndarray:
-        drawing = np.random.default_rng(sample_seed(self.seed, f"{self.name}/{number}"))
-        return drawing.permutation(self.count)
+        generator = np.random.default_rng(sample_seed(self.seed, f"{self.name}/{number}"))
+        return generator.permutation(self.count)  # (count,) int64
 
-    def at(self, position: int) -> int:
-        number, inner = divmod(position, self.length)
+    def index_at(self, position: int) -> int:
+        """Index of the example at a position of the endless stream."""
+        number, inner = divmod(position, self.length)  # pass, place in it
         return int(self._shuffled(number)[inner])
 
 
-def share(step: int, batch: int, rank: int, size: int) -> range:
-    """The positions of process `rank` of `size` in one step of `batch` positions."""
+def positions_of(step: int, batch: int, rank: int, size: int) -> range:
+    """Stream positions that process `rank` of `size` takes in one step of `batch` positions."""
     per_process = batch // size
     first = step * batch + rank * per_process
     return range(first, first + per_process)
 
 
-def reseed(seed: int, rank: int, seen: int) -> None:
-    """Sets the global generators for one step, for whatever draws inside a model (dropout)."""
-    torch.manual_seed(sample_seed(seed, f"step/{rank}/{seen}"))
+def seed_step(seed: int, rank: int, examples: int) -> None:
+    """Seed torch's global generators for a step, for dropout in a model. examples: trained on so far."""
+    torch.manual_seed(sample_seed(seed, f"step/{rank}/{examples}"))

@@ -1,4 +1,4 @@
-"""Fine-tune a CLIP on negated captions and multiple-choice questions, as NegBench does.
+"""Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench).
 
     python train/finetune_clip.py --out runs/clip                        # nano: minutes on two CPU cores
     python train/finetune_clip.py --alpha 0,0.5,0.9,0.99,1 --out runs/sweep
@@ -21,7 +21,7 @@ if str(ROOT) not in sys.path:  # started as a file
 
 from nein.engine.machine import exit_with  # noqa: E402
 from nein.loading.errors import UserError  # noqa: E402
-from nein.train.clip_finetuning.options import ContrastConfig, spelled  # noqa: E402
+from nein.train.clip_finetuning.options import ContrastConfig, format_alpha  # noqa: E402
 
 if TYPE_CHECKING:
     from nein.train.loop import Session
@@ -32,28 +32,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(config: ContrastConfig) -> list[Path]:
-    """Trains at every value of alpha; the folders of the models, in that order."""
+    """Train at every value of alpha; returns the model folders in that order."""
     from nein.train.loop import Session
 
     single = len(config.alphas) == 1
     models = []
     with Session(config) as session:
         for alpha in config.alphas:
-            variant = config if single else config.at(alpha, config.out_dir / f"alpha-{spelled(alpha)}")
+            variant = (
+                config
+                if single
+                else config.with_alpha(alpha, config.out_dir / f"alpha-{format_alpha(alpha)}")
+            )
             models.append(train(variant, session))
             session.forget()
     return models
 
 
 def train(config: ContrastConfig, session: Session) -> Path:
-    """One run, at one alpha. Every process of a group calls it. Returns the folder of the model."""
+    """One training run at one alpha; called by every process of a group. Returns the model folder."""
     import torch
     from accelerate.utils import send_to_device
 
     from nein.train import loop
     from nein.train.clip_finetuning import data, towers
-    from nein.train.export import finished_model
-    from nein.train.features import reseed
+    from nein.train.export import write_model
+    from nein.train.features import seed_step
     from nein.train.loop import Record, State
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -61,28 +65,28 @@ def train(config: ContrastConfig, session: Session) -> Path:
     for flag in ("batch_size", "questions_per_step"):
         if getattr(config, flag) % world.size:
             raise UserError(
-                f"--{flag.replace('_', '-')} {getattr(config, flag)} cannot be shared by {world.size} "
-                "processes; make it a multiple."
+                f"--{flag.replace('_', '-')} {getattr(config, flag)} does not divide into {world.size} "
+                "processes; pass a multiple."
             )
     alpha = config.alphas[0]
 
     # ----------------------------------------------------------------------------------------- model and data
     tower = towers.load(config.base, str(device))
     if config.words:
-        tower.teach(config.words)
+        tower.add_words(config.words)
     corpus = data.load(config)
-    steps = towers.steps(config, corpus)
+    steps = towers.count_steps(config, corpus)
     record = Record(config, session, corpus.facts, tower.dual.source.digest, steps)
     record.open()
     folder = config.out_dir / "model"
     if folder.is_dir():
         record.complete()
-        record.say(f"Finished before: {folder}")
+        record.say(f"Already finished: {folder}")
         return folder
     if config.warmup >= steps:
         record.say(
-            f"Warning: the warm-up of {config.warmup} steps outlasts the run's {steps}; the learning rate "
-            "never reaches its peak. Lower --warmup."
+            f"Warning: --warmup {config.warmup} is at least the run's {steps} steps; the learning rate never "
+            "reaches its peak. Lower it."
         )
     features = None
     if config.trainable == "text":
@@ -90,48 +94,49 @@ def train(config: ContrastConfig, session: Session) -> Path:
         features.make(world, config.workers)
     reader = data.Reader(config, corpus, features)
 
-    # ---------------------------------------------------------------------------------------------- optimiser
-    tower.learn(config.trainable)
+    # ---------------------------------------------------------------------------------------------- optimizer
+    tower.choose_weights(config.trainable)
     tower.to(device).train()
     names = [name for name, parameter in tower.named_parameters() if parameter.requires_grad]
     parameters = [parameter for parameter in tower.parameters() if parameter.requires_grad]
-    optimizer = config.adamw(tower.groups(config.weight_decay))
+    optimizer = config.adamw(tower.parameter_groups(config.weight_decay))
     rate = towers.make_schedule(config, optimizer, corpus)
     network, optimizer = accelerator.prepare(tower, optimizer)
     state = State(names, parameters, optimizer, rate)
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> tuple[Any, ...]:
-        """This process's part of a step, as the towers take it, on the CPU."""
+        """This process's part of a step, as inputs of the towers, on the CPU."""
         members = reader.read(step, world.rank, world.size)
 
-        def inputs(pictures: list[Any]) -> Any:
-            if not pictures:
+        def inputs(images: list[Any]) -> Any:
+            if not images:
                 return None
-            return {"features": features.rows(pictures)} if features is not None else tower.pixels(pictures)
+            return {"features": features.rows(images)} if features is not None else tower.pixels(images)
 
-        texts = {text: None for options in members.options for text in options}  # each is read once
-        places = {text: index for index, text in enumerate(texts)}
+        texts = list(dict.fromkeys(text for options in members.options for text in options))  # distinct
+        rows = {text: row for row, text in enumerate(texts)}
         return (
             inputs(members.images),
             tower.tokens(members.captions) if members.captions else None,
-            inputs(members.asked),
-            tower.tokens(list(texts)) if texts else None,
-            torch.tensor(members.correct),  # (questions,)
-            torch.tensor([[places[text] for text in options] for options in members.options]),
+            inputs(members.question_images),
+            tower.tokens(texts) if texts else None,
+            torch.tensor(members.correct),  # (Q,) index of the right option
+            torch.tensor([[rows[text] for text in options] for options in members.options]),  # (Q, options)
         )
 
     def learn(step: int, parts: tuple[Any, ...]) -> loop.Loss:
-        *inputs, correct, places = send_to_device(parts, device, non_blocking=True)
-        reseed(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
-        image, text, asked_about, options, scale = network(*inputs)  # (B, D), (B, D), (Q, D), (texts, D), ()
+        *inputs, correct, rows = send_to_device(parts, device, non_blocking=True)
+        seed_step(config.seed, world.rank, step * config.batch_size)  # for towers with dropout
+        # (B, D), (B, D), (Q, D), (distinct texts, D), ()
+        image, text, question_image, options, scale = network(*inputs)
         loss = torch.zeros((), device=device)
         if image is not None:
             loss = loss + alpha * towers.contrastive_loss(image, text, scale)
         if options is not None:
-            options = options[places]  # texts, D => Q, options, D
+            options = options[rows]  # (distinct texts, D) => (Q, options, D)
             loss = loss + (1 - alpha) * towers.choice_loss(
-                asked_about, options, correct, scale, config.protocol
+                question_image, options, correct, scale, config.protocol
             )
         accelerator.backward(loss)
         return loss.detach(), {}
@@ -141,14 +146,14 @@ def train(config: ContrastConfig, session: Session) -> Path:
         state,
         read=read,
         step=learn,
-        after=lambda step: tower.clamp(),
+        after=lambda step: tower.clamp_scale(),
         skipped=reader.skipped,
-        title=f"alpha {spelled(alpha)}",
+        title=f"alpha {format_alpha(alpha)}",
     )
 
     # ------------------------------------------------------------------------------------------------ export
     if world.is_main:
-        with finished_model(config.out_dir, record.facts(), partial(towers.describe, config)) as draft:
+        with write_model(config.out_dir, record.facts(), partial(towers.write_card, config)) as draft:
             tower.save(draft)
         record.complete()
         record.say(f"Result: {folder}")

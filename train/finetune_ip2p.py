@@ -1,9 +1,10 @@
-"""Fine-tune an InstructPix2Pix-class editor on NeIn: from F and a negative sentence to I.
+"""Fine-tune an InstructPix2Pix-class editor on NeIn: sample image + negative sentence -> image without the
+object.
 
     python train/finetune_ip2p.py --recipe nano --out runs/finetune/nano          # minutes on two CPU cores
     accelerate launch train/finetune_ip2p.py --recipe nein-ip2p --data NEIN_FOLDER --out runs/finetune/ip2p
 
-Started again, the same command resumes, bit for bit on a CPU. OUT/model is a plain diffusers folder.
+If interrupted, rerun the command: it resumes, bit for bit on a CPU. OUT/model is a plain diffusers folder.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def run(config: TuneConfig) -> None:
 
 
 def train(config: TuneConfig, session: Session) -> None:
-    """The whole run. Every process of a group calls it."""
+    """One training run; called by every process of a group."""
     import torch
     from diffusers.training_utils import EMAModel
 
@@ -48,7 +49,7 @@ def train(config: TuneConfig, session: Session) -> None:
     from nein.train.editor_finetuning import batches, model
     from nein.train.editor_finetuning.batches import Encoder, Features
     from nein.train.editor_finetuning.data import load
-    from nein.train.features import reseed, share
+    from nein.train.features import positions_of, seed_step
     from nein.train.loop import Record, State
 
     # -------------------------------------------------------------------------------- processes and batches
@@ -57,19 +58,19 @@ def train(config: TuneConfig, session: Session) -> None:
     micro = min(config.micro_batch or per_process, per_process)
     if config.batch_size % world.size or per_process % micro:
         raise UserError(
-            f"--batch-size {config.batch_size} cannot be shared by {world.size} processes in parts "
-            f"of {micro}; make it a multiple of both."
+            f"--batch-size {config.batch_size} does not divide into {world.size} processes and micro-batches "
+            f"of {micro}; pass a multiple of both."
         )
 
     # ----------------------------------------------------------------------------------------- base and data
     pairs = load(config, check_images=world.is_main)
     base = model.load_base(config)
-    unet, scheduler = base.pipeline.unet, model.noise_scheduler(base.pipeline)
+    unet, scheduler = base.pipeline.unet, model.make_noise_scheduler(base.pipeline)
     order = batches.Order(pairs, config.mix_affirmative, config.seed)
     steps = config.steps or math.ceil(order.length(config.epochs or 0) / config.batch_size)
     record = Record(config, session, pairs.facts, base.weights_sha256, steps)
     record.open()
-    if config.validate_every:  # anything wrong with the validation shows now and not after hours of training
+    if config.validate_every:  # fail now if the validation cannot run, not after hours of training
         NEIN.runs(config.validation(editor=["identity"]), str(device))
 
     # ---------------------------------------------------------------------------------------------- features
@@ -79,16 +80,16 @@ def train(config: TuneConfig, session: Session) -> None:
     scaling = encoder.scaling_factor
     features = Features(config, pairs, base.pipeline)
     features.make(encoder, world)
-    del encoder  # its memory is the UNet's from here on
+    del encoder  # frees memory for the UNet
     loader = batches.Loader(config, order, features, shape, scheduler.config.num_train_timesteps)
 
-    # -------------------------------------------------------------------------- weights, optimiser, averaging
-    torch.manual_seed(config.seed)  # the same LoRA matrices in every process
+    # -------------------------------------------------------------------------- weights, optimizer, averaging
+    torch.manual_seed(config.seed)  # equal LoRA matrices in every process
     model.choose_weights(unet, config)
     if config.gradient_checkpointing:
         unet.enable_gradient_checkpointing()
     unet.to(device).train()
-    names, parameters = map(list, zip(*model.trainable(unet), strict=True))
+    names, parameters = map(list, zip(*model.list_trained(unet), strict=True))
     optimizer = config.adamw(parameters, fused=device.type in ("cuda", "cpu"))
     schedule = loop.make_schedule(config.schedule, config.warmup, optimizer, steps)
     # Decay min(ema, (1 + n) / (10 + n)), as LitEma in the original code.
@@ -98,33 +99,33 @@ def train(config: TuneConfig, session: Session) -> None:
 
     # -------------------------------------------------------------------------------------------------- loop
     def read(step: int) -> list[Any]:
-        """This process's pairs of a step, in micro-batches."""
-        whole = share(step, config.batch_size, world.rank, world.size)
-        return [loader.read(whole[start : start + micro]) for start in range(0, len(whole), micro)]
+        """This process's part of a step, as micro-batches."""
+        positions = positions_of(step, config.batch_size, world.rank, world.size)
+        return [loader.read(positions[start : start + micro]) for start in range(0, len(positions), micro)]
 
     def learn(step: int, parts: list[Any]) -> loop.Loss:
-        reseed(config.seed, world.rank, step * config.batch_size)
-        total = torch.zeros((), device=device)
+        seed_step(config.seed, world.rank, step * config.batch_size)
+        total = torch.zeros((), device=device)  # mean loss of this process
         for number, members in enumerate(parts):
-            batch = loader.to_batch(members, device)
-            last = number + 1 == len(parts)
+            batch = loader.collate(members, device)
+            last = number + 1 == len(parts)  # gradients are averaged over processes once per step
             with contextlib.nullcontext() if last else accelerator.no_sync(network):
-                each = model.losses(
+                losses = model.compute_losses(
                     network,
                     batch,
                     scheduler,
                     scaling_factor=scaling,
                     snr_gamma=config.snr_gamma,
                     changed_weight=config.changed_weight,
-                )  # (micro,)
-                loss = each.mean() / len(parts)
+                )  # (micro-batch,)
+                loss = losses.mean() / len(parts)
                 accelerator.backward(loss)
             total += loss.detach()
         return total, {}
 
     def editor() -> Any:
-        """The UNet as it comes out: a copy with the averaged weights."""
-        return model.averaged_copy(accelerator.unwrap_model(network), average)
+        """Copy of the UNet with the averaged weights, as it would be exported."""
+        return model.copy_averaged(accelerator.unwrap_model(network), average)
 
     loop.run(
         record,

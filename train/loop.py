@@ -1,12 +1,12 @@
-"""The training loop of everything that learns here, its record and its checkpoints.
+"""Training loop of every model that learns here: steps, log, checkpoints.
 
 OUT/manifest.json       options, data, base, invocations, status
 OUT/log.jsonl           a line per `--log-every` steps
 OUT/validation.jsonl    a line per validation
 OUT/checkpoints/        step-00000500 ..: each whole or not at all
 
-A checkpoint is safetensors and JSON only (`Checkpoints`). There is no random state to keep: every number
-drawn is a function of the seed and the step.
+A checkpoint is safetensors and JSON only (`Checkpoints`). It holds no random state: every random number is a
+function of the seed and the step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from nein.loading.errors import UserError
 from nein.reporting import tracking
 from nein.train.options import RunOptions
 
-#: () float32, without its graph, and further numbers for the log.
+#: Detached loss, () float32, and further numbers for the log.
 Loss = tuple[torch.Tensor, Mapping[str, SupportsFloat]]
 Tensors = dict[str, torch.Tensor]  # by name
 LOG, VALIDATION = "log.jsonl", "validation.jsonl"
-CALMER = "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
+DIVERGED_HINT = (
+    "Try a lower learning rate, a longer warm-up, --clip 1, or --precision fp32, in another folder."
+)
 
 
 class RunFolder(Folder):
@@ -50,8 +52,8 @@ class RunFolder(Folder):
 
 
 class Record:
-    """What one run writes about itself, in the main process. Its identity: options, data (with
-    `records_sha256`), the weights at the beginning, and the steps of the whole run."""
+    """Manifest and logs of one run, written by the main process. Options, data (with `records_sha256`), the
+    weights at the beginning and the steps of the whole run identify it: only the same run resumes."""
 
     def __init__(
         self, config: RunOptions, session: Session, data: Mapping[str, object], base_sha256: str, steps: int
@@ -60,16 +62,16 @@ class Record:
         self._data, self._base_sha256 = dict(data), base_sha256
         self._out = config.out_dir
         self._folder = RunFolder(self._out)
-        self._began = self._since = time.perf_counter()
-        self._spent = 0.0
-        #: Sum of the losses of the steps that the log lacks, and their number; in the checkpoints.
+        self._began = self._since = time.perf_counter()  # of this command, of the current log entry
+        self._spent = 0.0  # seconds of earlier commands
+        #: (2,) [sum of losses, steps] since the last log entry; part of a checkpoint.
         self.losses = torch.zeros(2, dtype=torch.float64)
-        self._steps = 0  # of these, those since the command began
-        self._norm = math.nan
-        self._last_finite = -1
+        self._steps = 0  # since the last log entry, of this command alone
+        self._norm = math.nan  # gradient norm of the last step
+        self._last_finite = -1  # number of that step
 
     def open(self) -> None:
-        """Begins or continues the run. Raises UserError for another run."""
+        """Create or reopen the run folder. Raises UserError if it holds another run."""
         config, world = self.config, self.session.processes
         identity = {
             **config.identity(),
@@ -91,20 +93,21 @@ class Record:
             )
         world.barrier()
 
-    def resume(self, done: int, checkpoint: Path | None) -> None:
-        """Cuts what was logged after the checkpoint, which stands at `done` steps."""
+    def resume(self, step: int, checkpoint: Path | None) -> None:
+        """Drop log entries behind the checkpoint, which was written after `step` steps."""
         if not self.session.processes.is_main:
             return
         for name in (LOG, VALIDATION):
             if (self._out / name).exists():
                 lines = (self._out / name).read_bytes().splitlines(keepends=True)
-                rows = [json.loads(line) for line in lines if line.endswith(b"\n")]  # no line of a kill
-                rows = [row for row in rows if row["step"] <= done]
+                # A kill can truncate the last line.
+                rows = [json.loads(line) for line in lines if line.endswith(b"\n")]
+                rows = [row for row in rows if row["step"] <= step]
                 atomic.write_lines(self._out / name, rows)
         logged = self._rows(LOG)
         self._spent = logged[-1]["seconds"] if logged else 0.0
         if checkpoint is not None:
-            self.say(f"Going on from '{checkpoint}'.")
+            self.say(f"Resuming from '{checkpoint}'.")
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self._out / name
@@ -115,7 +118,7 @@ class Record:
             self._folder.update(status=COMPLETE)
 
     def facts(self) -> dict[str, Any]:
-        """What a model card says about how the model came about."""
+        """Origin of the model, for its card and training.json."""
         return {
             "base": self.config.base,
             "base_weights_sha256": self._base_sha256,
@@ -130,54 +133,54 @@ class Record:
         }
 
     def seconds(self) -> float:
-        """Spent on the run, earlier parts included."""
+        """Time spent on the run, earlier commands included."""
         return self._spent + time.perf_counter() - self._began
 
-    def tally(self, step: int, tally: torch.Tensor, checkpoint: Path | None) -> None:
-        """Takes a step's (loss, gradient norm), averaged over processes. Raises UserError when either is not
+    def add_step(self, step: int, loss_and_norm: torch.Tensor, checkpoint: Path | None) -> None:
+        """Add a step. loss_and_norm: (2,), averaged over processes. Raises UserError if one is not
         finite."""
-        loss, norm = tally.tolist()
+        loss, norm = loss_and_norm.tolist()
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            what = "loss" if not math.isfinite(loss) else "gradient"
+            quantity = "loss" if not math.isfinite(loss) else "gradient"
             last = f"the last good checkpoint is '{checkpoint}'" if checkpoint else "there is no checkpoint"
             raise UserError(
-                f"The {what} is not finite between steps {self._last_finite + 1} and {step + 1}; {last}. "
-                f"{CALMER}"
+                f"The {quantity} is not finite between steps {self._last_finite + 1} and {step + 1}; {last}. "
+                f"{DIVERGED_HINT}"
             )
         self._last_finite, self._norm = step, norm
         self.losses += torch.tensor([loss, 1.0], dtype=torch.float64)
         self._steps += 1
 
     def log(
-        self, step: int, rate: float, bar: Any, figures: Mapping[str, SupportsFloat], skipped: int
+        self, step: int, rate: float, bar: Any, numbers: Mapping[str, SupportsFloat], skipped: int
     ) -> None:
-        """Figures of the steps since the last call, after `step` steps; `figures` of the last alone."""
-        now, peaks = time.perf_counter(), machine.peak_memory()
+        """Write a log entry: means since the last one; `numbers` of the last step alone."""
+        end, peaks = time.perf_counter(), machine.peak_memory()
         total, count = self.losses.tolist()
         row = {
             "step": step,
             "loss": total / count,
-            **{name: float(value) for name, value in figures.items()},
+            **{name: float(value) for name, value in numbers.items()},
             "gradient_norm": self._norm,
             "learning_rate": rate,
-            "pairs_per_second": self._steps * self.config.batch_size / max(now - self._since, 1e-9),
+            "pairs_per_second": self._steps * self.config.batch_size / max(end - self._since, 1e-9),
             "memory_gib": peaks.get("device", peaks["host"]) / 2**30,
             "skipped": skipped,
             "seconds": round(self.seconds(), 2),
         }
         self.losses.zero_()
-        self._steps, self._since = 0, now
+        self._steps, self._since = 0, end
         postfix = {"loss": f"{row['loss']:.4f}", "lr": f"{rate:.1e}", "mem": f"{row['memory_gib']:.1f}G"}
         bar.set_postfix(postfix, refresh=False)
-        self._append(LOG, "train", row)
+        self._write_row(LOG, "train", row)
 
-    def validated(self, step: int, figures: Mapping[str, float]) -> None:
-        self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in figures.items())}")
-        self._append(VALIDATION, "validation", {"step": step, **figures})
+    def log_validation(self, step: int, estimates: Mapping[str, float]) -> None:
+        self.say(f"step {step}: {', '.join(f'{key} {value:.3f}' for key, value in estimates.items())}")
+        self._write_row(VALIDATION, "validation", {"step": step, **estimates})
         self._since = time.perf_counter()
 
-    def _append(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
-        """Writes a row into a file and to the trackers, which the first row starts."""
+    def _write_row(self, name: str, prefix: str, row: Mapping[str, float]) -> None:
+        """Append a row to a file and send it to the trackers, which the first row starts."""
         accelerator = self.session.accelerator
         if self.session.processes.is_main:
             if self.config.trackers and not accelerator.trackers:
@@ -185,8 +188,8 @@ class Record:
                 accelerator.init_trackers(tracking.FOLDER, config=options)
             with (self._out / name).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
-        figures = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}
-        accelerator.log(figures, step=row["step"])
+        numbers = {f"{prefix}/{key}": value for key, value in row.items() if key != "step"}
+        accelerator.log(numbers, step=row["step"])
 
     def say(self, sentence: str) -> None:
         if self.session.processes.is_main:
@@ -211,7 +214,7 @@ class Session(contextlib.ExitStack):
             cpu=config.device == "cpu",
             log_with=list(config.trackers) or None,
             project_dir=config.out,
-            # Ranks wait for each other during validation and the making of features.
+            # Other ranks wait while the main one validates or encodes features.
             kwargs_handlers=[InitProcessGroupKwargs(timeout=datetime.timedelta(days=1))],
         )
         self.callback(self._end)
@@ -234,17 +237,17 @@ class Session(contextlib.ExitStack):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)
         if isinstance(error, torch.OutOfMemoryError):
-            raise UserError(f"The device's memory ran out; {self._smaller}. Checkpoints are kept.") from None
+            raise UserError(f"Out of memory; {self._smaller}. Checkpoints are kept.") from None
 
     def forget(self) -> None:
-        """Closes the trackers and frees what one run has prepared, so that another may follow."""
+        """Close the trackers and free the prepared models, before the next run of this session."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.accelerator.trackers = []
         self.accelerator.free_memory()
 
     def _end(self) -> None:
-        """Closes trackers and process group; a later run in this process begins anew."""
+        """Close trackers and process group; a later session in this process starts fresh."""
         from accelerate.state import AcceleratorState, GradientState
 
         self.accelerator.end_training()
@@ -265,13 +268,14 @@ def run(
     skipped: Collection[str] = (),
     title: str = "train",
 ) -> int:
-    """Takes the steps that are left of a run, from its newest checkpoint on; returns how many are done.
+    """Train from the newest checkpoint to the last step; returns the number of steps done.
 
-    read      Number of a step -> what `step` takes; called in threads, ahead of training.
-    step      Forward and backward, to be seeded by the number of the step.
-    validate  Figures by name; called before the first step, every `validate_every` steps, and at the end.
-    stop      Leave after so many steps, though the schedule goes on.
-    skipped   What could not be read so far: its number is logged.
+    read      Step number -> inputs of `step`; called in threads, ahead of training.
+    step      (step number, inputs) -> loss: forward and backward, seeded by the step number.
+    after     Called with the step number after each optimizer step.
+    validate  Estimates by name; called before the first step, every `validate_every` steps, and at the end.
+    stop      Leave after so many steps; the schedule still covers all.
+    skipped   Unreadable examples so far: their count is logged.
 
     Every process calls it. Raises UserError.
     """
@@ -281,18 +285,20 @@ def run(
     # ------------------------------------------------------------------------------------------------ resume
     checkpoints = Checkpoints(config.out_dir, config.keep, state, record.losses)
     newest = checkpoints.latest()
-    done = checkpoints.restore(newest) if newest is not None else 0
-    record.resume(done, newest)
+    steps_done = checkpoints.restore(newest) if newest is not None else 0
+    record.resume(steps_done, newest)
     world.barrier()
 
     # ------------------------------------------------------------------------------------------------- steps
-    if done == 0 and validate is not None and validate_every:
-        record.validated(0, validate(0))
-    bar = tqdm(total=record.steps, initial=done, desc=title, unit="step", disable=not world.is_main)
-    pending: list[tuple[int, torch.Tensor]] = []  # still on the device: reading one at once would stall it
+    if steps_done == 0 and validate is not None and validate_every:
+        record.log_validation(0, validate(0))
+    bar = tqdm(total=record.steps, initial=steps_done, desc=title, unit="step", disable=not world.is_main)
+    # Losses still on the device. They are read one step late, so that the GPU never waits for the CPU; before
+    # a log entry, a checkpoint or a validation all of them are read.
+    pending: list[tuple[int, torch.Tensor]] = []  # (step number, (2,) [loss, gradient norm])
     with contextlib.closing(bar):
-        for number, inputs in read_ahead(read, range(done, last), config.workers):
-            loss, figures = step(number, inputs)
+        for number, inputs in read_ahead(read, range(steps_done, last), config.workers):
+            loss, numbers = step(number, inputs)
             norm = accelerator.clip_grad_norm_(state.parameters, config.clip or math.inf)
             rate = state.schedule.get_last_lr()[0]
             state.optimizer.step()
@@ -300,24 +306,24 @@ def run(
             state.schedule.step()
             if after is not None:
                 after(number)
-            tally = torch.stack([loss, norm.to(loss)])
-            pending.append((number, accelerator.reduce(tally, "mean")))
-            done = number + 1
-            ends, saves = done == last, done % config.save_every == 0
-            validates = validate_every and (done % validate_every == 0 or ends)
-            logs = done % config.log_every == 0 or ends
+            loss_and_norm = torch.stack([loss, norm.to(loss)])  # (), () => (2,)
+            pending.append((number, accelerator.reduce(loss_and_norm, "mean")))
+            steps_done = number + 1
+            ends, saves = steps_done == last, steps_done % config.save_every == 0
+            validates = validate_every and (steps_done % validate_every == 0 or ends)
+            logs = steps_done % config.log_every == 0 or ends
             while len(pending) > (0 if logs or saves or validates else 1):
-                record.tally(*pending.pop(0), checkpoints.latest())
+                record.add_step(*pending.pop(0), checkpoints.latest())
             if logs:
-                record.log(done, rate, bar, figures, len(skipped))
+                record.log(steps_done, rate, bar, numbers, len(skipped))
             bar.update()
             if saves or ends:
                 if world.is_main:
-                    checkpoints.save(done)
+                    checkpoints.save(steps_done)
                 world.barrier()
             if validates and validate is not None:
-                record.validated(done, validate(done))
-    return done
+                record.log_validation(steps_done, validate(steps_done))
+    return steps_done
 
 
 def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
@@ -331,19 +337,19 @@ def make_schedule(kind: str, warmup: int, optimizer: Any, steps: int) -> Any:
 
 @dataclass(frozen=True)
 class State:
-    """All that a next step depends on, beside the data and the number of the step."""
+    """All that the next step depends on, except the data and the step number."""
 
-    names: Sequence[str]  # of the parameters that learn
+    names: Sequence[str]  # of the trained parameters
     parameters: Sequence[torch.nn.Parameter]
     optimizer: Any  # its state is flat per parameter
     schedule: Any
     average: Any = None  # has `shadow_params` and `optimization_step`, as diffusers' EMAModel
-    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without learning
+    modules: Mapping[str, torch.nn.Module] = field(default_factory=dict)  # change without gradients
 
 
 class Checkpoints:
-    """The checkpoints of a run folder: safetensors by `_in_place` and the optimiser's, and state.json.
-    Writing is for the main process. losses: (2,), see `Record`."""
+    """Checkpoints of a run folder: OUT/checkpoints/step-N/{weights,others,average,optimizer}.safetensors and
+    state.json. Only the main process writes. losses: (2,) float64, see `Record`."""
 
     def __init__(self, out: Path, keep: int, state: State, losses: torch.Tensor) -> None:
         self.folder = out / "checkpoints"
@@ -352,8 +358,8 @@ class Checkpoints:
     def latest(self) -> Path | None:
         return max(self.folder.glob("step-*"), default=None)
 
-    def _in_place(self) -> dict[str, Tensors]:
-        """File -> the tensors that a step changes in place, by name."""
+    def _list_tensors(self) -> dict[str, Tensors]:
+        """File -> tensor by name: all that a step changes in place, except the optimizer's."""
         state = self._state
         others = {f"{m}/{n}": t for m, part in state.modules.items() for n, t in part.state_dict().items()}
         files = {
@@ -365,8 +371,8 @@ class Checkpoints:
         return files
 
     def save(self, step: int) -> None:
-        """Writes the state after `step` steps, then removes the oldest beyond the number to keep. Raises
-        UserError when there is no room; earlier checkpoints are then untouched."""
+        """Write the state after `step` steps, then remove the oldest checkpoints. Raises UserError if
+        the disk is full; earlier checkpoints are kept."""
         draft = self.folder / f".draft-{step:08d}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -381,65 +387,65 @@ class Checkpoints:
             safe = f"the last good checkpoint is '{last}'" if last else "there is no earlier checkpoint"
             raise UserError(
                 f"The checkpoint at step {step} was not written to '{self.folder}' ({text}), {safe}; "
-                "free some space, or make it writable, and run the same command again."
+                "free some space, or make it writable, then rerun the command."
             ) from None
         for old in sorted(self.folder.glob("step-*"))[: -self._keep]:
             shutil.rmtree(old)
 
     def _write(self, step: int, folder: Path) -> None:
-        state, tensors, plain = self._state, Tensors(), dict[str, Any]()
-        optimizer = _plain(state.optimizer).state_dict()
-        for number, entries in optimizer["state"].items():
-            for key, value in entries.items():
-                # A copy: 8-bit optimisers share a table among parameters, which safetensors refuses.
+        state, tensors, scalars = self._state, Tensors(), dict[str, Any]()
+        optimizer = _unwrap(state.optimizer).state_dict()
+        for number, values in optimizer["state"].items():
+            for key, value in values.items():
+                # Cloned: 8-bit optimizers share a table among parameters, which safetensors refuses.
                 if isinstance(value, torch.Tensor):
                     tensors[f"{number}/{key}"] = value.clone()
                 else:
-                    plain.setdefault(str(number), {})[key] = value
-        for name, content in {**self._in_place(), "optimizer": tensors}.items():
+                    scalars.setdefault(str(number), {})[key] = value
+        for name, content in {**self._list_tensors(), "optimizer": tensors}.items():
             _save(content, folder / f"{name}.safetensors")
         facts = {
             "step": step,
             "schedule": state.schedule.state_dict(),
             "average_steps": None if state.average is None else state.average.optimization_step,
-            "optimizer": {"plain": plain, "groups": optimizer["param_groups"]},
+            "optimizer": {"plain": scalars, "groups": optimizer["param_groups"]},
+            # A checkpoint counts only if its files have these sizes.
             "bytes": {file.name: file.stat().st_size for file in folder.glob("*.safetensors")},
         }
         atomic.write_json(folder / "state.json", facts)
 
     def restore(self, folder: Path) -> int:
-        """Puts everything back as `save` met it; returns the number of steps done. Raises UserError."""
+        """Load a checkpoint into `state`; returns its number of steps. Raises UserError."""
         state, kind = self._state, atomic.record({"step": int, "bytes": dict[str, int]})
         facts = atomic.read_json(folder / "state.json", kind)
         for name, size in facts["bytes"].items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != size:
                 raise UserError(
-                    f"'{folder / name}' is damaged; remove '{folder}' to go on from the checkpoint before it."
+                    f"'{folder / name}' is damaged; remove '{folder}' to resume from an earlier checkpoint."
                 )
-        for name, tensors in self._in_place().items():
+        for name, tensors in self._list_tensors().items():
             stored = load_file(folder / f"{name}.safetensors")
             if stored.keys() != tensors.keys():
-                raise UserError(
-                    f"'{folder}' holds other weights than those that now learn; choose another folder."
-                )
+                raise UserError(f"'{folder}' holds other weights than this run trains; pass another --out.")
             with torch.no_grad():
                 for key, tensor in tensors.items():
                     tensor.copy_(stored[key])
         if state.average is not None:
             state.average.optimization_step = facts["average_steps"]
-        plain, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
-        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in plain.items()}
+        scalars, groups = facts["optimizer"]["plain"], facts["optimizer"]["groups"]
+        entries: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in scalars.items()}
         for name, value in load_file(folder / "optimizer.safetensors").items():
             number, _, key = name.partition("/")
             entries.setdefault(int(number), {})[key] = value
+        # JSON has turned the tuple `betas` into a list.
         groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in groups]
-        _plain(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
+        _unwrap(state.optimizer).load_state_dict({"state": entries, "param_groups": groups})
         state.schedule.load_state_dict(facts["schedule"])
         return facts["step"]
 
 
-def _plain(optimizer: Any) -> Any:
-    """The optimiser within accelerate's, or the optimiser."""
+def _unwrap(optimizer: Any) -> Any:
+    """The torch optimizer inside accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
 
 

@@ -1,4 +1,4 @@
-"""Options that all training runs share, each declared once. Imports nothing heavy: `--help` is immediate."""
+"""Options of every training run. Imports no torch, so that `--help` is immediate."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
 
 def option(default: Any, text: str, group: str, *, decides: bool = True, **more: Any) -> Any:
-    """A field. `decides`: its value changes the weights that come out, so a run cannot change it half-way."""
+    """Field of a configuration. decides: its value changes the trained weights, so a resumed run must keep
+    it."""
     return options.option(default, text, group, decides=decides, negatable=default is False, **more)
 
 
 def setting(default: Any, text: str, group: str) -> Any:
-    """A field that decides no weight."""
+    """Field that changes no weight, and may differ when a run resumes."""
     return option(default, text, group, decides=False)
 
 
 @dataclass(kw_only=True)
 class RunOptions(TrackerOptions):
-    """What `Session`, `Record` and `loop.run` read of every run."""
+    """Options read by `Session`, `Record` and `loop.run`."""
 
-    #: What to do where memory runs out.
+    #: Advice when memory runs out.
     SMALLER: ClassVar[str] = "lower --batch-size"
 
     base: str
@@ -39,7 +40,7 @@ class RunOptions(TrackerOptions):
     clip: NonNegativeFloat
 
     precision: Literal["fp32", "bf16"] = option(
-        "fp32", "autocast; the weights that learn stay in float32", "Machine"
+        "fp32", "autocast; trained weights stay in float32", "Machine"
     )
     device: Literal["auto", "cpu"] = setting("auto", "auto: a GPU if there is one", "Machine")
     workers: PositiveInt = setting(4, "prefetch threads", "Machine")
@@ -56,61 +57,63 @@ class RunOptions(TrackerOptions):
         return Path(self.out)
 
     def identity(self) -> dict[str, object]:
-        """The options that decide the weights, for comparison with an earlier part of the same run."""
+        """Options that decide the weights; a resumed run must have the same."""
         decides = (item.name for item in options.fields(type(self)) if item.metadata.get("decides"))
         return {name: getattr(self, name) for name in decides}
 
 
 @dataclass(kw_only=True)
 class Learning(RunOptions):
-    """How long a script trains, with AdamW at which rate."""
+    """Length of a training run, its learning rate and AdamW's settings."""
 
-    steps: PositiveInt | None = option(None, "optimiser steps, in place of --epochs", "Optimisation")
-    epochs: PositiveFloat | None = option(None, "passes over the data", "Optimisation")
-    learning_rate: PositiveFloat = option(1e-4, "peak learning rate", "Optimisation")
+    steps: PositiveInt | None = option(None, "optimizer steps, in place of --epochs", "Optimization")
+    epochs: PositiveFloat | None = option(None, "passes over the data", "Optimization")
+    learning_rate: PositiveFloat = option(1e-4, "peak learning rate", "Optimization")
     schedule: Literal["constant", "linear", "cosine"] = option(
-        "constant", "learning rate after the warm-up", "Optimisation"
+        "constant", "learning rate after the warm-up", "Optimization"
     )
-    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimisation")
-    beta1: BelowOne = option(0.9, "AdamW", "Optimisation")
-    beta2: BelowOne = option(0.999, "AdamW", "Optimisation")
-    epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimisation")
-    weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimisation")
-    clip: NonNegativeFloat = option(1.0, "gradient norm limit; 0: none", "Optimisation")
-    seed: NonNegativeInt = option(0, "seed of data order, noise, dropout and augmentation", "Optimisation")
+    warmup: NonNegativeInt = option(0, "steps of linear warm-up", "Optimization")
+    beta1: BelowOne = option(0.9, "AdamW", "Optimization")
+    beta2: BelowOne = option(0.999, "AdamW", "Optimization")
+    epsilon: PositiveFloat = option(1e-8, "AdamW", "Optimization")
+    weight_decay: NonNegativeFloat = option(0.01, "AdamW", "Optimization")
+    clip: NonNegativeFloat = option(1.0, "gradient norm limit; 0: none", "Optimization")
+    seed: NonNegativeInt = option(0, "seed of data order, noise, dropout and augmentation", "Optimization")
     unreadable: Literal["stop", "skip"] = option(
         "stop", "images that cannot be decoded: stop, or take the next one", "Data"
     )
     features: str | None = setting(None, "feature cache (default: the user's cache)", "Machine")
 
     def adamw(self, parameters: list[Any], **more: Any) -> Any:
-        """The optimizer, torch.optim.AdamW, of parameters or of their groups."""
+        """torch.optim.AdamW for parameters, or for parameter groups."""
         from torch.optim import AdamW
 
         betas = (self.beta1, self.beta2)
         return AdamW(parameters, self.learning_rate, betas, self.epsilon, self.weight_decay, **more)
 
-    #: What is typed, and what `--help` says.
+    #: Usage line and description of `--help`.
     PROG: ClassVar[str] = ""
     DESCRIPTION: ClassVar[str] = ""
 
     @classmethod
-    def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
-        """The options of a command line, and whether `--dry-run` was given. Raises UserError."""
+    def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
+        """(options of a command line, whether `--dry-run` was given). Raises UserError."""
         config, dry_run = options.read(cls, argv, prog=cls.PROG, description=cls.DESCRIPTION)
         words = {word.partition("=")[0] for word in argv}
         for name, other in (("--steps", "epochs"), ("--epochs", "steps")):
-            if words & {"--steps", "--epochs"} == {name}:  # it takes the place of what a preset says
+            if words & {"--steps", "--epochs"} == {name}:  # replaces the preset's other one
                 setattr(config, other, None)
         if (config.epochs is None) == (config.steps is None):
-            brings = cls.preset_option
-            raise UserError(f"Say either --epochs or --steps, not both (a --{brings} brings one of them).")
+            raise UserError(
+                f"Pass either --epochs or --steps, not both (--{cls.preset_option} sets one of them)."
+            )
         return config, dry_run
 
     @classmethod
     def main(cls, run: Callable[[Any], object], argv: Sequence[str] | None) -> int:
-        """Runs a command line, by default the process's; `--dry-run` prints the options. Raises UserError."""
-        config, dry_run = cls.from_line(sys.argv[1:] if argv is None else argv)
+        """Parse `argv` (default: sys.argv) and call `run`; `--dry-run` prints the options. Raises
+        UserError."""
+        config, dry_run = cls.parse_line(sys.argv[1:] if argv is None else argv)
         if dry_run:
             print(options.dump(config), end="")
         else:

@@ -31,7 +31,7 @@ from nein.nano.scenes import (
 )
 from nein.nano.sentences import PLACES, captions, names, plural
 from nein.train.editor_finetuning import drawn
-from nein.train.editor_finetuning.drawn import MIXTURES, Pair, drawn_kind, filled, moved
+from nein.train.editor_finetuning.drawn import MIXTURES, Pair, draw_kind, move, write_instruction
 from nein.wording.families import indefinite
 
 _CHUNK = 500
@@ -138,13 +138,13 @@ def scene_pool(split: str, count: int) -> ScenePool:
 
 def sample_pair(rng: random.Random, weights: dict[str, float], usual: bool = False) -> Pair:
     """`drawn.sample_pair` of a kind drawn by `weights`, or one that marks an object or takes noise away."""
-    kind = drawn_kind(rng, weights)
+    kind = draw_kind(rng, weights)
     if kind not in ("mark", "restore"):
         return drawn.sample_pair(rng, kind, usual)
     source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
     category = rng.choice(source.categories)
     if kind == "mark":
-        return Pair(source, source, filled(rng, rng.choice(MARK), category), kind, category)
+        return Pair(source, source, write_instruction(rng, rng.choice(MARK), category), kind, category)
     return Pair(source, source, rng.choice(RESTORE), kind)
 
 
@@ -152,7 +152,7 @@ def pair_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray,
     """Two (64, 64, 3) uint8 images: source and target."""
     if style == "rerendered":
         pair = replace(pair, target=_rerendered(rng, pair.target))
-    source, target = drawn.pair_images(pair, rng, style)
+    source, target = drawn.draw_images(pair, rng, style)
     if pair.kind == "mark":
         covered = np.zeros(source.shape[:2], bool)
         for item in pair.source.items:
@@ -176,7 +176,7 @@ def _rerendered(rng: random.Random, scene: Scene) -> Scene:
     for item in scene.items:
         item = replace(item, colour=rng.choice(LOOKS[item.category].colours))
         for _ in range(20):
-            candidate = moved(rng, item, 28)
+            candidate = move(rng, item, 28)
             if not any(candidate.overlaps(other) for other in items):
                 item = candidate
                 break
@@ -254,10 +254,13 @@ OTHER_NOUNS = (
 def all_instruction_forms(rng: random.Random, category: str) -> list[str]:
     """Every sentence form of an edit once, about `category`."""
     forms = [*drawn.ADD, *drawn.DESCRIBE, *drawn.REMOVE, *MARK]
-    lines = [filled(rng, f, category) for f in forms for _ in range(2)]
+    lines = [write_instruction(rng, f, category) for f in forms for _ in range(2)]
     other = rng.choice(CATEGORIES)
-    lines += [filled(rng, f, category, other=other) for f in drawn.REPLACE]
-    lines += [filled(rng, f, category, colour=rng.choice(LOOKS[category].colours)) for f in drawn.RECOLOUR]
+    lines += [write_instruction(rng, f, category, other=other) for f in drawn.REPLACE]
+    lines += [
+        write_instruction(rng, f, category, colour=rng.choice(LOOKS[category].colours))
+        for f in drawn.RECOLOUR
+    ]
     lines += [form for forms in drawn.SCENERY.values() for form in forms]
     return [*lines, *RESTORE, *drawn.FILLERS]
 

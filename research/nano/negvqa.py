@@ -19,7 +19,7 @@ from nein.metrics.choices import prompt
 from nein.nano import zoo as shipped
 from nein.nano.scenes import CATEGORIES, NANO, TAUGHT, VARIED, WORLDS, Scene, World, render, rng_for
 from nein.nano.sentences import ASKED, WORDINGS, Pairs, Question, ask, iter_questions, question_scene
-from nein.train.export import teach
+from nein.train.export import add_words
 from research.nano.data import chat_tokenizer, to_float
 from research.nano.editors import save_half
 from research.nano.job import Job, sized, step_count
@@ -190,7 +190,7 @@ def negvqa_job(name: str, zoo: Path, device: torch.device, scale: float, out: Pa
     model, processor = _start(zoo) if name == "negvqa" else _resume(zoo)
     tokenizer = processor.tokenizer
     if recipe.words:
-        teach(tokenizer, model, recipe.words)
+        add_words(tokenizer, model, recipe.words)
     model.to(device).model.vision_tower.requires_grad_(False)
     packed = Packed(model, tokenizer, device)
     batch = sized(8, scale, 2)

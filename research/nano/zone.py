@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nein.editors.zone import ACTIONS, ActionClassifier, decide
 from nein.metrics.preprocess import CLIP_MEAN, CLIP_STD
 from nein.nano.scenes import CATEGORIES, SIZE, Scene, rng_for
-from nein.train.editor_finetuning.drawn import drawn_kind, sample_pair
+from nein.train.editor_finetuning.drawn import draw_kind, sample_pair
 from research.nano.data import degrade, mask, scene_pool, to_float
 from research.nano.editors import save_half, tokenise
 from research.nano.job import Job, sized, step_count
@@ -310,7 +310,7 @@ def labelled(split: str, count: int) -> tuple[list[str], torch.Tensor]:
     weights = {kind: weight for kinds in MIXTURE.values() for kind, weight in kinds.items()}
     number = {kind: ACTIONS.index(action) for action, kinds in MIXTURE.items() for kind in kinds}
     rngs = [rng_for(split, index, "action") for index in range(count)]
-    pairs = [sample_pair(rng, drawn_kind(rng, weights)) for rng in rngs]
+    pairs = [sample_pair(rng, draw_kind(rng, weights)) for rng in rngs]
     return [pair.instruction for pair in pairs], torch.tensor([number[pair.kind] for pair in pairs])
 
 

@@ -12,7 +12,7 @@ def test_a_word_becomes_a_token_that_begins_as_the_mean_of_its_pieces(tmp_path):
     tokenizer = tower.dual.tokenizer._tokenizer
     pieces = tokenizer("not", add_special_tokens=False)["input_ids"]
     before = tower.model.text_model.get_input_embeddings().weight.detach().clone()
-    tower.teach(["not", "there"])  # "there" is one token already
+    tower.add_words(["not", "there"])  # "there" is one token already
     weight = tower.model.text_model.get_input_embeddings().weight
     assert len(pieces) > 1
     assert len(weight) == len(before) + 1
@@ -33,4 +33,4 @@ def test_words_are_for_models_whose_tokenizer_can_learn():
     tower = towers.load("nano:clip")
     tower.dual = object()
     with pytest.raises(UserError, match="--words needs a CLIP of transformers"):
-        tower.teach(["not"])
+        tower.add_words(["not"])

@@ -1,4 +1,4 @@
-"""The options of a contrastive fine-tuning run. Imports nothing heavy, so that `--help` is immediate.
+"""Options of a CLIP's fine-tuning. Imports no torch, so that `--help` is immediate.
 
 Precedence: command line > `--config FILE` > `--preset NAME` (`configs/train/clip-NAME.yaml`) > default.
 """
@@ -18,13 +18,13 @@ from nein.loading.errors import UserError, unknown
 from nein.loading.references import Need
 from nein.train.options import BelowOne, Learning, option, setting
 
-#: Wordings that a training may use.
-TAUGHT = ("code", *VARIED)
+#: Values of --wordings.
+WORDINGS = ("code", *VARIED)
 
 
 @dataclass(kw_only=True)
 class ContrastConfig(Learning):
-    """Everything that decides a run. Field names are the keys of a configuration file."""
+    """Options of `train/finetune_clip.py`; field names are the keys of a configuration file."""
 
     PROG = "train/finetune_clip.py"
     DESCRIPTION = "Fine-tune a CLIP on negated captions and multiple-choice questions (NegBench)."
@@ -50,7 +50,7 @@ class ContrastConfig(Learning):
     captions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file with filepath and captions (NegCap)", "Data"
     )
-    image_column: str = option("filepath", "captions file: column of the pictures", "Data")
+    image_column: str = option("filepath", "captions file: column of the images", "Data")
     caption_column: str | None = option(
         None,
         "captions file: column of a caption or of a list of them; default: negative_captions, captions, "
@@ -60,38 +60,38 @@ class ContrastConfig(Learning):
     questions: str = option(
         "nano", "nano, nano:WORLD, or a CSV file of multiple-choice questions (NegMCQ)", "Data"
     )
-    image_root: str | None = setting(None, "folder of the pictures, if not beside the CSV files", "Data")
+    image_root: str | None = setting(None, "folder of the images (default: that of the CSV files)", "Data")
     nano_scenes: DrawnCount = option(8000, "scenes drawn for nano data", "Data")
     wordings: Names = option(
-        ["code"], f"nano data: wordings of the sentences, of {', '.join(TAUGHT)}", "Data"
+        ["code"], f"nano data: wordings of the sentences, of {', '.join(WORDINGS)}", "Data"
     )
     original_captions: NonNegativeInt = option(0, "nano data: original captions per scene", "Data")
     caption_questions: bool = option(False, "nano data: add a question per scene about its caption", "Data")
-    limit: PositiveInt | None = option(None, "only the first N pictures of either file", "Data")
+    limit: PositiveInt | None = option(None, "only the first N images of either file", "Data")
     augment: Literal["none", "crop"] = option("none", "crop: random crop of 90 to 100 % of the area", "Data")
 
     protocol: Literal["paper", "fixed"] = option(
         "fixed",
         "paper: as released, questions scored by dot products, the rate falling over the whole file",
-        "Optimisation",
+        "Optimization",
     )
     epoch_share: Annotated[float, Field(gt=0, le=1)] = option(
-        1.0, "fraction of the shorter file per epoch (released code: 0.35)", "Optimisation"
+        1.0, "fraction of the shorter file per epoch (released code: 0.35)", "Optimization"
     )
-    batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimisation")
-    questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimisation")
+    batch_size: PositiveInt = option(64, "captions per step, over all processes", "Optimization")
+    questions_per_step: PositiveInt = option(64, "questions per step, over all processes", "Optimization")
 
     learning_rate: PositiveFloat = 1e-8
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
     beta2: BelowOne = 0.98
     epsilon: PositiveFloat = 1e-6
-    weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimisation")
+    weight_decay: NonNegativeFloat = option(0.2, "AdamW; gains and biases excepted", "Optimization")
     clip: NonNegativeFloat = 0.0
     out: str = "runs/finetune-clip"
 
     def check(self) -> None:
         if self.protocol == "paper" and self.schedule == "linear":
-            raise UserError("--protocol paper knows the schedules constant and cosine; take one of them.")
+            raise UserError("--protocol paper does not support --schedule linear; pass constant or cosine.")
         if not self.alpha:
             raise UserError("--alpha needs at least one value between 0 and 1.")
         for word in self.alpha:
@@ -104,18 +104,18 @@ class ContrastConfig(Learning):
         if len(set(self.alphas)) < len(self.alphas):
             raise UserError(f"--alpha names a value twice: {', '.join(self.alpha)}.")
         if self.trainable == "text" and self.augment != "none":
-            raise UserError("--trainable text keeps the features of the pictures; it needs --augment none.")
+            raise UserError("--trainable text stores image features once; pass --augment none.")
         for wording in self.wordings:
-            if wording not in TAUGHT:
-                raise unknown("wording", wording, TAUGHT)
+            if wording not in WORDINGS:
+                raise unknown("wording", wording, WORDINGS)
         if self.preset == "paper" and "nano" in (self.captions, self.questions):
             raise UserError(
-                "The preset 'paper' needs its data: --captions and --questions name the CSV files that "
-                "nein negbench generate --form training writes (negcap.csv, negmcq.csv)."
+                "The preset 'paper' needs its data: pass --captions and --questions, the files negcap.csv "
+                "and negmcq.csv from nein negbench generate --form training."
             )
 
     def identity(self) -> dict[str, object]:
-        """See `RunOptions`; under "paper" also how questions are scored, so that no earlier run goes on."""
+        """See `RunOptions`; under "paper" also how questions are scored, so that older runs do not resume."""
         scored = {"questions scored by": "dot products"} if self.protocol == "paper" else {}
         return {**super().identity(), **scored}
 
@@ -128,11 +128,11 @@ class ContrastConfig(Learning):
 
         return needs.of_model("dual", self.base)
 
-    def at(self, alpha: float, out: Path) -> ContrastConfig:
-        """This configuration for one value of alpha, in a folder of its own."""
-        return dataclasses.replace(self, alpha=[spelled(alpha)], out=str(out))
+    def with_alpha(self, alpha: float, out: Path) -> ContrastConfig:
+        """Copy for one value of alpha, with its own folder."""
+        return dataclasses.replace(self, alpha=[format_alpha(alpha)], out=str(out))
 
 
-def spelled(alpha: float) -> str:
-    """A weight as short as it can be said without becoming another: "0", "0.99", "0.1234567"."""
+def format_alpha(alpha: float) -> str:
+    """Shortest text that reads back as the same number: "0", "0.99", "0.1234567"."""
     return f"{alpha:g}" if float(f"{alpha:g}") == alpha else repr(alpha)

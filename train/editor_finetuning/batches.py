@@ -1,9 +1,9 @@
-"""From a step to tensors: which examples and random numbers belong to a position, and what is read of them.
+"""Batches of an editor's fine-tuning: stored features, order of examples, random numbers, tensors of a step.
 
-A position counts as in `train.features`: order and random numbers are functions of (seed, position).
+Order and random numbers are functions of (seed, position); positions: see `train.features.Passes`.
 
-The frozen half of an editor, VAE and text encoder, is encoded in every step, or once and kept: FEATURES/<key>
-has means and log-variances, not samples, so that training still draws from the posterior.
+Images and sentences are encoded once, by the frozen VAE and text encoder. FEATURES/<key> stores means and
+log-variances, not samples, so that training still draws from the posterior.
 """
 
 from __future__ import annotations
@@ -25,32 +25,30 @@ from nein.engine.images import ImageError
 from nein.engine.machine import Processes
 from nein.loading.digests import json_digest, torch_dtype
 from nein.loading.errors import UserError
-from nein.train.editor_finetuning.data import Example, Pairs, prepare
+from nein.train.editor_finetuning.data import Example, Pairs, prepare_pair
 from nein.train.editor_finetuning.options import TuneConfig
 from nein.train.features import FeatureFiles, Passes
 
 FORMAT = 3
 TEXT_BLOCK = 512
-VAE_CHUNK = 16  # pictures per pass: at full resolution its activations outweigh the UNet's
+VAE_CHUNK = 16  # images per pass: at full resolution its activations outweigh the UNet's
 
 
-def placed(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
-    """The module where it is on the device in that dtype, else a copy that is."""
-    tensors = [*module.parameters(), *module.buffers()]
-    as_wanted = (
-        tensor.device == torch.device(device) and (tensor.dtype == dtype or not tensor.is_floating_point())
-        for tensor in tensors
-    )
-    return module if all(as_wanted) else copy.deepcopy(module).to(device=device, dtype=dtype)
+def copy_to(module: Any, device: torch.device | str, dtype: torch.dtype) -> Any:
+    """The module itself if it is on the device in that dtype, else a copy that is."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.device != torch.device(device) or (tensor.is_floating_point() and tensor.dtype != dtype):
+            return copy.deepcopy(module).to(device=device, dtype=dtype)
+    return module
 
 
 class Encoder:
-    """VAE and text encoder of a pipeline on a device, in `dtype`; results are float32."""
+    """VAE and text encoder of a pipeline on a device; computes in `dtype`, returns float32."""
 
     def __init__(self, pipeline: Any, device: torch.device, dtype: torch.dtype) -> None:
         with quiet():
-            self._vae = placed(pipeline.vae, device, dtype)
-            self._text = placed(pipeline.text_encoder, device, dtype)
+            self._vae = copy_to(pipeline.vae, device, dtype)
+            self._text = copy_to(pipeline.text_encoder, device, dtype)
         self._vae.eval().requires_grad_(False)
         self._text.eval().requires_grad_(False)
         self._tokenizer = pipeline.tokenizer
@@ -58,35 +56,36 @@ class Encoder:
         self.scaling_factor = float(self._vae.config.scaling_factor)
 
     def latent_shape(self, resolution: int) -> tuple[int, int, int]:
-        """(C, h, w) of a picture's latent. Raises UserError."""
+        """Shape (C, h, w) of an image's latent. Raises UserError."""
         factor = 2 ** (len(self._vae.config.block_out_channels) - 1)
         if resolution % factor:
-            raise UserError(f"--resolution {resolution} is not a multiple of {factor}, as the VAE needs it.")
+            raise UserError(f"--resolution is {resolution}; the VAE needs a multiple of {factor}.")
         return int(self._vae.config.latent_channels), resolution // factor, resolution // factor
 
     @torch.no_grad()
-    def pictures(self, pictures: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode_images(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(N, H, W, 3) uint8 -> mean and log-variance of the posterior, (N, C, h, w) float32, not scaled."""
-        # NHWC, uint8 => NCHW, float32, [-1, 1]
-        pixels = pictures.to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
+        # (N, H, W, 3) uint8 => (N, 3, H, W) float32 in [-1, 1]
+        pixels = images.to(self._device).permute(0, 3, 1, 2).float() / 127.5 - 1
         posteriors = [self._vae.encode(part).latent_dist for part in pixels.to(self._dtype).split(VAE_CHUNK)]
         means, logvars = ([getattr(p, name).float() for p in posteriors] for name in ("mean", "logvar"))
         return torch.cat(means), torch.cat(logvars)
 
     @torch.no_grad()
-    def sentence(self, text: str) -> torch.Tensor:
-        """Hidden states (tokens, width), float32, on the device. Read alone, so the batch decides no bit."""
+    def encode_text(self, text: str) -> torch.Tensor:
+        """Hidden states (tokens, width) float32 on the device. One sentence per call: batches change last
+        bits."""
         limit = min(self._tokenizer.model_max_length, self._text.config.max_position_embeddings)
         tokens = self._tokenizer(
             text, padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
         ).to(self._device)
         masked = getattr(self._text.config, "use_attention_mask", False)
         mask = tokens["attention_mask"] if masked else None
-        return self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()
+        return self._text(tokens["input_ids"], attention_mask=mask)[0][0].float()  # (1, tokens, width)[0]
 
 
 class Features:
-    """The stored features of a configuration by the VAE and the text encoder of a pipeline."""
+    """Stored features of all images and sentences of a run, by a pipeline's VAE and text encoder."""
 
     def __init__(self, config: TuneConfig, pairs: Pairs, pipeline: Any) -> None:
         self._config, self._pairs = config, pairs
@@ -109,60 +108,61 @@ class Features:
         }
         root = Path(config.features) if config.features else atomic.cache_root() / "features"
         self.folder = root / json_digest(facts)[:16]
-        self._pictures = FeatureFiles(
+        self._images = FeatureFiles(
             self.folder,
             "pictures",
             len(chosen),
-            lambda row: pairs.pictures[chosen[row]].key(),
-            lambda row: prepare(config, *pairs.pictures[chosen[row]].read()),
+            lambda row: pairs.images[chosen[row]].key(),
+            lambda row: prepare_pair(config, *pairs.images[chosen[row]].read()),
             config.feature_block,
         )
         self._texts = FeatureFiles(self.folder, "texts", len(texts), text, text, TEXT_BLOCK)
 
     def make(self, encoder: Encoder, processes: Processes) -> None:
-        """Makes this process's share of what is missing, and waits for the others."""
+        """Encode this process's part of the missing features, then wait for the others."""
         dtype = torch_dtype(self._config.feature_dtype)
 
-        def pictures(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
+        def encode_pairs(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, torch.Tensor]:
             tensors: dict[str, torch.Tensor] = {}
             for role, side in zip(("input", "target"), zip(*pairs, strict=True), strict=True):
-                upright = torch.from_numpy(np.stack(side))  # N, H, W, 3, uint8
-                views = [upright, upright.flip(2)][: self._orientations]
-                means, logvars = zip(*(encoder.pictures(view) for view in views), strict=True)
-                tensors[f"{role}_mean"] = torch.stack(means, 1).to("cpu", dtype)  # N, views, C, h, w
+                images = torch.from_numpy(np.stack(side))  # (N, H, W, 3) uint8
+                views = [images, images.flip(2)][: self._orientations]  # mirrored along W
+                means, logvars = zip(*(encoder.encode_images(view) for view in views), strict=True)
+                tensors[f"{role}_mean"] = torch.stack(means, 1).to("cpu", dtype)  # (N, views, C, h, w)
                 tensors[f"{role}_logvar"] = torch.stack(logvars, 1).to("cpu", dtype)
             return tensors
 
-        def sentences(texts: list[str]) -> dict[str, torch.Tensor]:
-            return {"states": torch.stack([encoder.sentence(text).cpu() for text in texts]).to(dtype)}
+        def encode_texts(texts: list[str]) -> dict[str, torch.Tensor]:
+            states = torch.stack([encoder.encode_text(text).cpu() for text in texts])  # (N, tokens, width)
+            return {"states": states.to(dtype)}
 
-        self._pictures.make(pictures, processes, self._config.workers)
-        self._texts.make(sentences, processes)
+        self._images.make(encode_pairs, processes, self._config.workers)
+        self._texts.make(encode_texts, processes)
 
-    def pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
+    def read_pair(self, pair: int, *, swapped: bool, flip: bool) -> dict[str, torch.Tensor]:
         """`condition`, `mean`, `logvar`, each (C, h, w) float32 on the CPU. Raises ImageError."""
         row, view = self._rows[pair], int(flip)
         first, second = ("target", "input") if swapped else ("input", "target")
         return {
-            "condition": self._pictures.row(row, f"{first}_mean", view).float(),
-            "mean": self._pictures.row(row, f"{second}_mean", view).float(),
-            "logvar": self._pictures.row(row, f"{second}_logvar", view).float(),
+            "condition": self._images.row(row, f"{first}_mean", view).float(),
+            "mean": self._images.row(row, f"{second}_mean", view).float(),
+            "logvar": self._images.row(row, f"{second}_logvar", view).float(),
         }
 
-    def sentence(self, text: str) -> torch.Tensor:
+    def read_text(self, text: str) -> torch.Tensor:
         """Hidden states (tokens, width) float32 on the CPU."""
         return self._texts.row(self._text_rows[text], "states").float()
 
 
-PARTS = 1_000_000  # the share of affirmative pairs is kept in millionths: exact at any position
+PARTS = 1_000_000  # the fraction of affirmative examples is an integer in millionths: exact at any position
 
 
 class Order:
-    """Which example stands at a position. The share `mix` of them is affirmative, evenly spread. Every pass
-    over negative or affirmative examples shuffles them anew."""
+    """Example at each position. A fraction `mix` is affirmative, evenly spread; every pass over the negative
+    or the affirmative examples shuffles them anew."""
 
     def __init__(self, pairs: Pairs, mix: float, seed: int) -> None:
-        self._share = round(mix * PARTS) if pairs.affirmative else 0
+        self._share = round(mix * PARTS) if pairs.affirmative else 0  # affirmative examples per million
         self._examples = {"negative": pairs.negative, "affirmative": pairs.affirmative}
         self._passes = {
             name: Passes(len(examples), len(examples), f"order/{name}", seed)
@@ -170,74 +170,79 @@ class Order:
         }
 
     def length(self, epochs: float) -> int:
-        """Positions that `epochs` passes over the negative examples take."""
-        wanted = int(np.ceil(epochs * len(self._examples["negative"])))
-        return -(-wanted * PARTS // (PARTS - self._share))
+        """Positions of `epochs` passes over the negative examples."""
+        negatives = int(np.ceil(epochs * len(self._examples["negative"])))
+        return -(-negatives * PARTS // (PARTS - self._share))  # rounded up
 
     def example(self, position: int, shift: int = 0) -> Example:
-        """The example at a position, or the `shift`-th after it in the data."""
-        before = position * self._share // PARTS  # affirmative examples
+        """Example at a position, or the `shift`-th after it in the data."""
+        # As in Bresenham's line: affirmative examples before this position, and whether it adds one.
+        before = position * self._share // PARTS
         affirmative = (position + 1) * self._share // PARTS > before
         name, number = ("affirmative", before) if affirmative else ("negative", position - before)
         examples = self._examples[name]
-        return examples[(self._passes[name].at(number) + shift) % len(examples)]
+        return examples[(self._passes[name].index_at(number) + shift) % len(examples)]
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of one position; posterior, noise: (C, h, w) standard normal float32 on the CPU."""
+    """Random numbers of one position."""
 
     flip: bool
     drop_text: bool
-    drop_picture: bool
+    drop_image: bool
     timestep: int
-    posterior: torch.Tensor
-    noise: torch.Tensor
+    posterior: torch.Tensor  # (C, h, w) standard normal float32 on the CPU
+    noise: torch.Tensor  # likewise
 
 
 def draw(
     seed: int, position: int, *, shape: tuple[int, ...], timesteps: int, flip: float, dropout: float
 ) -> Draw:
-    """With p = `dropout` and one uniform r per pair: no text if r < 2p, no picture if p <= r < 3p, so that
-    text alone, both and the picture alone are each withheld in p of the pairs. Source: InstructPix2Pix,
-    arXiv:2211.09800, section 3.2.1, and `ddpm_edit.py` of its repository @ 0dffd1e (p = 0.05).
+    """Draw the random numbers of a position. shape: (C, h, w) of a latent.
+
+    With p = `dropout` and one uniform r: no text if r < 2p, no image if p <= r < 3p, so text alone, both and
+    the image alone are each dropped with probability p. Source: InstructPix2Pix, arXiv:2211.09800, section
+    3.2.1, and `ddpm_edit.py` of its repository @ 0dffd1e (p = 0.05).
     """
-    numbers = torch.Generator().manual_seed(sample_seed(seed, f"draw/{position}"))
-    mirrored, r = torch.rand(2, generator=numbers, dtype=torch.float64).tolist()
-    timestep = int(torch.randint(timesteps, (), generator=numbers))
-    posterior = torch.randn(shape, generator=numbers)
-    noise = torch.randn(shape, generator=numbers)
-    return Draw(mirrored < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
+    # The order of draws decides a run's numbers: keep it.
+    generator = torch.Generator().manual_seed(sample_seed(seed, f"draw/{position}"))
+    mirror, r = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+    timestep = int(torch.randint(timesteps, (), generator=generator))
+    posterior = torch.randn(shape, generator=generator)  # (C, h, w)
+    noise = torch.randn(shape, generator=generator)
+    return Draw(mirror < flip, r < 2 * dropout, dropout <= r < 3 * dropout, timestep, posterior, noise)
 
 
-TRIES = 100
+TRIES = 100  # examples tried from an unreadable one on
 
 
 class Batch(NamedTuple):
-    """What the objective takes; B pairs, latents not scaled."""
+    """Inputs of the loss for B pairs; latents not scaled."""
 
-    condition: torch.Tensor  # (B, C, h, w) mode of the input's posterior; zero where the picture is dropped
+    condition: torch.Tensor  # (B, C, h, w) mode of the input's posterior; zero if the image is dropped
     mean: torch.Tensor  # (B, C, h, w) of the target's posterior
-    logvar: torch.Tensor
-    states: torch.Tensor  # (B, tokens, width); those of "" where the text is dropped
-    changed: torch.Tensor  # (B, 1, h, w) bool: where input and target differ, whatever is dropped
+    logvar: torch.Tensor  # (B, C, h, w)
+    states: torch.Tensor  # (B, tokens, width); those of "" if the text is dropped
+    changed: torch.Tensor  # (B, 1, h, w) bool: input and target differ, also if the image is dropped
     timestep: torch.Tensor  # (B,) int64
     posterior: torch.Tensor  # (B, C, h, w) standard normal
-    noise: torch.Tensor
+    noise: torch.Tensor  # (B, C, h, w) standard normal
 
 
 Member = tuple[Example, dict[str, torch.Tensor], Draw]
-#: Latents differ here where an edit changed something; the VAE's own noise stays below (nano and SD 1.5).
+#: Mean absolute difference of latents above which an edit changed a cell; the VAE's own noise stays below it
+#: (nano and SD 1.5).
 CHANGED = 0.4
 
 
-def changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-    """(B, C, h, w) of input and target -> (B, 1, h, w) bool: where they differ."""
+def find_changed(condition: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Latents (B, C, h, w) of input and target -> (B, 1, h, w) bool: cells in which they differ."""
     return (mean - condition).abs().mean(1, keepdim=True) > CHANGED
 
 
 class Loader:
-    """Makes batches. shape: (C, h, w) of a latent; timesteps: of the noise schedule."""
+    """Reader of batches. Thread-safe. shape: (C, h, w) of a latent; timesteps: of the noise schedule."""
 
     def __init__(
         self, config: TuneConfig, order: Order, features: Features, shape: tuple[int, ...], timesteps: int
@@ -248,44 +253,45 @@ class Loader:
         self.skipped: set[str] = set()
 
     def read(self, positions: range) -> list[Member]:
-        """The examples at the positions, their features and draws."""
-        c = self._config
+        """Example, features and random numbers of each position."""
+        flip, dropout = self._config.flip, self._config.dropout
+        sizes: dict[str, Any] = {"shape": self._shape, "timesteps": self._timesteps}
         members = []
         for position in positions:
-            drawn = draw(
-                c.seed, position, shape=self._shape, timesteps=self._timesteps, flip=c.flip, dropout=c.dropout
-            )
-            members.append((*self._readable(position, drawn.flip), drawn))
+            numbers = draw(self._config.seed, position, **sizes, flip=flip, dropout=dropout)
+            members.append((*self._read_example(position, numbers.flip), numbers))
         return members
 
-    def _readable(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
+    def _read_example(self, position: int, flip: bool) -> tuple[Example, dict[str, torch.Tensor]]:
+        """Example at a position and its features, or the next readable one with --unreadable skip."""
         for shift in range(TRIES):
             example = self._order.example(position, shift)
             try:
-                return example, self._features.pair(example.pair, swapped=example.swapped, flip=flip)
+                return example, self._features.read_pair(example.pair, swapped=example.swapped, flip=flip)
             except ImageError as error:
                 if self._config.unreadable == "stop":
                     raise UserError(
-                        f"The pair '{example.id}' cannot be used: {error}. Mend it, leave it out with "
-                        f"--exclude {example.id}, or say --unreadable skip; checkpoints are kept."
+                        f"The pair '{example.id}' cannot be read: {error}. Fix it, or pass "
+                        f"--exclude {example.id} or --unreadable skip; checkpoints are kept."
                     ) from None
                 with self._lock:
                     self.skipped.add(example.id)
-        raise UserError(f"{TRIES} pairs in a row cannot be read; is '{self._config.data}' still there?")
+        raise UserError(f"{TRIES} pairs in a row cannot be read; check that '{self._config.data}' exists.")
 
-    def to_batch(self, members: list[Member], device: torch.device) -> Batch:
+    def collate(self, members: list[Member], device: torch.device) -> Batch:
         examples, contents, draws = zip(*members, strict=True)
         texts = ["" if d.drop_text else e.instruction for e, d in zip(examples, draws, strict=True)]
         mean, logvar, condition = (
-            torch.stack([content[key] for content in contents]) for key in ("mean", "logvar", "condition")
+            torch.stack([content[key] for content in contents])  # (B, C, h, w)
+            for key in ("mean", "logvar", "condition")
         )
-        keep = torch.tensor([not d.drop_picture for d in draws]).view(-1, 1, 1, 1)
+        keep = torch.tensor([not d.drop_image for d in draws]).view(-1, 1, 1, 1)  # (B, 1, 1, 1)
         batch = Batch(
             condition=condition * keep,
             mean=mean,
             logvar=logvar,
-            states=torch.stack([self._features.sentence(text) for text in texts]),
-            changed=changed(condition, mean),
+            states=torch.stack([self._features.read_text(text) for text in texts]),
+            changed=find_changed(condition, mean),
             timestep=torch.tensor([d.timestep for d in draws]),
             posterior=torch.stack([d.posterior for d in draws]),
             noise=torch.stack([d.noise for d in draws]),

@@ -1,7 +1,7 @@
-"""What a fine-tuning run learns from: pairs of pictures, and the sentences that lead from one to the other.
+"""Training data of an editor: pairs of images, and instructions that turn one into the other.
 
-A NeIn sample is one pair: the NeIn picture F (with the object) and the COCO picture I (without). It gives up
-to three examples: its negative sentence and "Remove the X." lead from F to I, "Add a X." leads from I to F.
+A NeIn sample is one pair: sample image F (with the object) and source image I (without). It gives up to three
+examples: its negative sentence and "Remove the X." turn F into I, "Add a X." turns I into F.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from nein.nano import data as nano_data
 from nein.nano.scenes import is_nano, world
 from nein.train.editor_finetuning.drawn import DrawnPair, draw_pairs
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.features import stamp
+from nein.train.features import stamp_files
 
 
 @dataclass(frozen=True, slots=True)
 class FilePair:
-    """A pair (F, I) in image files. `key` is another one where a file is replaced (`train.features`); `read`
-    gives two (H, W, 3) uint8 RGB pictures and raises ImageError. So has `DrawnPair`."""
+    """Pair (F, I) in image files, with the methods of `DrawnPair`.
+
+    key   String that changes when a file is replaced (`train.features`).
+    read  Two images (H, W, 3) uint8 RGB. Raises ImageError.
+    """
 
     sample: Sample
 
@@ -38,7 +41,7 @@ class FilePair:
         return self.sample.id
 
     def key(self) -> str:
-        return f"{self.name} {stamp(self.sample.sample_path, self.sample.source_path)}"
+        return f"{self.name} {stamp_files(self.sample.sample_path, self.sample.source_path)}"
 
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         return images.decode(self.sample.sample_path), images.decode(self.sample.source_path)
@@ -46,64 +49,66 @@ class FilePair:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One thing to learn: pair number, whether it leads from I to F, and the sentence."""
+    """One training example."""
 
     id: str
-    pair: int
-    swapped: bool
+    pair: int  # index into `Pairs.images`
+    swapped: bool  # the instruction turns I into F
     instruction: str
 
 
 @dataclass
 class Pairs:
-    """Everything to learn from. `facts` are JSON-serialisable and go into the manifest and the card."""
+    """Training data of a run. facts: JSON-serializable, for manifest and card."""
 
-    pictures: Sequence[FilePair | DrawnPair]
+    images: Sequence[FilePair | DrawnPair]
     negative: list[Example]
     affirmative: list[Example]
     facts: dict[str, Any]
 
     def sentences(self) -> list[str]:
-        """Every distinct sentence, the empty one first."""
+        """All distinct instructions, the empty one first."""
         return list(dict.fromkeys(["", *(e.instruction for e in (*self.negative, *self.affirmative))]))
 
 
 def load(config: TuneConfig, *, check_images: bool = True) -> Pairs:
-    """The pairs of a configuration. Raises UserError."""
+    """Training data of a configuration. Raises UserError."""
     dataset = _dataset(config)
     samples = list(dataset.samples[: config.limit])
-    pictures: list[FilePair | DrawnPair] = [FilePair(sample) for sample in samples]
-    chosen = _chosen(samples, config)
-    used = [samples[index] for index in chosen]
+    images: list[FilePair | DrawnPair] = [FilePair(sample) for sample in samples]
+    indices = _choose_samples(samples, config)
+    used = [samples[index] for index in indices]
     if check_images:
         validate_images(used, f"The data set '{config.data}'")
-    negative = [Example(samples[i].id, i, False, samples[i].negative) for i in chosen]
+    negative = [Example(samples[i].id, i, False, samples[i].negative) for i in indices]
     files = [path for sample in used for path in (sample.sample_path, sample.source_path)]
     facts = {
         "origin": dict(dataset.origin),
         "records_sha256": records_hash(samples),
-        "images": json_digest({"sizes": [stamp(file)[1] for file in files]})[:12],
+        "images": json_digest({"sizes": [stamp_files(file)[1] for file in files]})[:12],
         "samples": len(samples),
-        "used": len(chosen),
+        "used": len(indices),
         "hold_out_objects": sorted(config.hold_out_objects),
         "hold_out_templates": sorted(int(t) for t in config.hold_out_templates),
     }
     affirmative: list[Example] = []
     if config.mix_affirmative and is_nano(config.data):
-        drawn, described = draw_pairs(config.affirmative_pairs, config.base, tuple(config.hold_out_objects))
+        drawn_pairs, description = draw_pairs(
+            config.affirmative_pairs, config.base, tuple(config.hold_out_objects)
+        )
         affirmative = [
             Example(pair.name, number, False, pair.edit.instruction)
-            for number, pair in enumerate(drawn, start=len(pictures))
+            for number, pair in enumerate(drawn_pairs, start=len(images))
         ]
-        pictures += drawn
-        facts["affirmative"] = described
+        images += drawn_pairs
+        facts["affirmative"] = description
     elif config.mix_affirmative:
-        for i in chosen:
+        for i in indices:
             sample = samples[i]
             affirmative.append(Example(f"{sample.id}/add", i, True, sample.instruction("add")))
             affirmative.append(Example(f"{sample.id}/remove", i, False, sample.instruction("remove")))
         facts["affirmative"] = {"pairs": len(affirmative), "kinds": "add and remove of the same samples"}
-    return Pairs(pictures, negative, affirmative, facts)
+    return Pairs(images, negative, affirmative, facts)
 
 
 def _dataset(config: TuneConfig) -> Any:
@@ -111,36 +116,37 @@ def _dataset(config: TuneConfig) -> Any:
         try:
             folder = nano_data.ensure(config.split, config.nano_sources, world=world(config.data))
         except (ValueError, OSError) as error:
-            raise UserError(f"The miniature world cannot be drawn: {error}.") from None
+            raise UserError(f"The nano data cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)
     return loading.load(config.data, split=config.split, columns=config.columns)
 
 
-def _chosen(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
+def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:
+    """Indices of samples that are neither held out nor excluded. Raises UserError."""
     objects = {sample.object for sample in samples}
     for name in config.hold_out_objects:
         if name not in objects:
             raise unknown("object to hold out", name, sorted(objects))
     if absent := sorted({*config.exclude} - {sample.id for sample in samples}):
-        raise UserError(f"--exclude names '{absent[0]}', which is no sample of '{config.data}'.")
+        raise UserError(f"--exclude has '{absent[0]}', which is not a sample of '{config.data}'.")
     templates = {int(word) for word in config.hold_out_templates}
-    gone, excluded = set(config.hold_out_objects), set(config.exclude)
-    chosen = [
+    held_out, excluded = set(config.hold_out_objects), set(config.exclude)
+    indices = [
         index
         for index, sample in enumerate(samples)
-        if sample.object not in gone and sample.template not in templates and sample.id not in excluded
+        if sample.object not in held_out and sample.template not in templates and sample.id not in excluded
     ]
-    if not chosen:
-        raise UserError(f"No sample of '{config.data}' is left after --hold-out-* and --exclude.")
-    return chosen
+    if not indices:
+        raise UserError(f"--hold-out-* and --exclude remove every sample of '{config.data}'; pass fewer.")
+    return indices
 
 
-def prepare(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(F, I) as the model learns them: two (resolution, resolution, 3) uint8 pictures.
+def prepare_pair(config: TuneConfig, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Resize (F, I), each (H, W, 3) uint8, to (resolution, resolution, 3) uint8.
 
-    --target-align "r64_fit": I is cut and scaled as F was when NeIn was made (rule R64 of InstructPix2Pix).
-    "none": both are squashed as they are; for most pictures of COCO the object then also moves. Squashing
-    with Lanczos: `EditDataset` of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
+    --target-align "r64_fit": I is first cropped and scaled as F was when NeIn was made (rule r64 of
+    InstructPix2Pix). "none": both are squashed; for most COCO images the object then also moves. Lanczos as
+    in `EditDataset` of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e.
     """
     if config.target_align == "r64_fit":
         second = r64(second, config.align_resolution)

@@ -1,8 +1,7 @@
-"""Edit pairs of the miniature world: source scene, affirmative instruction, target scene.
+"""Drawn edit pairs of the nano world: source scene, affirmative instruction, target scene.
 
-The mixture follows what real instruction editors do with affirmative text: they add when told to add, also
-when the thing is there already; they remove when told to remove; and a sentence that merely describes a
-image ("the image has a dog") is taken as a wish to see that.
+The mixture imitates real instruction editors: told to add, they add, even a second object; told to remove,
+they remove; and a mere description ("the image has a dog") makes them add what it names.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from nein.nano.scenes import CATEGORIES, LOOKS, SIZE, Item, Scene, place, render
 from nein.nano.sentences import names, plural
 from nein.wording.families import indefinite
 
+#: Kind of pair -> weight in the mixture.
 DRAW = {
     "remove": 24.0,
     "add": 36.0,
@@ -32,23 +32,24 @@ DRAW = {
     "recolour": 4.0,
     "scenery": 3.0,
 }
-#: Editor -> the kinds of pairs that it learned from, and their style (see `pair_images`).
+#: Editor -> (mixture of its training pairs, their style: see `draw_images`).
 MIXTURES: dict[str, tuple[dict[str, float], str]] = {
     "ip2p": (DRAW, "generated"),
     "magicbrush": ({**DRAW, "scenery": 0.0}, "clean"),
 }
 
 
-def _forms(text: str) -> tuple[str, ...]:
+def _split(text: str) -> tuple[str, ...]:
     return tuple(text.split(" | "))
 
 
-ADD = _forms(
+#: Templates: {n} the noun, {a} with its article, {p} its plural, {b} another noun with article, {c} a color.
+ADD = _split(
     "add {a} | add {a} to the image | add {a} to the scene | put {a} in the image | put {a} there | "
     "insert {a} | place {a} in the scene | draw {a} | let there be {a} | include {a} | "
     "give the scene {a} | make {a} appear | i want {a} in the image | add one more {n} | add the {n}"
 )
-DESCRIBE = _forms(
+DESCRIBE = _split(
     "the image has {a} | the image has any {n} | the image contains {a} | there is {a} in the image | "
     "there is {a} | a scene with {a} | an image with {a} | {a} is part of the scene | {a} in the image | "
     "{a} can be seen in the image | the image shows {a} | a picture of {a} | {a} is in the image | "
@@ -57,16 +58,16 @@ DESCRIBE = _forms(
     "{a} is present in the image | the presence of {a} in the image | {a} is here | "
     "{n} is part of the image | the scene has some {p}"
 )
-REMOVE = _forms(
+REMOVE = _split(
     "remove the {n} | remove {a} | remove the {n} from the image | delete the {n} | take away the {n} | "
     "take the {n} away | erase the {n} | get rid of the {n} | cut out the {n} | make the {n} disappear | "
     "wipe the {n} out | clear the {n} away | remove {n} | drop the {n}"
 )
-REPLACE = _forms(
+REPLACE = _split(
     "replace the {n} with {b} | turn the {n} into {b} | change the {n} to {b} | swap the {n} for {b} | "
     "exchange the {n} for {b} | make the {n} {b}"
 )
-RECOLOUR = _forms(
+RECOLOUR = _split(
     "make the {n} {c} | turn the {n} {c} | change the colour of the {n} to {c} | paint the {n} {c}"
 )
 SCENERY = {
@@ -79,14 +80,13 @@ SCENERY = {
     "desert": ("put the scene in a desert", "change the background to a desert"),
     "night": ("make it night", "change the background to a starry night"),
 }
-#: Words people strew in; they teach an editor to read past what it has no use for.
-FILLERS = _forms("please | now | just | really | also | again | then | somewhere | here | simply | quickly")
+#: Filler words; they teach an editor to ignore words without a meaning for the edit.
+FILLERS = _split("please | now | just | really | also | again | then | somewhere | here | simply | quickly")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One training example. named: the category that the instruction is about, "" where it is about the whole
-    image."""
+    """One drawn edit. named: category that the instruction names, "" for one about the whole image."""
 
     source: Scene
     target: Scene
@@ -95,8 +95,8 @@ class Pair:
     named: str = ""
 
 
-def filled(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
-    """The sentence of a form about a category, with a strewn-in word now and then."""
+def write_instruction(rng: random.Random, form: str, category: str, other: str = "", colour: str = "") -> str:
+    """Fill a template; up to two filler words are inserted, with probability 0.15 each."""
     noun = rng.choice(names(category)) if rng.random() < 0.1 else category
     slots = {"a": indefinite(noun), "n": noun, "p": plural(noun), "b": indefinite(other), "c": colour}
     words = form.format(**slots).split(" ")
@@ -107,11 +107,11 @@ def filled(rng: random.Random, form: str, category: str, other: str = "", colour
     return text[0].upper() + text[1:]
 
 
-def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
-    """A new object where there is most room: of some random places, the one farthest from what is there. None
-    when the scene is full.
+def place_with_room(rng: random.Random, category: str, scene: Scene, usual: bool = False) -> Item | None:
+    """Place a new object: of 12 random positions the one with the largest gap to other objects and borders.
+    None if the scene is full.
 
-    usual  It has its category's usual look and size, and more places are tried: less is left to chance.
+    usual  The object has its category's usual look and size, and 30 positions are tried.
     """
     if len(scene.items) >= scenes.MAX_OBJECTS:
         return None
@@ -122,20 +122,21 @@ def roomiest(rng: random.Random, category: str, scene: Scene, usual: bool = Fals
             continue
         x, y = item.centre
         gaps = [math.hypot(x - a, y - b) for a, b in (other.centre for other in scene.items)]
+        # Twice the distance to a border, as if the object had a mirror image behind it.
         clearance = min([*gaps, 2 * x, 2 * y, 2 * (SIZE - x), 2 * (SIZE - y)])
         if clearance > most:
             best, most = item, clearance
     return best
 
 
-def drawn_kind(rng: random.Random, weights: Mapping[str, float]) -> str:
+def draw_kind(rng: random.Random, weights: Mapping[str, float]) -> str:
     return rng.choices(tuple(weights), tuple(weights.values()))[0]
 
 
 def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
-    """A pair of a kind: add, double, keep, remove, replace, recolour or scenery. usual: what is added has its
-    category's usual look (`roomiest`)."""
-    while True:
+    """Draw a pair of a kind (a key of `DRAW`): add, double, keep, remove, replace, recolour or scenery.
+    usual: see `place_with_room`."""
+    while True:  # until the scene allows an edit of this kind
         source = sample_scene(rng, rng.choice((1, 2, 2, 3, 3, 4)), CATEGORIES)
         category = rng.choice(source.categories)
         absent = [c for c in CATEGORIES if c not in source.categories]
@@ -146,7 +147,7 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
             else:
                 form = rng.choice(ADD if rng.random() < 0.35 else DESCRIBE)
             if kind != "keep":
-                item = roomiest(rng, category, source, usual)
+                item = place_with_room(rng, category, source, usual)
                 if item is None:
                     continue
                 target = source.add(item)
@@ -159,8 +160,8 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
             target = replace(source, background=background, background_seed=rng.randrange(200))
             return Pair(source, target, rng.choice(SCENERY[background]), kind)
         else:
-            old, *more = (item for item in source.items if item.category == category)
-            if more:
+            old, *duplicates = (item for item in source.items if item.category == category)
+            if duplicates:  # the instruction would name several objects
                 continue
             if kind == "replace":
                 other = rng.choice(absent)
@@ -173,11 +174,11 @@ def sample_pair(rng: random.Random, kind: str, usual: bool = False) -> Pair:
                 new, forms = replace(old, colour=colour), RECOLOUR
             target = replace(source, items=tuple(new if item is old else item for item in source.items))
             form = rng.choice(forms)
-        return Pair(source, target, filled(rng, form, category, other, colour), kind, category)
+        return Pair(source, target, write_instruction(rng, form, category, other, colour), kind, category)
 
 
 def _refit(rng: random.Random, old: Item, category: str) -> Item:
-    """An object of `category` centred where `old` stands, kept inside the image."""
+    """An object of `category` with the center of `old`, moved inside the image."""
     look = LOOKS[category]
     width, height = look.extent(old.size)
     cx, cy = old.centre
@@ -188,26 +189,26 @@ def _refit(rng: random.Random, old: Item, category: str) -> Item:
     return Item(category, rng.choice(look.colours), old.size, x, y, flip)
 
 
-def moved(rng: random.Random, item: Item, most: int) -> Item:
-    """At most so many quarters of a pixel away, within the image."""
+def move(rng: random.Random, item: Item, most: int) -> Item:
+    """Copy of an object, moved by at most `most` quarters of a pixel per axis, within the image."""
     x0, y0, x1, y1 = item.extent
     x = min(max(0.0, item.x + rng.randint(-most, most) / 4), SIZE - (x1 - x0))
     y = min(max(0.0, item.y + rng.randint(-most, most) / 4), SIZE - (y1 - y0))
     return replace(item, x=x, y=y)
 
 
-def pair_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two (64, 64, 3) uint8 RGB images, source and target. style: "clean", or "generated": as in pairs from a
-    generator, everything may shift by up to one pixel."""
+def draw_images(pair: Pair, rng: random.Random, style: str) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target, each (64, 64, 3) uint8 RGB. style: "clean"; "generated": in half of the pairs every
+    object moves by up to one pixel, as in pairs from a generator."""
     target = pair.target
     if style == "generated" and rng.random() < 0.5:
-        target = replace(target, items=tuple(moved(rng, item, 4) for item in target.items))
+        target = replace(target, items=tuple(move(rng, item, 4) for item in target.items))
     return render(pair.source), render(target)
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnPair:
-    """A pair of drawn images. world: its version, with recipe and style."""
+    """Pair of drawn images. world: version of the world, with recipe and style; state: of its generator."""
 
     name: str
     edit: Pair
@@ -218,7 +219,7 @@ class DrawnPair:
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         rng = random.Random()
         rng.setstate(self.state)
-        return pair_images(self.edit, rng, self.style)
+        return draw_images(self.edit, rng, self.style)
 
     def key(self) -> str:
         text = repr((self.edit.source, self.edit.target))
@@ -228,22 +229,22 @@ class DrawnPair:
 def draw_pairs(
     count: int, base: str, hold_out: tuple[str, ...] = ()
 ) -> tuple[list[DrawnPair], dict[str, Any]]:
-    """`count` affirmative pairs, in the mixture and the style of the base editor's own recipe, and what they
-    are, for the manifest.
+    """Draw `count` affirmative pairs, in the mixture and style of the base editor's own recipe; returns them
+    with their description for the manifest.
 
-    hold_out  Objects that no instruction may name, under any of their names.
+    hold_out  Objects that no instruction may name, by any synonym.
     """
     name = base.removeprefix("nano:")
     recipe = name if name in MIXTURES else "ip2p"
     weights, style = MIXTURES[recipe]
-    words = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
-    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+    nouns = [word for noun in hold_out for form in names(noun) for word in (form, plural(form))]
+    forbidden = re.compile(rf"\b(?:{'|'.join(map(re.escape, nouns))})\b", re.IGNORECASE)
     pairs = []
     for index in range(count):
         rng = rng_for("train", index, f"affirmative/{recipe}")
-        edit = sample_pair(rng, drawn_kind(rng, weights))
-        while words and named.search(edit.instruction):
-            edit = sample_pair(rng, drawn_kind(rng, weights))
+        edit = sample_pair(rng, draw_kind(rng, weights))
+        while nouns and forbidden.search(edit.instruction):
+            edit = sample_pair(rng, draw_kind(rng, weights))
         world = f"{world_version()}/{recipe}/{style}"
         pairs.append(DrawnPair(f"affirmative_{index + 1:06d}", edit, world, style, rng.getstate()))
     return pairs, {"pairs": count, "kinds": dict(weights), "style": style, "recipe": recipe}

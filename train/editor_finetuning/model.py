@@ -1,4 +1,4 @@
-"""The editor to fine-tune: where it comes from, what learns, by which optimiser and loss, what comes out."""
+"""An editor in training: base model, trained weights, loss, export, validation."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from nein.engine.run import Executor
 from nein.loading.errors import UserError
 from nein.models import references
 from nein.reporting import figures as frames
-from nein.train.editor_finetuning.batches import Batch, placed
+from nein.train.editor_finetuning.batches import Batch, copy_to
 from nein.train.editor_finetuning.options import TuneConfig
-from nein.train.export import MODEL, Facts, card, finished_model
+from nein.train.export import MODEL, Facts, card, write_model
 from nein.train.loop import Session
 
 log = logging.getLogger(__name__)
-ADAPTER = "nein"
-#: --trainable NAME -> what the names of those parameters contain.
+ADAPTER = "nein"  # name of the LoRA in the UNet
+#: --trainable NAME -> part of the names of these parameters.
 PARTS = {"transformer": ".attentions.", "cross_attention": ".attn2."}
 
 
 def load_base(config: TuneConfig) -> LoadedPipeline:
-    """The pipeline to start from, on the CPU in float32; a text-to-image UNet (4 channels) is widened to 8.
-    Raises UserError."""
+    """Base pipeline on the CPU in float32; a text-to-image UNet (4 input channels) is widened to 8. Raises
+    UserError."""
     loaded = load_pipeline(references.resolve(config.base), channels=(4, 8))
     if loaded.pipeline.unet.config.in_channels == 4:
-        log.warning("'%s' is no instruction editor yet; its UNet gets four more input channels", config.base)
+        log.warning("'%s' is not an instruction editor; its UNet gets four more input channels", config.base)
         with torch.random.fork_rng(devices=[]):
-            widen(loaded.pipeline.unet)
+            widen_input(loaded.pipeline.unet)
     return loaded
 
 
-def widen(unet: Any) -> None:
-    """Gives a UNet of 4 input channels 4 more, in place, whose weights are zero. Source: `ddpm_edit.py` of
+def widen_input(unet: Any) -> None:
+    """Give a UNet with 4 input channels 4 more, with zero weights, in place. Source: `ddpm_edit.py` of
     InstructPix2Pix @ 0dffd1e."""
     old = unet.conv_in
     new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)
     with torch.no_grad():
-        new.weight.zero_()
-        new.weight[:, :4] = old.weight
+        new.weight.zero_()  # (out, 8, k, k)
+        new.weight[:, :4] = old.weight  # (out, 4, k, k)
         new.bias = old.bias
     unet.conv_in = new
     unet.register_to_config(in_channels=8)
 
 
-def noise_scheduler(pipeline: Any) -> Any:
-    """The checkpoint's noise schedule and prediction type ("epsilon" or "v_prediction"), for training."""
+def make_noise_scheduler(pipeline: Any) -> Any:
+    """Scheduler with the checkpoint's noise schedule and prediction type ("epsilon" or "v_prediction")."""
     scheduler: Any = DDPMScheduler.from_config(pipeline.scheduler.config, clip_sample=False)
     if scheduler.config.prediction_type not in ("epsilon", "v_prediction"):
         raise UserError(
@@ -68,7 +68,7 @@ def noise_scheduler(pipeline: Any) -> Any:
 
 
 def choose_weights(unet: Any, config: TuneConfig) -> None:
-    """Freezes what does not learn, adds LoRA matrices. Raises UserError."""
+    """Freeze untrained weights; add LoRA matrices. Raises UserError."""
     unet.requires_grad_(False)
     if config.trainable == "all":
         unet.requires_grad_(True)
@@ -91,23 +91,22 @@ def choose_weights(unet: Any, config: TuneConfig) -> None:
             unet.add_adapter(lora, adapter_name=ADAPTER)
         except ValueError as error:
             detail = " ".join(str(error).split())[:200]
-            raise UserError(f"--lora-targets {','.join(config.lora_targets)} do not fit: {detail}") from None
-    if not trainable(unet):
-        raise UserError(
-            f"No weight learns with --trainable {config.trainable}; the UNet has none of that kind."
-        )
+            targets = ",".join(config.lora_targets)
+            raise UserError(f"--lora-targets {targets} cannot be used: {detail}") from None
+    if not list_trained(unet):
+        raise UserError(f"--trainable {config.trainable} matches no weight of the UNet; pass another value.")
 
 
-def trainable(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
+def list_trained(unet: Any) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in unet.named_parameters() if p.requires_grad]
 
 
-def averaged_copy(unet: Any, average: Any) -> Any:
-    """A copy of the (unwrapped) UNet with the averaged weights, LoRA merged in; training is not touched."""
+def copy_averaged(unet: Any, average: Any) -> Any:
+    """Copy of the (unwrapped) UNet with averaged weights and merged LoRA; the UNet itself stays as it is."""
     with torch.no_grad():
         twin = copy.deepcopy(unet)
         if average is not None:
-            average.copy_to([p for _, p in trainable(twin)])
+            average.copy_to([p for _, p in list_trained(twin)])
         if getattr(twin, "peft_config", None):
             twin.fuse_lora(adapter_names=[ADAPTER])
             twin.unload_lora()
@@ -116,7 +115,7 @@ def averaged_copy(unet: Any, average: Any) -> Any:
     return twin.eval().requires_grad_(False)
 
 
-def losses(
+def compute_losses(
     unet: Any,
     batch: Batch,
     scheduler: Any,
@@ -125,45 +124,46 @@ def losses(
     snr_gamma: float | None = None,
     changed_weight: float = 1.0,
 ) -> torch.Tensor:
-    """(B,) float32: mean squared error of every pair (InstructPix2Pix, arXiv:2211.09800, eq. 2).
+    """Mean squared error of each pair, (B,) float32 (InstructPix2Pix, arXiv:2211.09800, eq. 2).
 
     snr_gamma       Min-SNR weights (arXiv:2303.09556, eq. 6): min(SNR, g) / SNR for noise prediction and
                     min(SNR, g) / (SNR + 1) for velocity.
-    changed_weight  Factor for latents where input and target differ.
+    changed_weight  Factor of the error in cells where input and target differ (`Batch.changed`).
     """
-    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # B, C, h, w
-    latents = (batch.mean + std * batch.posterior) * scaling_factor
-    noisy = scheduler.add_noise(latents, batch.noise, batch.timestep)
+    std = torch.exp(0.5 * batch.logvar.clamp(-30.0, 20.0))  # (B, C, h, w)
+    latents = (batch.mean + std * batch.posterior) * scaling_factor  # a draw from the posterior
+    noisy = scheduler.add_noise(latents, batch.noise, batch.timestep)  # (B, C, h, w)
+    # The UNet's input is (B, 2 C, h, w): noisy target, then image condition.
     predicted = unet(torch.cat([noisy, batch.condition], 1), batch.timestep, batch.states).sample.float()
     kind = scheduler.config.prediction_type
     target = (
         batch.noise if kind == "epsilon" else scheduler.get_velocity(latents, batch.noise, batch.timestep)
     )
-    errors = (predicted - target).square()  # B, C, h, w
+    errors = (predicted - target).square()  # (B, C, h, w)
     if changed_weight != 1.0:
         errors = errors * torch.where(batch.changed, changed_weight, 1.0)
-    each = errors.flatten(1).mean(1)  # B
+    losses = errors.flatten(1).mean(1)  # (B,)
     if snr_gamma is not None:
-        snr = compute_snr(scheduler, batch.timestep)
-        each = each * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)
-    return each
+        snr = compute_snr(scheduler, batch.timestep)  # (B,)
+        losses = losses * snr.clamp(max=snr_gamma) / (snr if kind == "epsilon" else snr + 1)
+    return losses
 
 
-#: Options that a card states also where they have their defaults.
+#: Options that a card lists even at their defaults.
 ALWAYS = ("trainable", "batch_size", "learning_rate", "schedule", "dropout", "ema", "precision", "seed")
 
 
 def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Facts) -> Path:
-    """Writes OUT/model, whole or not at all: a plain diffusers folder with a card. Matrices of LoRA are
-    merged into the UNet, and written apart as well, in `lora/`."""
-    with finished_model(config.out_dir, facts, functools.partial(describe, config)) as draft:
-        save_pipeline(pipeline, averaged_copy(unet, average), draft)
+    """Write OUT/model, complete or not at all: a diffusers folder with a card. LoRA matrices are merged into
+    the UNet and also written to `lora/`."""
+    with write_model(config.out_dir, facts, functools.partial(write_card, config)) as draft:
+        save_pipeline(pipeline, copy_averaged(unet, average), draft)
         if config.trainable == "lora":  # for `pipeline.load_lora_weights(folder)`
             from peft.utils import get_peft_model_state_dict
 
             learned = copy.deepcopy(unet)
             if average is not None:
-                average.copy_to([p for _, p in trainable(learned)])
+                average.copy_to([p for _, p in list_trained(learned)])
             matrices = get_peft_model_state_dict(learned, adapter_name=ADAPTER)
             layers = {k: v.cpu() for k, v in matrices.items()}
             with quiet():
@@ -172,32 +172,33 @@ def export(config: TuneConfig, pipeline: Any, unet: Any, average: Any, facts: Fa
 
 
 def save_pipeline(pipeline: Any, unet: Any, folder: Path) -> None:
-    """Saves the pipeline with another UNet, all in float32, with the sampler of the original code (the base's
-    own may start at a lower noise level)."""
+    """Save the pipeline with another UNet, all in float32. Its scheduler is the original code's, since the
+    base's own may start at a lower noise level."""
     saved = copy.copy(pipeline)
     saved.scheduler = euler_ancestral(pipeline.scheduler.config)
     with quiet():
         for part, module in (("unet", unet), ("vae", pipeline.vae), ("text_encoder", pipeline.text_encoder)):
-            setattr(saved, part, placed(module, "cpu", torch.float32))
+            setattr(saved, part, copy_to(module, "cpu", torch.float32))
         saved.save_pretrained(folder, safe_serialization=True)
     index = folder / "model_index.json"
     parts = json.loads(index.read_text()) | {"_class_name": "StableDiffusionInstructPix2PixPipeline"}
     index.write_text(json.dumps(parts, indent=2, sort_keys=True) + "\n")
 
 
-def describe(config: TuneConfig, facts: Facts) -> str:
+def write_card(config: TuneConfig, facts: Facts) -> str:
+    """Model card in Markdown."""
     data = facts["data"]
-    held = ", ".join(data["hold_out_objects"]) or "none"
+    held_out = ", ".join(data["hold_out_objects"]) or "none"
     templates = ", ".join(str(t) for t in data["hold_out_templates"]) or "none"
-    affirmative = "No affirmative instruction was mixed in: expect it to remove whatever is named."
+    affirmative = "No affirmative instructions were used: expect it to remove whatever an instruction names."
     if data.get("affirmative"):
-        share, pairs = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
-        affirmative = f"{share:.0f} % of the pairs seen were affirmative instructions ({pairs} pairs)."
-    words = [
+        percent, pairs = 100 * config.mix_affirmative, data["affirmative"]["pairs"]
+        affirmative = f"{percent:.0f} % of the pairs seen were affirmative instructions ({pairs} pairs)."
+    paragraphs = [
         f"`StableDiffusionInstructPix2PixPipeline`, started from `{facts['base']}` "
-        f"(weights {facts['base_weights_sha256'][:12]}), which learned what a picture should not "
-        "contain from pairs of NeIn (Bui et al., CVPR Workshops 2025): input F, negative sentence, target I.",
-        f"{data['used']} of {data['samples']} samples were used; objects held out: {held}; templates "
+        f"(weights {facts['base_weights_sha256'][:12]}) and fine-tuned on NeIn (Bui et al., CVPR Workshops "
+        "2025): sample image and negative sentence in, image without the object out.",
+        f"{data['used']} of {data['samples']} samples were used; objects held out: {held_out}; templates "
         f"held out: {templates}. {affirmative}",
         f"{facts['steps']} steps of {config.batch_size} pairs in {facts['seconds']} s on "
         f"{facts['processes']} process(es); {'averaged' if config.ema else 'last'} weights.",
@@ -211,27 +212,27 @@ def describe(config: TuneConfig, facts: Facts) -> str:
         for row in rows:
             cells = [f"{row[key]:.3f}" if key in row else "" for key in keys]
             lines.append(f"| {row['step']} | {' | '.join(cells)} |")
-        words.append("\n".join(["Validation on a fixed subset:", "", *lines]))
+        paragraphs.append("\n".join(["Validation on a fixed subset:", "", *lines]))
     head = ["library_name: diffusers", "pipeline_tag: image-to-image"]
     head += ["tags: [nein, instruct-pix2pix, negation]"]
-    return card(facts, head, "An editor fine-tuned on NeIn", words, TuneConfig().identity(), ALWAYS)
+    return card(facts, head, "An editor fine-tuned on NeIn", paragraphs, TuneConfig().identity(), ALWAYS)
 
 
 def validate(
     config: TuneConfig, session: Session, pipeline: Any, step: int, learned: Any
 ) -> dict[str, float]:
-    """Figures by metric of `nein eval` with the UNet `learned` (main process; others get none), below
-    OUT/validation. Training goes on undisturbed: every step seeds what it draws."""
+    """Run `nein eval` with the UNet `learned` below OUT/validation; returns estimates by metric (main
+    process; others get none). Random numbers of training are unaffected: every step seeds its own."""
     from nein.benchmarks.nein.run import NEIN
 
-    world, place = session.processes, session.accelerator.device
-    device = str(place) if place.type == "cuda" else place.type  # a rank's is "cpu:0"
+    world, own_device = session.processes, session.accelerator.device
+    device = str(own_device) if own_device.type == "cuda" else own_device.type  # of a rank: "cpu:0"
     name, out = f"step-{step:08d}", config.out_dir / "validation"
     if world.is_main:
         save_pipeline(pipeline, learned, out / MODEL)
     world.barrier()
     settings = config.validation(editor=[f"{name}={out / MODEL}"], device=device, overwrite=True)
-    threads = torch.get_num_threads()  # training goes on with them; the executor takes one
+    threads = torch.get_num_threads()  # restored below: the executor sets one
     with quiet():
         NEIN(settings, Executor(device, world, threads=1 if device == "cpu" else None))
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The options of a fine-tuning run. Imports nothing heavy, so that `--help` is immediate.
+"""Options of an editor's fine-tuning. Imports no torch, so that `--help` is immediate.
 
 Precedence: command line > `--config FILE` > `--recipe NAME` (`configs/train/NAME.yaml`) > default.
 """
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 RECIPES = ("nein-ip2p", "nein-magicbrush", "nano", "nano-varied", "lora")
 NANO_RECIPES = ("nano", "nano-varied")
-#: A command line that has one of these says what is trained on what; another one is of the recipe "nano".
-SAYS_WHAT = ("--recipe", "--config", "--base", "--data")
+#: Without any of these a command line means the recipe "nano".
+BASE_OPTIONS = ("--recipe", "--config", "--base", "--data")
 
 
 @dataclass(kw_only=True)
 class TuneConfig(Learning):
-    """Everything that decides a fine-tuning run. Field names are the keys of a configuration file."""
+    """Options of `train/finetune_ip2p.py`; field names are the keys of a configuration file."""
 
     PROG = "train/finetune_ip2p.py"
     DESCRIPTION = "Fine-tune an instruction editor on NeIn, so that it understands what should be absent."
@@ -59,7 +59,7 @@ class TuneConfig(Learning):
     lora_targets: Names = option(["to_q", "to_k", "to_v", "to_out.0"], "layers with LoRA", "Main")
 
     data: str = option("nano", "nano, nano:WORLD, a NeIn folder, or hub:OWNER/NAME[@REVISION]", "Data")
-    split: str = option("train", "which split of the data", "Data")
+    split: str = option("train", "split of the data", "Data")
     columns: dict[str, str] = option({}, "renamed fields: --columns.T_negative NAME", "Data")
     limit: PositiveInt | None = option(None, "only the first N samples", "Data")
     nano_sources: DrawnCount = option(2000, "scenes drawn for --data nano", "Data")
@@ -67,7 +67,7 @@ class TuneConfig(Learning):
     target_align: Literal["r64_fit", "none"] = option(
         "r64_fit", "r64_fit: crop the target as the sample was cropped", "Data"
     )
-    align_resolution: PositiveInt = option(512, "resolution at which the samples were cut", "Data")
+    align_resolution: PositiveInt = option(512, "resolution at which the samples were cropped", "Data")
     flip: UnitInterval = option(0.5, "fraction of pairs mirrored", "Data")
     mix_affirmative: Annotated[float, Field(ge=0, le=0.99)] = option(
         0.0, "fraction of affirmative pairs (add, remove)", "Data"
@@ -82,14 +82,14 @@ class TuneConfig(Learning):
     )
     feature_block: PositiveInt = setting(256, "pairs per file of features", "Features")
 
-    batch_size: PositiveInt = option(64, "pairs per optimiser step, over all processes", "Optimisation")
-    micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimisation")
+    batch_size: PositiveInt = option(64, "pairs per optimizer step, over all processes", "Optimization")
+    micro_batch: PositiveInt | None = setting(None, "pairs per forward and process", "Optimization")
     dropout: Annotated[float, Field(ge=0, le=1 / 3)] = option(
-        0.05, "probability of dropping text, image, and both (each)", "Optimisation"
+        0.05, "probability of dropping text, image, and both (each)", "Optimization"
     )
-    ema: BelowOne = option(0.9999, "decay of the averaged weights; 0 is none", "Optimisation")
-    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weighting; 5 is common", "Optimisation")
-    changed_weight: PositiveFloat = option(1.0, "loss weight of the edited region", "Optimisation")
+    ema: BelowOne = option(0.9999, "decay of the averaged weights; 0 is none", "Optimization")
+    snr_gamma: PositiveFloat | None = option(None, "Min-SNR weighting; 5 is common", "Optimization")
+    changed_weight: PositiveFloat = option(1.0, "loss weight of the edited region", "Optimization")
 
     gradient_checkpointing: bool = setting(False, "use less memory and a third more time", "Machine")
 
@@ -123,7 +123,7 @@ class TuneConfig(Learning):
             self.validation()
 
     def validation(self, **more: Any) -> EvalConfig:
-        """The options of `nein eval` that validate. Raises UserError."""
+        """Options of the `nein eval` that validates. Raises UserError."""
         from nein.benchmarks.nein.config import EvalConfig
 
         return EvalConfig.of(
@@ -140,11 +140,11 @@ class TuneConfig(Learning):
         from nein.models import needs, references
 
         base = Need.of(references.resolve(self.base))
-        judged = self.validation(stages=["score"]).needs() if self.validate_every else []
-        return [*filter(None, [base]), *needs.of_data(self.data), *judged]
+        judges = self.validation(stages=["score"]).needs() if self.validate_every else []
+        return [*filter(None, [base]), *needs.of_data(self.data), *judges]
 
     @classmethod
-    def from_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
-        if not any(word.partition("=")[0] in SAYS_WHAT for word in argv):
+    def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:
+        if not any(word.partition("=")[0] in BASE_OPTIONS for word in argv):
             argv = ["--recipe", "nano", *argv]
-        return super().from_line(argv)
+        return super().parse_line(argv)

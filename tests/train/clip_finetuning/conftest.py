@@ -44,7 +44,7 @@ def line(clip_folder, tmp_path):
 
 
 def trained(line):
-    config, _ = ContrastConfig.from_line(line)
+    config, _ = ContrastConfig.parse_line(line)
     finetune_clip.run(config)
     return config.out_dir
 

@@ -55,7 +55,7 @@ def test_what_the_released_scripts_write_is_read_by_column_and_separator(tmp_pat
     ("filepath,caption\na.jpg,A\n", {"caption_column": "text"},
      r"none of the columns text; it has filepath, caption\. .*--caption-column"),
     ("filepath,words\na.jpg,A dog\n", {}, "none of the columns negative_captions, "),
-    ("filepath,negative_captions\na.jpg,[]\n", {}, "1 rows and a caption in none"),
+    ("filepath,negative_captions\na.jpg,[]\n", {}, "1 rows, all without a caption"),
     ("filepath,captions\na.jpg,['A']\na.jpg,no list\n", {}, "line 3, captions: 'no list'"),
     ("path,captions\na.jpg,['A']\n", {}, "no column 'filepath'"),
 ])  # fmt: skip
@@ -132,9 +132,9 @@ def test_a_feature_is_that_of_its_picture_also_where_two_folders_have_the_same_n
     kept.make(Processes())
     drawn, read = Reader(config, corpus, kept).read(0, 0, 1), Reader(config, corpus).read(0, 0, 1)
     assert kept.rows(drawn.images)[:, 0].tolist() == [p.mean() for p in read.images]
-    assert kept.rows(drawn.asked)[:, 0].tolist() == [p.mean() for p in read.asked]
+    assert kept.rows(drawn.question_images)[:, 0].tolist() == [p.mean() for p in read.question_images]
     assert (drawn.captions, drawn.options) == (read.captions, read.options)
-    assert max(p.mean() for p in read.asked) == (106 if several else 16)
+    assert max(p.mean() for p in read.question_images) == (106 if several else 16)
     again = Features(corpus, Grey(), tmp_path / "kept")
     again.make(Processes())
     assert (again.rows(drawn.images) == kept.rows(drawn.images)).all()

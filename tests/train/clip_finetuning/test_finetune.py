@@ -42,7 +42,7 @@ def test_the_loss_falls_and_the_model_that_comes_out_is_loaded_by_evaluation(tun
     assert not [
         path for path in (run / "model").iterdir() if str(tmp_path) in path.read_bytes().decode("latin-1")
     ]
-    assert "Drawn scenes" in (run / "model" / "README.md").read_text()
+    assert "drawn scenes" in (run / "model" / "README.md").read_text()
 
 
 def test_before_and_after_stand_beside_a_reader_of_the_same_texts(whole, clip_folder, tmp_path):
@@ -106,10 +106,10 @@ def test_by_paper_a_batch_of_questions_has_the_loss_of_the_released_code(tune, l
     paper = logged(tune(protocol="paper", out=tmp_path / "paper", **options))
     fixed = logged(tune(protocol="fixed", out=tmp_path / "fixed", **options))
     # process_mcq_batch and MCQLoss of the released code, written out: nothing is normalised.
-    config, _ = ContrastConfig.from_line(line(**options))
+    config, _ = ContrastConfig.parse_line(line(**options))
     batch, tower = Reader(config, load_corpus(config)).read(0, 0, 1), load("nano:clip")
     with torch.no_grad():
-        pictures = tower.model.get_image_features(**tower.pixels(batch.asked))
+        pictures = tower.model.get_image_features(**tower.pixels(batch.question_images))
         texts = tower.model.get_text_features(**tower.tokens([text for one in batch.options for text in one]))
         pictures, texts = (getattr(found, "pooler_output", found) for found in (pictures, texts))
         texts = texts.view(len(batch.correct), -1, texts.shape[1])  # Q, options, D

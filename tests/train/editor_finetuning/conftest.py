@@ -71,4 +71,4 @@ def again(whole, tmp_path):
 
 @pytest.fixture
 def config(line):
-    return lambda **options: TuneConfig.from_line(line(**options))[0]
+    return lambda **options: TuneConfig.parse_line(line(**options))[0]

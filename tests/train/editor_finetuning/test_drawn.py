@@ -38,6 +38,6 @@ def test_the_pairs_are_those_that_the_models_were_trained_on(pairs):
 @pytest.mark.parametrize("kind", ["remove", "add", "double", "keep"])
 def test_clean_pairs_show_their_two_scenes(kind, pairs):
     for pair in pairs[kind][:25]:
-        source, target = drawn.pair_images(pair, rng_for("train", 0, "images"), "clean")
+        source, target = drawn.draw_images(pair, rng_for("train", 0, "images"), "clean")
         assert np.array_equal(source, render(pair.source))
         assert np.array_equal(target, render(pair.target))

@@ -24,7 +24,7 @@ class Setup:
     def batch(self, positions=range(12)):
         order = Order(self.pairs, self.config.mix_affirmative, self.config.seed)
         loader = Loader(self.config, order, self.features, self.encoder.latent_shape(64), 1000)
-        return loader.to_batch(loader.read(positions), CPU), loader
+        return loader.collate(loader.read(positions), CPU), loader
 
     def made(self):
         """Files of pictures that a pass over everything wrote."""
@@ -49,11 +49,11 @@ def test_a_batch_is_what_the_encoders_make_of_its_pictures_and_sentences(flip, s
     batch, loader = s.batch()
     members = loader.read(range(12))
     assert len({example.swapped for example, _, _ in members}) == 2
-    assert {drawn.drop_picture for _, _, drawn in members} == {True, False}
+    assert {drawn.drop_image for _, _, drawn in members} == {True, False}
     for row, (example, _, drawn) in enumerate(members):
         assert example.swapped == example.instruction.startswith("Add ")
         assert drawn.flip == bool(flip)
-        sides = s.pairs.pictures[example.pair].read()
+        sides = s.pairs.images[example.pair].read()
         both = np.stack([side[:, ::-1] if flip else side for side in sides])
         with torch.no_grad():  # by the libraries' own calls
             pixels = torch.from_numpy(both / 127.5 - 1).permute(0, 3, 1, 2).float()
@@ -69,7 +69,7 @@ def test_a_batch_is_what_the_encoders_make_of_its_pictures_and_sentences(flip, s
         fresh = {
             "mean": means[target],
             "logvar": logvars[target],
-            "condition": means[source] * (not drawn.drop_picture),
+            "condition": means[source] * (not drawn.drop_image),
             "states": states,
             "changed": (means[target] - means[source]).abs().mean(0, keepdim=True) > 0.4,
             "posterior": drawn.posterior,
@@ -94,7 +94,7 @@ def test_features_are_made_once_and_again_where_a_file_is_lost_or_a_picture_repl
         return setup(data=data, flip=0.0)
 
     s = again()
-    assert len(s.made()) == -(-len(s.pairs.pictures) // 5)
+    assert len(s.made()) == -(-len(s.pairs.images) // 5)
     assert again().made() == set()
     lost = min(s.features.folder.glob("pictures-*"))
     lost.unlink()

@@ -57,7 +57,7 @@ def test_a_run_leaves_an_editor_that_edits_a_card_a_manifest_and_a_log(again, tu
         assert str(base) not in text
     card = (folder / "README.md").read_text()
     assert "6 steps of 4 pairs" in card
-    assert "No affirmative instruction was mixed in" in card
+    assert "No affirmative instructions were used" in card
     manifest = json.loads((run / "manifest.json").read_text())
     assert manifest["status"] == "complete"
     assert manifest["config"]["steps"] == 6
@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tune, tmp_path, monkeypatch):
     unbroken = tune(out=tmp_path / "unbroken", **options)
     for kill in (0, 3):
         with monkeypatch.context() as patch:
-            dies_at(patch, model, "losses", kill + 1, raising(Killed()))
+            dies_at(patch, model, "compute_losses", kill + 1, raising(Killed()))
             with pytest.raises(Killed):
                 tune(**options)
     resumed = tune(**options)
@@ -267,18 +267,18 @@ def test_drawn_affirmative_pairs_never_name_what_is_held_out():
         ({"data": "nowhere"}, "'nowhere' is not a folder; the data are"),
         ({"split": "trian"}, "has no trian.json"),
         ({"hold_out_objects": "dragon"}, "Unknown object to hold out 'dragon'"),
-        ({"exclude": "NeIn_1"}, "--exclude names 'NeIn_1', which is no sample"),
+        ({"exclude": "NeIn_1"}, "--exclude has 'NeIn_1', which is not a sample"),
         ({"trackers": "tensorbord"}, "Unknown tracker 'tensorbord'; did you mean 'tensorboard'?"),
         ({"trackers": "wandb"}, "The tracker 'wandb' is not installed"),
-        ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z do not fit"),
+        ({"trainable": "lora", "lora_targets": "to_z"}, "--lora-targets to_z cannot be used"),
         ({"validate_every": 2, "validation_data": "nowhere"}, "'nowhere' is not a folder; the data are"),
-        ({"resolution": 66}, "--resolution 66 is not a multiple of 4"),
+        ({"resolution": 66}, "--resolution is 66; the VAE needs a multiple of 4"),
     ],
 )
 def test_a_mistake_is_one_sentence_before_any_training(options, said, tune, monkeypatch):
     if options.get("trackers") == "wandb" and importlib.util.find_spec("wandb"):
         pytest.skip("wandb is installed")
-    dies_at(monkeypatch, model, "losses", 1, raising(AssertionError("training began")))
+    dies_at(monkeypatch, model, "compute_losses", 1, raising(AssertionError("training began")))
     with pytest.raises(ValueError) as caught:
         tune(**options)
     assert said in str(caught.value)
@@ -289,7 +289,7 @@ def test_a_picture_that_breaks_off_stops_the_run_or_is_replaced(tune, data, tmp_
     for file in (data / "nein_train").iterdir():
         if file.stem.endswith("_1"):
             file.write_bytes(file.read_bytes()[:150])
-    with pytest.raises(UserError, match=r"--exclude NeIn.*_1, or say --unreadable skip"):
+    with pytest.raises(UserError, match=r"--exclude NeIn.*_1 or --unreadable skip"):
         tune(data=data, steps=12, out=tmp_path / "stop")
     run = tune(data=data, steps=12, out=tmp_path / "skip", unreadable="skip")
     last = json.loads((run / "log.jsonl").read_text().splitlines()[-1])

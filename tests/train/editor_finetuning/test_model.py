@@ -7,8 +7,8 @@ from diffusers import DDPMScheduler, UNet2DConditionModel
 from nein.editors.checkpoint import load_pipeline
 from nein.loading.errors import UserError
 from nein.train.editor_finetuning import model
-from nein.train.editor_finetuning.batches import Batch, changed
-from nein.train.editor_finetuning.model import losses
+from nein.train.editor_finetuning.batches import Batch, find_changed
+from nein.train.editor_finetuning.model import compute_losses
 from tests.editors.tiny import build_pipeline
 
 
@@ -32,12 +32,12 @@ def test_a_unet_of_another_kind_is_refused(config, tmp_path):
 
 def test_the_prediction_type_is_the_checkpoints_own(base):
     pipeline = load_pipeline(str(base)).pipeline
-    assert model.noise_scheduler(pipeline).config.prediction_type == "epsilon"
+    assert model.make_noise_scheduler(pipeline).config.prediction_type == "epsilon"
     pipeline.scheduler.register_to_config(prediction_type="v_prediction")
-    assert model.noise_scheduler(pipeline).config.prediction_type == "v_prediction"
+    assert model.make_noise_scheduler(pipeline).config.prediction_type == "v_prediction"
     pipeline.scheduler.register_to_config(prediction_type="sample")
     with pytest.raises(UserError, match="predicts 'sample'"):
-        model.noise_scheduler(pipeline)
+        model.make_noise_scheduler(pipeline)
 
 
 SHAPE = (4, 8, 8)
@@ -80,7 +80,7 @@ class Recorder:
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
 def test_the_loss_is_the_mean_squared_error_of_what_the_checkpoint_predicts(kind):
     b, unet, factor = batch(), Recorder(), 0.18215
-    found = losses(unet, b, scheduler(kind), scaling_factor=factor)
+    found = compute_losses(unet, b, scheduler(kind), scaling_factor=factor)
     alphas = scheduler(kind).alphas_cumprod[b.timestep].view(-1, 1, 1, 1)
     latents = factor * (b.mean + torch.exp(0.5 * b.logvar) * b.posterior)
     noisy = alphas.sqrt() * latents + (1 - alphas).sqrt() * b.noise
@@ -95,8 +95,8 @@ def test_the_loss_is_the_mean_squared_error_of_what_the_checkpoint_predicts(kind
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
 def test_min_snr_weights_are_those_of_the_paper(kind):
     b = batch()
-    plain = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0)
-    weighted = losses(Recorder(), b, scheduler(kind), scaling_factor=1.0, snr_gamma=5.0)
+    plain = compute_losses(Recorder(), b, scheduler(kind), scaling_factor=1.0)
+    weighted = compute_losses(Recorder(), b, scheduler(kind), scaling_factor=1.0, snr_gamma=5.0)
     alphas = scheduler(kind).alphas_cumprod[b.timestep]
     snr = alphas / (1 - alphas)
     below = snr if kind == "epsilon" else snr + 1
@@ -108,15 +108,15 @@ def test_min_snr_weights_are_those_of_the_paper(kind):
 def test_latents_that_differ_by_more_than_the_vaes_noise_are_changed():
     condition = torch.full((1, 4, 1, 3), 1.0)  # of one sign with the difference's, so that a sum is seen
     mean = condition + torch.tensor([0.0, 0.3, -0.5])
-    assert changed(condition, mean).tolist() == [[[[False, False, True]]]]
+    assert find_changed(condition, mean).tolist() == [[[[False, False, True]]]]
 
 
 def test_what_the_edit_changes_can_count_more():
     b, kind = batch(), scheduler("epsilon")
-    plain = losses(Recorder(), b, kind, scaling_factor=1.0)
-    double = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    plain = compute_losses(Recorder(), b, kind, scaling_factor=1.0)
+    double = compute_losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
     b.changed[:] = True
-    whole = losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
+    whole = compute_losses(Recorder(), b, kind, scaling_factor=1.0, changed_weight=2.0)
     torch.testing.assert_close(whole, 2 * plain)
     assert (double > plain).all()
     assert (double < whole).all()

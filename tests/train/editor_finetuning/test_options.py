@@ -5,7 +5,7 @@ import pytest
 from nein.config.options import dump
 from nein.train.editor_finetuning.options import RECIPES, TuneConfig
 
-parse = TuneConfig.from_line
+parse = TuneConfig.parse_line
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -44,7 +44,7 @@ def test_the_length_of_an_epoch_counts_what_is_mixed_in():
 
 def test_conditions_are_dropped_as_published_five_per_cent_each():
     draws = [drawn(p) for p in range(6000)]
-    kinds = Counter((d.drop_text, d.drop_picture) for d in draws)
+    kinds = Counter((d.drop_text, d.drop_image) for d in draws)
     for kind in ((True, False), (True, True), (False, True)):
         assert abs(kinds[kind] / 6000 - 0.05) < 0.01
     assert abs(sum(d.flip for d in draws) / 6000 - 0.5) < 0.03
