@@ -147,7 +147,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
     @property
     def asked(self) -> int:
-        """How many questions an image gets at most."""
+        """The maximum number of questions per image; the name is part of a folder's identity."""
         return self.questions or (3 if self.thing == "image" and self.mcq == "script" else 1)
 
     @property

@@ -5,7 +5,7 @@ import pytest
 from nein.datasets.negbench import drawn, records, sentences
 from nein.datasets.negbench.polarity import find_change, polarity
 from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, TEMPLATES
-from nein.datasets.negbench.sentences import Concepts, add_negatives
+from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives
 from nein.generate.negbench.language import claims
 
 
@@ -44,7 +44,7 @@ def test_a_caption_is_negated_before_or_behind_and_evenly_so():
 
 def test_no_full_stop_is_added_in_evaluation_files_and_always_in_training_files():
     image = Concepts("i", "i.png", ("a dog on a street",), ("dog", "cat"), ("car",))
-    both = sentences.retrieval_items(image, 0, order="suffix")
+    both = sentences.retrieval_items(image, 0, Rules(order="suffix"))
     assert both[1].captions == ("a dog on a street There is no car in the image.",)
     assert both[0].captions == image.captions
     asked = sentences.evaluation_questions(image, 0)
@@ -58,7 +58,7 @@ def test_a_videos_captions_get_a_full_stop_by_paper_even_where_there_is_one():
     video = Concepts("v", "v.mp4", ("A dog runs.", "a dog"), ("dog", "running"), ("swimming",))
     ends = {}
     for protocol in ("paper", "fixed"):
-        both = sentences.retrieval_items(video, 0, thing="video", order="suffix", protocol=protocol)
+        both = sentences.retrieval_items(video, 0, Rules("code", "video", "suffix", protocol))
         ends[protocol] = tuple(text.partition(" There")[0] for text in both[1].captions)
     assert ends == {"paper": ("A dog runs..", "a dog."), "fixed": ("A dog runs.", "a dog.")}
 
@@ -70,7 +70,7 @@ MANY = [
 
 def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once():
     def objects(image, protocol):
-        asked = sentences.evaluation_questions(image, 0, protocol=protocol)
+        asked = sentences.evaluation_questions(image, 0, Rules(protocol=protocol))
         assert len(asked) == 3
         return {(q.options[1].text.rpartition(" ")[2], q.options[3].text.rpartition(" ")[2]) for q in asked}
 
@@ -82,7 +82,9 @@ def test_by_paper_all_questions_of_an_image_are_about_two_objects_drawn_once():
 def test_by_paper_a_video_is_asked_about_its_concepts_in_their_order():
     videos = [Concepts(f"{k}", "v", (), ("dog", "running"), ("swimming",)) for k in range(20)]
     for protocol, denied in (("paper", {"dog"}), ("fixed", {"dog", "running"})):
-        asked = [sentences.evaluation_questions(v, 0, thing="video", protocol=protocol) for v in videos]
+        asked = [
+            sentences.evaluation_questions(v, 0, Rules(thing="video", protocol=protocol)) for v in videos
+        ]
         texts = {question.options[3].text for questions in asked for question in questions}
         assert texts == {f"This video does not feature {thing}" for thing in denied}
 
@@ -91,7 +93,7 @@ def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_objec
     def shares(protocol):
         count = 0
         for image in MANY:
-            question = sentences.training_question(image, 0, protocol=protocol)
+            question = sentences.training_question(image, 0, Rules(protocol=protocol))
             wrong = [o.text for k, o in enumerate(question.options) if k != question.correct]
             (hybrid,) = [text for text in wrong if "but not" in text]
             (negation,) = [text for text in wrong if "does not" in text]
@@ -100,9 +102,9 @@ def test_by_paper_hybrid_and_negation_of_a_training_question_are_about_one_objec
 
     assert (shares("paper"), shares("fixed")) == (len(MANY), 0)
     nothing = Concepts("i", "p", (), (), ("car",))  # its object is Python's None
-    question = sentences.training_question(nothing, 0, protocol="paper")
+    question = sentences.training_question(nothing, 0, Rules(protocol="paper"))
     assert "This image does not feature None." in {option.text for option in question.options}
-    assert sentences.training_question(nothing, 0, protocol="fixed") is None
+    assert sentences.training_question(nothing, 0, Rules(protocol="fixed")) is None
 
 
 def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_ones_come_again():
@@ -134,7 +136,7 @@ def test_as_the_released_files_hybrids_are_about_the_denied_object_and_absent_on
 def test_the_captions_of_a_training_image_deny_distinct_objects_where_it_lacks_so_many():
     def distinct(absent, protocol):
         images = [Concepts(f"{k}", "p", ("A dog",), ("dog",), absent) for k in range(300)]
-        items = [sentences.training_captions(image, 0, protocol=protocol) for image in images]
+        items = [sentences.training_captions(image, 0, Rules(protocol=protocol)) for image in images]
         return Counter(len(item.negatives or ()) for item in items if item)
 
     for protocol in ("paper", "fixed"):
@@ -155,7 +157,7 @@ def true(text, shown, style="code"):
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("style", ["code", "paper"])
 def test_one_option_is_true_and_three_are_false(template, style):
-    made = sentences.options(("dog", "cat"), "car", template, wording=style)
+    made = sentences.options(("dog", "cat"), "car", template, Rules(style))
     assert [option.template for option in made[1:]] == [HYBRID, AFFIRMATION, NEGATION]
     assert [true(option.text, ("dog", "cat"), style) for option in made] == [True, False, False, False]
 
@@ -168,7 +170,7 @@ def test_the_sentences_are_those_of_the_released_files():
     for present, template, style, text in (
         (("dog", "cat"), AFFIRMATION, {}, "This image features dog and cat"),
         (("dog",), AFFIRMATION, {"stop": "."}, "This image features dog."),  # modified_positive
-        (("dog", "cat"), HYBRID, {"wording": "paper"}, "This image includes cat but not car"),
+        (("dog", "cat"), HYBRID, {"rules": Rules("paper")}, "This image includes cat but not car"),
     ):
         assert sentences.options(present, "car", template, **style)[0].text == text
 

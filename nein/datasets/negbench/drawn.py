@@ -14,7 +14,7 @@ import numpy as np
 
 from nein.datasets.negbench import sentences
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Option, Question, RetrievalItem, RetrievalTask
-from nein.datasets.negbench.sentences import Concepts, add_negatives, stream
+from nein.datasets.negbench.sentences import Concepts, Rules, add_negatives, stream
 from nein.engine.images import ImageError
 from nein.loading.errors import unknown
 from nein.nano import scenes as nano
@@ -74,7 +74,7 @@ def tasks(
     images = concepts(split, scenes, world)
     pairs = [p for c in images if (p := sentences.retrieval_items(c, seed, captions=CAPTIONS))]
     negated = tuple(_replace_wording(item, wording) for _, item in pairs)
-    questions = [q for c in images for q in sentences.evaluation_questions(c, seed, wording=wording)]
+    questions = [q for c in images for q in sentences.evaluation_questions(c, seed, Rules(wording))]
     facts = {"kind": world.name, "split": split, "scenes": scenes, "seed": seed, "world": world_version()}
     name, media = world.name.replace(":", "-"), Drawn(picture)
     original = tuple(item for item, _ in pairs)
@@ -116,7 +116,7 @@ def negmcq(
     questions: list[Question | None] = []
     for image in concepts(split, scenes or SCENES.get(split, 1), world):
         wording = stream(seed, image.id, "wording").choice(list(wordings))
-        question = sentences.training_question(image, seed, wording=wording)
+        question = sentences.training_question(image, seed, Rules(wording))
         if question is not None and len(wordings) > 1 and stream(seed, image.id, "stop").random() < 0.5:
             plain = tuple(replace(option, text=option.text.removesuffix(".")) for option in question.options)
             question = replace(question, options=plain)

@@ -99,6 +99,19 @@ NOTHING = "None"  # the released code's object of an image that shows none: Pyth
 NEGCAP = 3  # captions per image of CC12M-NegCap
 
 
+@dataclass(frozen=True)
+class Rules:
+    """How sentences are made; docs/reference/quirks.md says what `protocol` decides."""
+
+    wording: str = "code"  # a key of WORDINGS
+    thing: str = "image"  # or "video"
+    order: str = "either"  # place of the negation: "either", "prefix", "suffix"
+    protocol: Protocol = "fixed"
+
+
+CODE = Rules()
+
+
 def stream(run_seed: int, image_id: str, purpose: str) -> random.Random:
     return random.Random(sample_seed(run_seed, f"negbench/{purpose}/{image_id}"))
 
@@ -121,7 +134,7 @@ class Negation:
 
 
 def place(captions: Sequence[str], absent: Sequence[str], rng: random.Random, order: str) -> list[Negation]:
-    """order of the denial: "either" (equal chances, as released), "prefix" or "suffix" ("affneg")."""
+    """Each caption with its absent object, and the place of the denial, drawn evenly for "either"."""
     return [
         Negation(text, name, rng.random() < 0.5 if order == "either" else order == "prefix")
         for text, name in zip(captions, absent, strict=True)
@@ -132,10 +145,9 @@ def options(
     present: Sequence[str],
     absent: str,
     template: str,
+    rules: Rules = CODE,
     *,
     hybrid: str | None = None,
-    wording: str = "code",
-    thing: str = "image",
     stop: str = "",
 ) -> list[Option]:
     """The right option of `template`, then three wrong ones: N and not B, N, not A.
@@ -143,54 +155,40 @@ def options(
     present  One object or two.
     hybrid   The present object of the hybrid options, by default the last of them.
     """
-    words = WORDINGS[wording]
     first, last = present[0], present[-1]
     other = hybrid or last
 
     def say(form: str, a: str = "", b: str = "", n: str = "") -> str:
-        return words[form].format(A=a, B=b, N=n, thing=thing) + stop
+        return WORDINGS[rules.wording][form].format(A=a, B=b, N=n, thing=rules.thing) + stop
 
-    if template == AFFIRMATION:
+    if template == AFFIRMATION:  # "features a dog and a cat"
         right = say(PAIR, first, last) if len(present) > 1 else say(AFFIRMATION, first)
-    else:
+    else:  # "does not feature a car", "features a cat, but not a car"
         right = say(template, other if template == HYBRID else "", n=absent)
     wrong = Option(say(HYBRID, absent, n=other), HYBRID), Option(say(AFFIRMATION, absent), AFFIRMATION)
     return [Option(right, template), *wrong, Option(say(NEGATION, n=first), NEGATION)]
 
 
 def evaluation_questions(
-    image: Concepts,
-    seed: int,
-    *,
-    count: int = 3,
-    wording: str = "code",
-    thing: str = "image",
-    protocol: Protocol = "fixed",
-    single: bool = False,
+    image: Concepts, seed: int, rules: Rules = CODE, *, count: int = 3, single: bool = False
 ) -> list[Question]:
     """Up to `count` questions about one image, one per absent object; the right option stands first, as
-    released. An image needs two positives or, if `single` (medical pictures), one, affirmed alone."""
+    released. An image needs two positives or, if `single` (medical images), one, affirmed alone."""
     if len(image.positives) < (1 if single else 2):
         return []
     rng = stream(seed, image.id, "mcq")
-    pair = image.positives[:2] if protocol == "paper" and thing == "video" else ()
+    pair = image.positives[:2] if rules.protocol == "paper" and rules.thing == "video" else ()
     questions = []
     for number, absent in enumerate(rng.sample(image.negatives, min(count, len(image.negatives)))):
-        if not pair or protocol == "fixed":
+        if not pair or rules.protocol == "fixed":
             pair = tuple(rng.sample(image.positives, min(2, len(image.positives))))
-        drawn = options(pair, absent, rng.choice(records.TEMPLATES), wording=wording, thing=thing)
-        questions.append(_question(image, f"{image.id}#{number}", drawn, (absent,)))
+        choices = options(pair, absent, rng.choice(records.TEMPLATES), rules)
+        questions.append(_question(image, f"{image.id}#{number}", choices, (absent,)))
     return questions
 
 
 def questions_as_filed(
-    image: Concepts,
-    seed: int,
-    *,
-    count: int = 1,
-    wording: str = "code",
-    thing: str = "image",
-    single: bool = False,
+    image: Concepts, seed: int, rules: Rules = CODE, *, count: int = 1, single: bool = False
 ) -> list[Question]:
     """`count` questions as in the released COCO and VOC files, which the released script does not draw: all
     objects anew for every question, the hybrid options about the object that the wrong negation denies.
@@ -201,15 +199,15 @@ def questions_as_filed(
     for number in range(count):
         pair, absent = rng.sample(image.positives, min(2, len(image.positives))), rng.choice(image.negatives)
         template = rng.choice(records.TEMPLATES if len(pair) > 1 else (NEGATION, HYBRID))
-        choices = options(pair, absent, template, hybrid=pair[0], wording=wording, thing=thing)
+        choices = options(pair, absent, template, rules, hybrid=pair[0])
         questions.append(_question(image, f"{image.id}#{number}", choices, (absent,)))
     return questions
 
 
 def medical_questions(
-    image: Concepts, seed: int, *, wording: str = "code", conditions: Sequence[str] = ()
+    image: Concepts, seed: int, wording: str = "code", conditions: Sequence[str] = ()
 ) -> dict[str, Question]:
-    """What medical sets ask besides, by the stem of its file; one each at most, the right option first.
+    """Further questions of the medical sets, by the stem of their file; one each, the right option first.
 
     mcq_control         Four affirmations, of a present object and of three absent ones.
     binary_mcq          An object affirmed and denied, a present or an absent one with equal chances.
@@ -227,44 +225,42 @@ def medical_questions(
     def say(form: str, name: str) -> str:
         return WORDINGS[wording][form].format(A=name, N=name, thing="image")
 
-    def ask(right: str, wrong: Sequence[str], template: str | None) -> Question:
-        return _question(image, image.id, [Option(text, template) for text in (right, *wrong)], tuple(absent))
+    def ask(texts: Sequence[str], template: str | None = None) -> Question:
+        return _question(image, image.id, [Option(text, template) for text in texts], tuple(absent))
 
-    affirmed = [say(AFFIRMATION, name) for name in absent]
+    affirmed = [say(AFFIRMATION, name) for name in (present, *absent)]
     finding = present if is_shown else absent[0]
-    forms = (AFFIRMATION, NEGATION) if is_shown else (NEGATION, AFFIRMATION)
+    forms = (AFFIRMATION, NEGATION)[:: 1 if is_shown else -1]
     questions = {
-        "binary_mcq": ask(say(forms[0], finding), [say(forms[1], finding)], None),
-        "binary_mcq_control": ask(say(AFFIRMATION, present), affirmed[:1], None),
+        "binary_mcq": ask([say(form, finding) for form in forms]),
+        "binary_mcq_control": ask(affirmed[:2]),
     }
     if conditions:
         questions, (first, second) = {}, conditions
-        is_shown, other = (name.lower() in image.positives for name in conditions)
+        is_shown, is_other = (name.lower() in image.positives for name in conditions)
         is_known = [name.lower() not in image.unsure for name in conditions]
         yes, no = f"This image shows {first}", f"This image does not show {first}"
         if is_known[0]:
-            questions["binary_mcq"] = ask(yes if is_shown else no, [no if is_shown else yes], None)
-        if all(is_known) and is_shown != other:
-            texts = [yes, f"This image shows {second}"][:: 1 if is_shown else -1]
-            questions["binary_mcq_control"] = ask(texts[0], texts[1:], None)
+            questions["binary_mcq"] = ask([yes, no][:: 1 if is_shown else -1])
+        if all(is_known) and is_shown != is_other:
+            pair = [yes, f"This image shows {second}"]
+            questions["binary_mcq_control"] = ask(pair[:: 1 if is_shown else -1])
     if len(absent) == 3:
-        questions["mcq_control"] = ask(say(AFFIRMATION, present), affirmed, AFFIRMATION)
+        questions["mcq_control"] = ask(affirmed, AFFIRMATION)
     return questions
 
 
-def training_question(
-    image: Concepts, seed: int, *, wording: str = "code", thing: str = "image", protocol: Protocol = "fixed"
-) -> Question | None:
+def training_question(image: Concepts, seed: int, rules: Rules = CODE) -> Question | None:
     """One question with shuffled options; None where nothing is present or absent. With one positive,
     "features {A}." replaces "features {A} and {B}.", as `modified_positive` in the released code."""
-    present = image.positives or ((NOTHING,) if protocol == "paper" else ())
+    present = image.positives or ((NOTHING,) if rules.protocol == "paper" else ())
     if not present or not image.negatives:
         return None
     rng = stream(seed, image.id, "train-mcq")
     absent = rng.choice(image.negatives)
     pair = rng.sample(present, min(2, len(present)))
-    template, hybrid = rng.choice(records.TEMPLATES), pair[0] if protocol == "paper" else None
-    choices = options(pair, absent, template, hybrid=hybrid, wording=wording, thing=thing, stop=STOP)
+    template, hybrid = rng.choice(records.TEMPLATES), pair[0] if rules.protocol == "paper" else None
+    choices = options(pair, absent, template, rules, hybrid=hybrid, stop=STOP)
     return _question(image, image.id, choices, (absent,), shuffle_order(len(choices), rng))
 
 
@@ -279,52 +275,44 @@ def _question(
 ) -> Question:
     """The first option is right; order: of the options."""
     order = order or range(len(choices))
-    ordered, source = tuple(choices[i] for i in order), image.source_id or image.id
+    ordered, template = tuple(choices[i] for i in order), choices[0].template
     return Question(
-        name, image.path, ordered, order.index(0), choices[0].template, image.positives, absent, source
+        name, image.path, ordered, order.index(0), template, image.positives, absent, image.cluster
     )
 
 
 def retrieval_items(
-    image: Concepts,
-    seed: int,
-    *,
-    captions: int | None = None,
-    thing: str = "image",
-    order: str = "either",
-    protocol: Protocol = "fixed",
+    image: Concepts, seed: int, rules: Rules = CODE, captions: int | None = None
 ) -> tuple[RetrievalItem, RetrievalItem] | None:
     """The original and the negated item of an image, or None for one without captions or absent objects.
-    captions: how many are used (default all); order: see `place`."""
+    captions: how many are used (default all)."""
     chosen = image.captions[:captions]
     if not chosen or not image.negatives:
         return None
     rng = stream(seed, image.id, "retrieval")
     absent = [rng.choice(image.negatives) for _ in chosen]
-    stop: Any = "as it is" if thing == "image" else "always" if protocol == "paper" else "where missing"
-    negated = tuple(negation.text(thing, stop) for negation in place(chosen, absent, rng, order))
-    present, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.source_id or image.id
+    stop: Any = "always" if rules.protocol == "paper" else "where missing"
+    if rules.thing == "image":  # "A dog There is no car in the image.", as released
+        stop = "as it is"
+    negated = tuple(negation.text(rules.thing, stop) for negation in place(chosen, absent, rng, rules.order))
+    present, denied, source = image.positives, tuple(dict.fromkeys(absent)), image.cluster
     return (
         RetrievalItem(image.id, image.path, tuple(chosen), records.ORIGINAL, present, source=source),
         RetrievalItem(image.id, image.path, negated, records.NEGATED, present, denied, source),
     )
 
 
-def training_captions(
-    image: Concepts, seed: int, *, thing: str = "image", order: str = "either", protocol: Protocol = "fixed"
-) -> RetrievalItem | None:
+def training_captions(image: Concepts, seed: int, rules: Rules = CODE) -> RetrievalItem | None:
     """As CC12M-NegCap: three negated captions, or None where nothing is absent."""
-    negations = training_negations(image, seed, order=order, protocol=protocol)
+    negations = training_negations(image, seed, rules)
     if not negations:
         return None
-    captions = tuple(denial.text(thing, "where missing") for denial in negations)
-    absent, source = tuple(dict.fromkeys(denial.absent for denial in negations)), image.source_id or image.id
-    return RetrievalItem(image.id, image.path, captions, records.NEGATED, image.positives, absent, source)
+    captions = tuple(negation.text(rules.thing, "where missing") for negation in negations)
+    absent, present = tuple(dict.fromkeys(negation.absent for negation in negations)), image.positives
+    return RetrievalItem(image.id, image.path, captions, records.NEGATED, present, absent, image.cluster)
 
 
-def training_negations(
-    image: Concepts, seed: int, *, order: str = "either", protocol: Protocol = "fixed"
-) -> list[Negation]:
+def training_negations(image: Concepts, seed: int, rules: Rules = CODE) -> list[Negation]:
     """What the NEGCAP captions of an image deny; fewer captions are used again."""
     if not image.captions or not image.negatives:
         return []
@@ -333,12 +321,12 @@ def training_negations(
     absent = image.negatives
     if len(absent) >= NEGCAP:
         denied = rng.sample(absent, NEGCAP)
-    elif protocol == "paper":
+    elif rules.protocol == "paper":
         denied = rng.choices(absent, k=NEGCAP)
-    else:
+    else:  # of two objects both are denied, and one of them twice
         rounds = itertools.chain.from_iterable(rng.sample(absent, len(absent)) for _ in range(NEGCAP))
         denied = list(itertools.islice(rounds, NEGCAP))
-    return place(chosen, denied, rng, order)
+    return place(chosen, denied, rng, rules.order)
 
 
 NEGATIVES = 3  # absent objects kept per image, as published
@@ -358,6 +346,10 @@ class Concepts:
     problem: str = ""  # why it yields nothing
     source_id: str = ""  # picture it stems from, what intervals are clustered by; "": `id`
     notes: tuple[str, ...] = ()  # what happened to it on the way: counted in the card
+
+    @property
+    def cluster(self) -> str:
+        return self.source_id or self.id
 
     def add_notes(self, *notes: str) -> Concepts:
         return replace(self, notes=(*self.notes, *notes))

@@ -167,8 +167,7 @@ def plan_edit(looked: Looked, vocabulary: Sequence[str], seed: int) -> PairPlan 
     extra, other = (*rng.sample(absent, min(2, len(absent))), "")[:2]
     text = caption.rstrip()
     added = f"{text if text.endswith('.') else text + '.'} There is {families.add_article(extra, some=True)}."
-    source = image.source_id or image.id
-    return PairPlan(image.id, caption, added, image.positives, extra, other, source, start=picture)
+    return PairPlan(image.id, caption, added, image.positives, extra, other, image.cluster, start=picture)
 
 
 def make_pairs(

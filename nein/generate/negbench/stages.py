@@ -185,32 +185,31 @@ REPHRASED = ("negated_retrieval", "mcq", "negcap", "negmcq")
 Tasks = dict[str, list[RetrievalItem | Question]]
 
 
+def sentence_rules(config: NegbenchConfig) -> sentences.Rules:
+    return sentences.Rules(config.wording, config.thing, config.order, config.protocol)
+
+
 def build_tasks(image: Concepts, config: NegbenchConfig) -> Tasks:
     """The templated items and questions of an image, by file; a file that it gives nothing is left out."""
     if image.problem:
         return {}
-    seed, tasks = config.seed, Tasks()
-    rules: Row = {"thing": config.thing, "protocol": config.protocol}
+    seed, rules, tasks = config.seed, sentence_rules(config), Tasks()
     if config.form == "training":
-        if item := sentences.training_captions(image, seed, order=config.order, **rules):
+        if item := sentences.training_captions(image, seed, rules):
             tasks["negcap"] = [item]
-        if question := sentences.training_question(image, seed, wording=config.wording, **rules):
+        if question := sentences.training_question(image, seed, rules):
             tasks["negmcq"] = [question]
         return tasks
-    rules |= {"captions": config.captions_per_image, "order": config.order}
-    if items := sentences.retrieval_items(image, seed, **rules):
+    if items := sentences.retrieval_items(image, seed, rules, config.captions_per_image):
         tasks = {ORIGINALS: [items[0]], "negated_retrieval": [items[1]]}
-    options: Row = {"count": config.asked, "wording": config.wording, "thing": config.thing}
+    draw, single = sentences.evaluation_questions, config.medical
     if config.mcq == "files":
-        questions = sentences.questions_as_filed(image, seed, single=config.source == "voc", **options)
-    else:
-        options["protocol"] = config.protocol
-        questions = sentences.evaluation_questions(image, seed, single=config.medical, **options)
-    if questions:
+        draw, single = sentences.questions_as_filed, config.source == "voc"
+    if questions := draw(image, seed, rules, count=config.asked, single=single):
         tasks["mcq"] = [*questions]
     if config.medical:
-        named = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
-        medical = sentences.medical_questions(image, seed, wording=config.wording, conditions=named)
+        conditions = CONDITIONS if config.source == "chexpert" and config.protocol == "paper" else ()
+        medical = sentences.medical_questions(image, seed, config.wording, conditions)
         tasks |= {stem: [question] for stem, question in medical.items()}
     return tasks
 
@@ -219,8 +218,7 @@ def iter_sentences(image: Concepts, config: NegbenchConfig) -> Iterator[Sentence
     """The sentences of an image's tasks, with what each says is there and is not."""
     named, negations = (*image.positives, *image.negatives), list[sentences.Negation]()
     if config.form == "training" and not image.problem:
-        how: Row = {"order": config.order, "protocol": config.protocol}
-        negations = sentences.training_negations(image, config.seed, **how)
+        negations = sentences.training_negations(image, config.seed, sentence_rules(config))
     tasks = build_tasks(image, config)
     for record in (record for stem in REPHRASED for record in tasks.get(stem, ())):
         for number, (name, text) in enumerate(parts(record)):
