@@ -6,11 +6,11 @@ Pictures in records (base64, or image cells of the hub) go into the user's cache
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import json
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from nein.datasets import harness, hub, interleave_sources, read_records
 from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
-from nein.loading.errors import Problems, UserError
+from nein.loading.errors import Problems, UserError, spelled, unknown
 from nein.loading.references import expanded
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
@@ -36,30 +36,19 @@ FILE = "questions.jsonl"
 AVERAGE = "Average"
 OTHER = "Other"
 #: Category -> its subsets: NegVQA (arXiv:2505.22946), section 4 and its notebook; nano kinds are ours.
-CATEGORIES: dict[str, tuple[str, ...]] = {
-    "General": (
-        "A-OKVQA", "VQAv2", "SEEDBench", "OKVQA", "MMStar", "VizWiz", "MMVet", "presence", "colour",
-    ),
-    "Reasoning": (
-        "MathVista", "MMMU", "MathVision", "GQA", "RealWorldQA", "ScienceQA", "count", "position",
-    ),
-    "OCR": ("OCRVQA", "TextVQA"),
-    "DocChart": ("DocVQA", "ChartQA", "InfoVQA", "TableVQABench", "AI2D"),
-}  # fmt: skip
-#: As they are shown.
-TITLES = {"DocChart": "Doc & Chart"}
+CATEGORIES: dict[str, list[str]] = {
+    "General": "A-OKVQA VQAv2 SEEDBench OKVQA MMStar VizWiz MMVet presence colour".split(),
+    "Reasoning": "MathVista MMMU MathVision GQA RealWorldQA ScienceQA count position".split(),
+    "OCR": "OCRVQA TextVQA".split(),
+    "DocChart": "DocVQA ChartQA InfoVQA TableVQABench AI2D".split(),
+}
+TITLES = {"DocChart": "Doc & Chart"}  # category -> its name in tables
 
 
+@functools.lru_cache
 def category_of(subset: str) -> str:
     """The category of a subset, whatever its case and punctuation; `OTHER` for an unknown one."""
-    return _INDEX.get(re.sub(r"[^a-z0-9]", "", subset.lower()), OTHER)
-
-
-_INDEX = {
-    re.sub(r"[^a-z0-9]", "", subset.lower()): category
-    for category, subsets in CATEGORIES.items()
-    for subset in subsets
-}
+    return next((category for category, names in CATEGORIES.items() if spelled(subset, names)), OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +94,11 @@ def load(
     columns   Our field (a key of `FIELDS`, or A, B, ...) -> its name; one named "C" becomes an option.
     questions How many are drawn for "nano".
     """
-    columns = dict(columns or {})
-    names = {**{name: name for name in (*FIELDS, *LETTERS)}, **columns}
-    if strange := next((key for key in columns if key not in (*FIELDS, *LETTERS)), None):
-        raise UserError(f"--columns has no key '{strange}'; allowed: {', '.join(FIELDS)}, A, B, ...")
+    columns, names = dict(columns or {}), {name: name for name in (*FIELDS, *LETTERS)}
+    for key in columns:
+        if key not in names:
+            raise unknown("field of --columns", key, [*FIELDS, "A", "B", "C", "D"])
+    names |= columns
     if is_nano(source):
         rows, _, folder = read_source(str(ensure_drawn(questions, world(source)) / FILE), split)
         origin: Row = {"kind": "nano", "world": source, "questions": questions}
@@ -219,19 +209,16 @@ def read_picture(cell: Any, folder: Path | None) -> Path:
     saying what is wrong, for instance a name that leads out of the folder."""
     if (name := _file_name(cell)) is not None:
         if folder is None:
-            raise ValueError("whose picture is a file's name, which is not on the hub; give its folder")
-        root = folder.absolute()  # ".." is worked out by name: a folder may be a link of the user's
+            raise ValueError("whose image is a file name; pass the folder of the images as --images")
+        root = folder.absolute()  # ".." is resolved by name: a folder may be a link of the user's
         if not Path(posixpath.normpath(root / name)).is_relative_to(posixpath.normpath(root)):
-            raise ValueError(f"whose picture lies outside '{folder}' (--images names another folder)")
+            raise ValueError(f"whose image lies outside '{folder}'; pass its folder as --images")
         return images.find_file(folder / name)
     data = cell.get("bytes") if isinstance(cell, Mapping) else cell
-    if isinstance(data, str):
-        try:
-            data = base64.b64decode(data, validate=True)
-        except ValueError:
-            raise ValueError("whose picture is neither a file's name nor base64") from None
+    with contextlib.suppress(ValueError):
+        data = base64.b64decode(data, validate=True) if isinstance(data, str) else data
     if not isinstance(data, bytes):
-        raise ValueError("whose picture is neither a file nor bytes")
+        raise ValueError("whose image is neither a file name, bytes nor base64")
     return atomic.file_of(data)
 
 

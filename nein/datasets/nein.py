@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import random
 import unicodedata
@@ -32,15 +33,11 @@ from nein.nano.scenes import SPLITS, is_nano, world
 from nein.wording import families
 from nein.wording.families import DEPTH, OTHERS, find_named
 
-# What a data set built by `nein generate`, or drawn, may say besides; absent from the official files. The
-# object is said where the sentence does not name it in English.
-OPTIONAL_TEXTS = ("family", "object")
-_DIFFICULTY = {"others": OTHERS, "depth": DEPTH}
 _THING: Any = record({"name": str, "stays": bool, "without": str})
+#: Fields that the official files lack; `object`: where the sentence does not name it in English.
 _OPTIONAL = {"family": str, "object": str, "others": int, "depth": int, "things": list[_THING]}
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # in any case
 TRACKS = ("negative", "remove", "add")
-LAYOUT = ("{}.json", "coco_for_{}", "nein_{}")
 
 
 @dataclass(frozen=True)
@@ -104,15 +101,14 @@ class Dataset:
 
     def find_indices(self, ids: Sequence[str]) -> list[int]:
         """The index of every id. Raises UserError for one that is not there."""
-        ids = [image_name(name) for name in ids]
-        requested = set(ids)
-        position = {sample.id: index for index, sample in enumerate(self.samples) if sample.id in requested}
-        for name in ids:
+        position = {sample.id: index for index, sample in enumerate(self.samples)}
+        names = [image_name(text) for text in ids]
+        for name in names:
             if name not in position:
-                near = near_match(name, [sample.id for sample in self.samples[:100_000]])
+                near = near_match(name, itertools.islice(position, 100_000))
                 guess = f"did you mean '{near}'?" if near else "ids are NeIn file names without ending."
                 raise UserError(f"There is no sample '{name}' in the data; {guess}")
-        return [position[name] for name in ids]
+        return [position[name] for name in names]
 
     def members(self, block: range) -> Sequence[Sample]:
         return self.samples[block.start : block.stop]
@@ -133,7 +129,7 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
             f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
             "nano."
         )
-    file, *folders = (root / name.format(split) for name in LAYOUT)
+    file, folders = root / f"{split}.json", [root / f"coco_for_{split}", root / f"nein_{split}"]
     for path in (file, *folders):
         if not path.exists():
             raise UserError(f"'{root}' has no {path.name}; choose another --split.")
@@ -141,7 +137,7 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
     rows = atomic.read_json(file, list[sample_type])
-    images = [images_in([folder]) for folder in folders]
+    images = [_find_images(folder) for folder in folders]
     make = functools.partial(_sample, names=names, folders=folders, images=images)
     samples = read_records(rows, make, f"'{file}'")
     missing = {name for sample in samples for name in (sample.id, sample.source_id)}
@@ -176,6 +172,7 @@ def _sample(
         raise unknown("negation family", family, families.LABELS)
     generated, negative = texts["T_generated"], texts["T_negative"]
     noun = families.bare(row.get("object") or "") or families.object_of(generated, negative)
+    axes = {"others": OTHERS, "depth": DEPTH}
     without = folders[1].parent / f"without_{folders[1].name.rpartition('_')[2]}"  # without_val/, nein_val/
     sample = Sample(
         id=stems[1],
@@ -192,7 +189,7 @@ def _sample(
             SceneObject(thing["name"], thing["stays"], without / f"{thing['without']}.png")
             for thing in row.get("things", ())
         ),
-        difficulty=tuple((axis, row[key]) for key, axis in _DIFFICULTY.items() if key in row),
+        difficulty=tuple((axis, row[key]) for key, axis in axes.items() if key in row),
     )
     return replace(sample, source_path=paths[1]) if sample.stays else sample
 
@@ -203,10 +200,10 @@ def image_name(text: str) -> str:
     return name.removesuffix(ending) if (ending := Path(name).suffix).lower() in IMAGE_SUFFIXES else name
 
 
-def images_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
-    """`image_name` -> the files in the folders that have it."""
+def _find_images(folder: Path) -> dict[str, list[Path]]:
+    """`image_name` -> the files that have it."""
     files: dict[str, list[Path]] = {}
-    for path in (path for folder in folders for path in sorted(folder.iterdir())):
+    for path in sorted(folder.iterdir()):
         if path.suffix.lower() in IMAGE_SUFFIXES:
             files.setdefault(image_name(path.name), []).append(path)
     return files
@@ -263,7 +260,7 @@ def load(
     """
     for key in columns or {}:
         if key not in (*FIELDS, *IMAGE_COLUMNS):
-            raise UserError(f"--columns has no key '{key}'; allowed: {', '.join((*FIELDS, *IMAGE_COLUMNS))}.")
+            raise unknown("field of --columns", key, (*FIELDS, *IMAGE_COLUMNS))
     if is_nano(data):
         if data != scope.DATA and split not in SPLITS:
             raise unknown("split", split, SPLITS)
@@ -314,7 +311,7 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
     records, written = [], set[Path]()
     for row in table:
         record = {field: str(row[names[field]]) for field in FIELDS}
-        record |= {name: str(row[name]) for name in OPTIONAL_TEXTS if row.get(name) is not None}
+        record |= {name: str(row[name]) for name in ("family", "object") if row.get(name) is not None}
         records.append(record)
         for key, (folder, stem) in folders.items():
             if names[key] not in table.column_names:
@@ -364,12 +361,7 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
                 f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second "
                 "object need one that is known to be absent, or to be there."
             )
-    return _derive(data, labels, samples)
-
-
-def _derive(data: Dataset, labels: Sequence[str], samples: Sequence[Sample], of_each: int = 1) -> Dataset:
-    left_out = len(data.samples) - len(samples) // of_each
-    origin = {**data.origin, "families": list(labels), "not said": left_out}
+    origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(samples)}
     return Dataset(tuple(samples), origin, data.missing)
 
 
@@ -393,7 +385,9 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
         raise UserError(
             "The data have no sample whose sentence only denies its object, of which pairs are made."
         )
-    return _derive(data, labels, cells, len(families.CELLS))
+    left_out = len(data.samples) - len(cells) // len(families.CELLS)
+    origin = {**data.origin, "families": list(labels), "not said": left_out}
+    return Dataset(tuple(cells), origin, data.missing)
 
 
 def _rephrase(

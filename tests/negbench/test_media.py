@@ -5,7 +5,7 @@ import pytest
 
 from nein.datasets.negbench import loading
 from nein.datasets.negbench import records as media
-from nein.datasets.negbench.records import Files, crop, region
+from nein.datasets.negbench.records import Files, region
 from nein.engine.images import ImageError, write_png
 from nein.loading.errors import UserError
 from tests.metrics import tiny
@@ -55,7 +55,7 @@ def test_one_file_has_one_reference_in_a_data_set(tmp_path):
 
 def test_what_is_not_below_the_folder_is_not_found(pictures):
     for name in ("/data/999.png", f"../../{pictures.name}/nothing.png"):
-        with pytest.raises(ImageError, match=r"(999|nothing).png: there is no file of this name"):
+        with pytest.raises(ImageError, match=r"(999|nothing).png: 0 files below"):
             Files(pictures / "deep").frames(name)
     with pytest.raises(UserError, match="There is no folder 'nowhere'"):
         Files(Path("nowhere"))
@@ -110,10 +110,10 @@ def test_a_clip_cut_out_of_a_video_is_whole_though_it_holds_more_than_it_shows(t
 
 def test_a_region_is_cut_out_at_rounded_borders_and_black_outside(tmp_path):
     picture = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
-    assert (crop(picture, (1.4, 2.6, 3, 4)) == picture[3:7, 1:4]).all()
-    assert not crop(picture, (6, 0, 4, 2))[:, 2:].any()
     write_png(tmp_path / "a.png", picture)
     files = Files(tmp_path)
+    assert (files.frames(region("a.png", (1.4, 2.6, 3, 4)))[0] == picture[3:7, 1:4]).all()
+    assert not files.frames(region("a.png", (6, 0, 4, 2)))[0][:, 2:].any()
     assert (files.frames(region("/data/a.png", (0, 0, 2, 3)))[0] == picture[:3, :2]).all()
     assert files.find_path(region("a.png", (0, 0, 2, 3)))
     assert not files.find_path(region("b.png", (0, 0, 2, 3)))

@@ -41,7 +41,7 @@ def test_a_picture_may_be_base64_and_fields_may_have_other_names(tmp_path, monke
     found = questions.load(str(tmp_path / "q.jsonl"), columns={"category": "set"})
     assert (images.decode(found.items[0].picture) == picture(7)).all()
     assert found.items[0].category == "OCR"
-    with pytest.raises(UserError, match="--columns has no key 'subset'"):
+    with pytest.raises(UserError, match="Unknown field of --columns 'subset'"):
         questions.load(str(tmp_path / "q.jsonl"), columns={"subset": "set"})
 
 
@@ -81,7 +81,7 @@ def test_a_data_set_names_no_picture_elsewhere(tmp_path, monkeypatch, name):
 
     file = tmp_path / "pictures" / "questions.jsonl"
     file.parent.mkdir()
-    with pytest.raises(UserError, match="is a file's name, which is not on the hub"):
+    with pytest.raises(UserError, match="image is a file name; pass the folder"):
         load(name, "hub:some/body", None)
     for source, pictures in (("hub:some/body", file.parent), (str(file), file.parent), (str(file), None)):
         assert load("x/inside.png", source, pictures) == file.parent / "x/inside.png"
@@ -97,7 +97,7 @@ def test_a_data_set_names_no_picture_elsewhere(tmp_path, monkeypatch, name):
         ({"original_answer": "C"}, "no letter of its options"),
         ({"negated_answer": "B"}, "one answer to both"),
         ({"index": 11}, "duplicate id"),
-        ({"image": 7}, "neither a file nor bytes"),
+        ({"image": 7}, "neither a file name, bytes nor base64"),
         ({"A": ["cat", "owl"]}, "options are no texts"),
         ({"negated_question": {"text": "What?"}}, "options are no texts"),
     ],

@@ -58,7 +58,7 @@ def test_tables_and_lists_read_like_lines(choices):
         ({"B": None}, "fewer than two options"),
         ({"index": 0}, "occurs twice"),
         ({"image": "pictures/nowhere.png"}, "not there"),
-        ({"image": None}, "neither a file nor bytes"),
+        ({"image": None}, "neither a file name, bytes nor base64"),
         ({"A": "Cat", "B": "cat", "C": "CAT.", "D": " cat"}, "differs from the right one"),
     ],
 )

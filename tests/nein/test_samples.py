@@ -210,7 +210,7 @@ def test_columns_rename_fields(make_data):
     with pytest.raises(UserError, match=r"'0.T_negative': Field required"):
         load_folder(root)
     assert load_folder(root, columns={"T_negative": "prompt"}).samples[0].negative.endswith(".")
-    with pytest.raises(UserError, match="--columns has no key 'negative'"):
+    with pytest.raises(UserError, match="Unknown field of --columns 'negative'"):
         loading.load(str(root), columns={"negative": "prompt"})
 
 

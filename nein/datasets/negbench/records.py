@@ -111,10 +111,7 @@ class Media:
     """Where the pictures of a task come from."""
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        """The (H, W, 3) uint8 RGB pictures behind a reference: one for a picture, several for a video.
-
-        Raises images.ImageError, with the reason, for what is missing or cannot be decoded.
-        """
+        """(H, W, 3) uint8 RGB arrays: one of an image, several of a video. Raises images.ImageError."""
         raise NotImplementedError
 
     def files(self, references: Iterable[str]) -> list[Path]:
@@ -190,7 +187,7 @@ class Task:
 
 @dataclass(frozen=True)
 class RetrievalTask(Task):
-    """Retrieval with original and negated captions, of which either may lack, over the same images."""
+    """Retrieval with original or negated captions, or both, over the same images."""
 
     parts = ("original", "negated")
     name: str
@@ -236,7 +233,6 @@ Box = tuple[float, float, float, float]
 _BOX = "#box="
 VIDEO_SUFFIXES = frozenset((".mp4", ".webm", ".mkv", ".avi", ".mov", ".m4v"))
 PICTURE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
-FRAMES = 4
 
 
 def region(reference: str, box: Box) -> str:
@@ -253,20 +249,14 @@ def split_region(reference: str) -> tuple[str, Box | None]:
     return name, (x, y, width, height)
 
 
-def crop(picture: np.ndarray, box: Box) -> np.ndarray:
-    """The region of (H, W, 3) uint8, rounded to pixels; black outside the picture."""
-    x, y, width, height = box
-    return np.asarray(Image.fromarray(picture).crop((x, y, x + width, y + height)))
+def path_parts(reference: str) -> tuple[str, ...]:
+    """The names of a path of any system, without drive and root."""
+    path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
+    return path.parts[1:] if path.anchor else path.parts
 
 
 def file_name(reference: str) -> str:
-    """The last part of a path of any system."""
     return (path_parts(reference) or (reference,))[-1]
-
-
-def path_parts(reference: str) -> tuple[str, ...]:
-    path = PureWindowsPath(reference) if "\\" in reference else PurePosixPath(reference)
-    return path.parts[1:] if path.anchor else path.parts
 
 
 class Files(Media):
@@ -293,14 +283,10 @@ class Files(Media):
             if is_local(candidate):
                 return candidate
         named = self._files_by_name.get(unicodedata.normalize("NFC", file_name(reference)), [])
-        if not named:
-            raise ImageError(f"{reference}: there is no file of this name below '{self.root}'")
-        if len(named) > 1:
-            raise ImageError(
-                f"{reference}: {len(named)} files below '{self.root}' have this name; "
-                "give the folder of the right one as --image-root"
-            )
-        return named[0]
+        if len(named) == 1:
+            return named[0]
+        advice = "; give the folder of the right one as --image-root" if named else ""
+        raise ImageError(f"{reference}: {len(named)} files below '{self.root}' have this name{advice}")
 
     def listing(self) -> list[str]:
         """All pictures below the root, or beside the file, by name. Raises UserError without any."""
@@ -321,13 +307,16 @@ class Files(Media):
         return [self.find_path(reference) or self.beside / "missing" for reference in references]
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        """One picture or region, or the frames of a video. Raises ImageError."""
+        """A region is rounded to pixels, and black outside the image."""
         reference, box = split_region(reference)
         path = self.path(reference)
         if path.suffix.lower() in VIDEO_SUFFIXES:
             return video_frames(path)
-        picture = decode(path)
-        return [picture if box is None else crop(picture, box)]
+        pixels = decode(path)  # (H, W, 3) uint8
+        if box is not None:
+            x, y, width, height = box
+            pixels = np.asarray(Image.fromarray(pixels).crop((x, y, x + width, y + height)))
+        return [pixels]
 
     @cached_property
     def _files_by_name(self) -> dict[str, list[Path]]:
@@ -338,15 +327,15 @@ class Files(Media):
         return files
 
 
+@dataclass(frozen=True)
 class Drawn(Media):
-    """Pictures that are made when asked for: `draw(reference)` gives one (H, W, 3) uint8 array or several."""
+    """Images drawn on request: `draw(reference)` returns one (H, W, 3) uint8 array or several."""
 
-    def __init__(self, draw: Callable[[str], np.ndarray | list[np.ndarray]]) -> None:
-        self._draw = draw
+    draw: Callable[[str], np.ndarray | list[np.ndarray]]
 
     def frames(self, reference: str) -> list[np.ndarray]:
-        pictures = self._draw(reference)
-        return pictures if isinstance(pictures, list) else [pictures]
+        frames = self.draw(reference)
+        return frames if isinstance(frames, list) else [frames]
 
 
 def frame_numbers(length: int) -> list[int]:
@@ -355,9 +344,7 @@ def frame_numbers(length: int) -> list[int]:
     >>> frame_numbers(100)
     [12, 36, 62, 86]
     """
-    if length < 1:
-        raise ValueError(f"a video needs at least one frame, not {length}")
-    edges = np.linspace(0, length - 1, min(FRAMES, length) + 1).astype(int)
+    edges = np.linspace(0, length - 1, min(4, length) + 1).astype(int)
     return [int(np.round((a + b) / 2)) for a, b in itertools.pairwise(edges)]
 
 
@@ -373,13 +360,13 @@ def video_frames(path: Path) -> list[np.ndarray]:
         numbers = frame_numbers(_length(path))
         with av.open(str(path)) as container:
             frames = enumerate(itertools.islice(container.decode(video=0), numbers[-1] + 1))
-            pictures = {
+            arrays = {
                 number: frame.to_ndarray(format="rgb24") for number, frame in frames if number in numbers
             }
     except (av.FFmpegError, IndexError, EOFError) as error:
         detail = getattr(error, "strerror", None) or "there is no video in it"
         raise ImageError(f"{path}: the video cannot be decoded ({detail})") from None
-    return [pictures[number] for number in numbers]
+    return [arrays[number] for number in numbers]
 
 
 def _length(path: Path) -> int:
