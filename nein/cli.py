@@ -220,12 +220,12 @@ def _submit(words: Sequence[str]) -> int:
     if config.overwrite:
         raise UserError("--overwrite is for one command; remove the folder, or choose another --out.")
     folder = config.out_dir / "slurm"
-    slurm.executor(config, folder, "slurm")  # what is missing is said before anything is written
+    slurm.make_submitter(config, folder, "slurm")  # fails before anything is written
     file = (folder / "command.yaml").resolve()
     values = {item.name: getattr(config, item.name) for item in options.fields(own)}
     atomic.write_text(file, options.dump(own(**{**values, "on": None})))
-    given = tuple(without_credentials(word) for word in ("slurm", *name.split(), *rest))
-    last = slurm.Whole((*name.split(), "--config", str(file)), given)
+    typed = tuple(without_credentials(word) for word in ("slurm", *name.split(), *rest))
+    last = slurm.Job((*name.split(), "--config", str(file)), typed)
     array = when = ""
     if config.array > 1:
         shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]

@@ -275,7 +275,7 @@ def test_a_function_answers_questions_and_their_negations(tmp_path):
 
 
 def test_half_a_character_in_an_answer_is_a_sentence():
-    with pytest.raises(UserError, match="holds half a character"):
+    with pytest.raises(UserError, match="unpaired surrogate"):
         nein.negvqa(lambda image, question, options: "A \ud83d", limit=4, questions=8, device="cpu")
 
 

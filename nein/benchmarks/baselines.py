@@ -45,7 +45,7 @@ def spread(blocks: Blocks, most: int) -> Blocks:
     if len(numbers) <= count:
         return blocks
     taken = {numbers[k * len(numbers) // count] for k in range(count)}
-    return replace(blocks, wanted=[index for index in blocks.wanted if index // blocks.size in taken])
+    return replace(blocks, indices=[index for index in blocks.indices if index // blocks.size in taken])
 
 
 class Question(NamedTuple):

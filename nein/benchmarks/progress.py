@@ -13,7 +13,7 @@ from typing import Any
 
 from nein.config.groups import Runs
 from nein.config.options import dump
-from nein.engine.folder import Blocks, Folder, costs, runs_at, spent
+from nein.engine.folder import Blocks, Folder, describe_spending, read_spending, runs_at
 from nein.engine.run import is_at_work
 
 #: Tokens and seconds of a request to a model that OUT has no answer of: a question about a picture of 512
@@ -29,7 +29,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.benchmarks import registry
     from nein.benchmarks.nein.runs import EDIT
     from nein.editors import split_address
-    from nein.engine.folder import costs, spent
+    from nein.engine.folder import describe_spending, read_spending
     from nein.loading.service import AT_ONCE, price
     from nein.models.references import named
 
@@ -40,12 +40,12 @@ def lines(config: Any) -> Iterator[str]:
     for run in found.runs(config, "cpu"):
         for stage in run.stages:
             blocks_done = set.intersection(*(run.folder.done(output) for output in stage.outputs))
-            records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.wanted)
+            records_done = sum(index // stage.blocks.size in blocks_done for index in stage.blocks.indices)
             for reference, each in stage.asks.items():
                 done[reference] += each * records_done
-                left[reference] += each * (len(stage.blocks.wanted) - records_done)
+                left[reference] += each * (len(stage.blocks.indices) - records_done)
                 edits |= {reference} if stage.name == EDIT else set()
-    paid = spent(config.out_dir, above=0)
+    paid = read_spending(config.out_dir, above=0)
     for reference, count in left.items():
         address, model = split_address(named(reference)[1])
         so_far = paid.get(model)
@@ -65,7 +65,7 @@ def lines(config: Any) -> Iterator[str]:
         time = datetime.timedelta(seconds=round(count * seconds / at_once))
         total = "price unknown" if dollars is None else f"${dollars * count:.2f}"
         yield f"{model}: about {count:,} requests, {total}, {time} at {at_once} at a time ({basis})"
-    yield from (f"so far: {sentence}" for sentence in costs(paid))
+    yield from (f"so far: {sentence}" for sentence in describe_spending(paid))
 
 
 WINDOW = 600.0  # seconds over which the rate is measured
@@ -85,7 +85,7 @@ def status(config: Runs) -> str:
             command = shlex.join(["nein", *calls[-1].get("command", [])])
             commands.append(f"At work: {command}, since {calls[-1]['started']}")
         lines += [f"  {name}: {_pace(*found, start, ends)}" for name, found in stages[run].items()]
-    paid = (line for path in config.runs for line in costs(spent(path)))
+    paid = (line for path in config.runs for line in describe_spending(read_spending(path)))
     shown = [*lines, *dict.fromkeys([*commands, *paid])]
     return "".join("".join(c if c.isprintable() else "?" for c in line) + "\n" for line in shown)
 
@@ -100,9 +100,9 @@ def _stages(folder: Folder) -> dict[str, tuple[list[int], Made]]:
     for output in manifest.get("selected", {}):
         wanted, made = found.setdefault(output.partition("/")[0], ([], []))
         blocks = Blocks.read(manifest, output)
-        wanted.append(len(blocks.wanted))
+        wanted.append(len(blocks.indices))
         for number in folder.done(output):
-            if samples := blocks.selected(number):
+            if samples := blocks.count_selected(number):
                 made.append((folder.block_path(output, number).stat().st_mtime, samples))
     return found
 

@@ -25,7 +25,7 @@ from nein.benchmarks.config import CompareConfig, ReportConfig
 from nein.config.options import Options
 from nein.datasets.harness import Question
 from nein.engine import atomic, images, machine
-from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, costs, id_of, runs_below
+from nein.engine.folder import COMPLETE, INCOMPLETE, Blocks, Folder, describe_spending, id_of, runs_below
 from nein.engine.machine import UNSCORED
 from nein.engine.run import Executor
 from nein.engine.stages import Stage, Step
@@ -281,7 +281,7 @@ class Benchmark:
             why = f" ({'; '.join(counts)}{'; ...' if len(reasons) > 3 else ''})" if counts else ""
             failed = table.frame.dropna(subset="failed") if "failed" in table.frame else table.frame[:0]
             failures = len(failed.drop_duplicates(["id", "metric", "variant"]))
-            again = f" {failures} failed; retry with: {machine.typed()}" if failures else ""
+            again = f" {failures} failed; retry with: {machine.shell_command()}" if failures else ""
             have = "has" if reasons.total() == 1 else "have"
             said = f"{run.name}: {reasons.total()} {have} no score{why}.{again}"
             print(said, file=sys.stderr, flush=True)
@@ -347,7 +347,10 @@ def _own_notes(finished: Sequence[Finished], unfinished: Sequence[Path]) -> list
     if unfinished:
         names = shortlist(("/".join(path.parts[-2:]) for path in unfinished), 3)
         hidden = [f"not shown because not complete: {names}."]
-    return [*hidden, *dict.fromkeys(said for run in finished for said in costs(run.manifest["spent"]))]
+    return [
+        *hidden,
+        *dict.fromkeys(said for run in finished for said in describe_spending(run.manifest["spent"])),
+    ]
 
 
 def _seal(config: Any, runs: Sequence[Run]) -> str:
@@ -383,7 +386,7 @@ def select_rows(
     """The rows of an output of the records that the run's latest command selected, in data order. A selection
     may end inside a block. numbers: only of these blocks."""
     blocks = blocks or Blocks.read(folder.manifest(), output)
-    chosen = blocks.wanted if isinstance(blocks.wanted, range) else set(blocks.wanted)
+    chosen = blocks.indices if isinstance(blocks.indices, range) else set(blocks.indices)
     seen: set[str] = set()
     for number in blocks.numbers if numbers is None else numbers:
         records = [[*rows] for _, rows in itertools.groupby(folder.rows(output, [number]), id_of)]

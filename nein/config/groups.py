@@ -215,7 +215,7 @@ def start(options: Any) -> run.Executor:
         return Ray(options.device, None, pool.workers, pool.gpus_per_worker, options.threads)
     if on == "ranks" and not launched:
         raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
-    ranks = machine.from_environment() if on == "ranks" else None
+    ranks = machine.join_processes() if on == "ranks" else None
     requests = options.endpoint.concurrency or AT_ONCE
     return run.Executor(
         options.device,

@@ -114,7 +114,7 @@ class Dataset:
         return self.samples[block.start : block.stop]
 
     def facts(self, blocks: Blocks) -> Row:
-        counts = {"n": len(self.samples), "selected": len(blocks.wanted)}
+        counts = {"n": len(self.samples), "selected": len(blocks.indices)}
         return {**self.origin, "records_sha256": self.records_sha256, **counts}
 
 

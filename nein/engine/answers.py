@@ -1,5 +1,5 @@
-"""Answers of models on disk, and what they cost: what was asked once is never asked again, by this command or
-a later one. And features of images and sentences, found again by content."""
+"""Caches on disk: answers of models, so that no command asks twice, with their costs; and features of images
+and sentences, by content."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nein.engine import atomic
-from nein.engine.folder import spent_in
+from nein.engine.folder import SPENDING
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
@@ -28,11 +28,11 @@ WAIT = 60.0  # seconds to wait for another process that is writing
 
 
 class AnswerCache:
-    """JSON objects by (space, key) in one SQLite file, which threads and processes may share (a
-    `metrics.base.Store`), and what requests have cost by model.
+    """JSON objects by (space, key), and costs of requests by model, in one SQLite file, which threads and
+    processes may share (a `metrics.base.Store`).
 
-    An answer is on disk before `put` returns; what another process puts is seen at once. Raises UserError
-    where the file is damaged or cannot be written, also on a file system without locks.
+    An answer is on disk before `put` returns; other processes see it at once. Raises UserError where the file
+    is damaged or cannot be written, also on a file system without locks.
     """
 
     def __init__(self, path: Path, *, wait: float = WAIT) -> None:
@@ -40,7 +40,7 @@ class AnswerCache:
         self.path = path
         self._mutex = threading.Lock()
         with self._sentences():
-            # SQLite's own journal is a file beside it: unlike a write-ahead log it works on network drives.
+            # SQLite's default journal works on network drives, unlike a write-ahead log.
             self._db = sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous = EXTRA")
         with self._transaction() as db:
@@ -57,13 +57,13 @@ class AnswerCache:
         self.put_all({(space, key): value})
 
     def put_all(self, values: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        """All of `values`, by (space, key), or after a kill none of them."""
+        """Writes all of `values`, by (space, key), or after a kill none of them."""
         rows = [(_address(*key), json.dumps(value, allow_nan=False)) for key, value in values.items()]
         with self._transaction() as db:
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
 
     def pay(self, model: str, dollars: Decimal | None, **counts: float) -> None:
-        """Adds a request to what a model has taken. dollars: None for an unknown price."""
+        """Adds a request to the costs of a model. dollars: None for an unknown price."""
         with self._transaction() as db:
             row = db.execute("SELECT value FROM spent WHERE model = ?", (model,)).fetchone()
             entry: Json = json.loads(row[0]) if row else {"dollars": None, "dearest": None}
@@ -74,14 +74,14 @@ class AnswerCache:
                 entry["dearest"] = str(max(dollars, Decimal(entry["dearest"] or 0)))
             db.execute("INSERT OR REPLACE INTO spent VALUES (?, ?)", (model, json.dumps(entry)))
 
-    def spent(self) -> dict[str, Json]:
-        """Model -> requests, tokens, seconds in all; `dollars` in all and of the `dearest` request, as texts
-        of decimals, None without a price."""
+    def read_spending(self) -> dict[str, Json]:
+        """Model -> requests, tokens and seconds; `dollars` in all and of the `dearest` request, as texts of
+        decimals, None without a price."""
         with self._mutex, self._sentences():
-            return spent_in(self._db)
+            return {model: json.loads(value) for model, value in self._db.execute(SPENDING)}
 
     def close(self) -> None:
-        with self._mutex:  # sqlite crashes where a thread is still at work
+        with self._mutex:  # SQLite crashes while a thread still uses it
             self._db.close()
 
     def __enter__(self) -> AnswerCache:
@@ -92,8 +92,7 @@ class AnswerCache:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """On disk as a whole at the end, undone by an exception."""
-        with self._mutex, self._sentences(), self._db as db:
+        with self._mutex, self._sentences(), self._db as db:  # an exception undoes all of it
             db.execute("BEGIN IMMEDIATE")
             yield db
 
@@ -103,21 +102,21 @@ class AnswerCache:
             yield
         except sqlite3.OperationalError as error:
             raise UserError(
-                f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full or "
-                "read-only, knows no locks, or another program holds the file; choose a folder elsewhere."
+                f"The answers in '{self.path}' cannot be read or written ({error}): the disk is full, "
+                "read-only or without locks, or another program holds the file; choose another --out."
             ) from None
         except (sqlite3.DatabaseError, ValueError, RecursionError) as error:
             raise UserError(
-                f"The answers in '{self.path}' are damaged ({error}); remove the file and give the same "
-                "command again, which asks for them anew."
+                f"The answers in '{self.path}' are damaged ({error}); remove the file and rerun the command, "
+                "which asks for them again."
             ) from None
 
 
 class BlockStore:
-    """Entries about a block as a whole, whose last bits depend on what else was in the batch; `flush` keeps
-    all of a changed space at once. Every thread has its own.
+    """Entries of one block, whose last bits depend on its batch; `flush` writes all of a changed space at
+    once. Every thread has its own store.
 
-    cache  `get(space, scope)` and `put(space, scope, entries)`: an `AnswerCache`, a `FeatureCache`.
+    cache  `get(space, scope)` and `put(space, scope, entries)`: an `AnswerCache` or a `FeatureCache`.
     """
 
     def __init__(self, cache: Any, scope: str) -> None:
@@ -131,12 +130,12 @@ class BlockStore:
         return self._spaces[space].get(key)
 
     def put(self, space: str, key: str, value: Any) -> None:
-        self.get(space, key)  # what is kept already stays
+        self.get(space, key)  # reads the entries that are on disk
         self._spaces[space][key] = value
         self._changed.add(space)
 
     def flush(self) -> None:
-        """Returns when everything that was put is on disk."""
+        """Writes all new entries; they are on disk when this returns."""
         for space in sorted(self._changed):
             self._cache.put(space, self._scope, self._spaces[space])
         self._changed.clear()
@@ -157,17 +156,17 @@ def scope_of(ids: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """The features of blocks, in files below `root`: key -> float32 array, by space and scope.
+    """Features of blocks in files below `root`: key -> float32 array, by space and scope.
 
-    The entries of one block lie in one small file. Its address is made of a *space*, which names model
-    weights, preprocessing and dtype, and of the block's content, because a network's last bits depend on
-    what else is in the batch: without it a result could depend on what had been kept before.
+    One small file holds the entries of a block. Its address is a *space*, which names model weights,
+    preprocessing and dtype, and the content of the block: a network's last bits depend on the batch, and a
+    result must not depend on what was cached before.
     """
 
     root: Path
 
     def get(self, space: str, scope: str) -> dict[str, np.ndarray]:
-        """{} where nothing is kept, or where the file is damaged."""
+        """The entries of a block; {} without a file, or for a damaged one."""
         import safetensors.numpy
 
         path = self._path(space, scope)
@@ -176,16 +175,16 @@ class FeatureCache:
         try:
             return safetensors.numpy.load(path.read_bytes())
         except (OSError, ValueError, safetensors.SafetensorError) as error:
-            log.warning("cache file %s is damaged and is made again (%s)", path, error)
+            log.warning("cache file %s is damaged and will be rewritten (%s)", path, error)
             return {}
 
     def put(self, space: str, scope: str, entries: Mapping[str, np.ndarray]) -> None:
-        """Keeps the entries of a block in place of what was kept of it."""
+        """Replaces the entries of a block."""
         import numpy as np
         import safetensors.numpy
 
-        whole = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
-        atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(whole))
+        arrays = {key: np.ascontiguousarray(value, dtype=np.float32) for key, value in entries.items()}
+        atomic.write_bytes(self._path(space, scope), safetensors.numpy.save(arrays))
 
     def _path(self, space: str, scope: str) -> Path:
         return self.root / hashlib.sha256(space.encode()).hexdigest()[:24] / f"{scope}.safetensors"

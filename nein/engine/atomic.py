@@ -1,5 +1,5 @@
-"""Writing files so that a reader, or a run after a power cut, sees the whole new file or the old one; and
-reading them with a sentence for what is wrong."""
+"""Atomic writes, so that a reader, or a run after a power cut, sees the whole new file or the old one; and
+reads whose errors are sentences."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nein.loading.errors import UserError
 
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]  # in the names of drafts
 _DRAFT = re.compile(r"\..+\.([0-9a-f]{4})-(\d+)-[0-9a-f]{4}\.tmp")
-_LEFT = 86_400  # seconds after which nobody writes a draft of another host
+_ABANDONED = 86_400  # seconds after which no other host still writes its draft
 
 Row = Json
 adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.TypeAdapter)
@@ -40,13 +40,10 @@ adapter: Callable[[Any], pydantic.TypeAdapter[Any]] = functools.cache(pydantic.T
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into that becomes `path` when the block ends well: temporary file beside it, fsync,
-    rename. Creates the folder; an exception leaves what was there.
-
-    Raises UserError, before anything is written, for a path that is a folder or lies in one that takes no
-    files.
-    """
+def write_file(path: Path) -> Iterator[IO[bytes]]:
+    """A temporary file beside `path` that replaces it when the block ends well (fsync, rename). Creates the
+    folder; an exception leaves the old file. Raises UserError, before any write, for a path that is a folder
+    or lies in one that is not writable."""
     if path.is_dir():
         raise UserError(f"'{path}' is a folder; give the name of a file.")
     draft = path.with_name(f".{path.name}.{_HOST}-{os.getpid()}-{secrets.token_hex(2)}.tmp")
@@ -70,8 +67,8 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_drafts(folder: Path, below: bool = True) -> None:
-    """Removes what killed writers have left in a folder, and `below` it: drafts of processes of this host
-    that have ended, and any that are older than a day."""
+    """Removes the drafts of killed writers in a folder, and `below` it: of ended processes of this host, and
+    all that are older than a day."""
     import psutil
 
     for parent, folders, names in os.walk(folder):
@@ -81,15 +78,14 @@ def remove_drafts(folder: Path, below: bool = True) -> None:
             path, (host, process) = Path(parent, name), draft.groups()
             with contextlib.suppress(OSError):
                 ended = host == _HOST and not psutil.pid_exists(int(process))
-                if ended or time.time() - path.stat().st_mtime > _LEFT:
+                if ended or time.time() - path.stat().st_mtime > _ABANDONED:
                     path.unlink()
         if not below:
             folders.clear()
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` to `path`, as `writing` does."""
-    with writing(path) as file:
+    with write_file(path) as file:
         file.write(data)
 
 
@@ -98,26 +94,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_bytes(path, json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
 def plain(row: Any) -> Json:
     """The fields of a dataclass that differ from their default."""
     fields = {}
     for field in dataclasses.fields(row):
-        value, made = getattr(row, field.name), field.default_factory
-        if value != (field.default if made is dataclasses.MISSING else made()):
+        value, factory = getattr(row, field.name), field.default_factory
+        if value != (field.default if factory is dataclasses.MISSING else factory()):
             fields[field.name] = value
     return fields
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> int:
-    """Writes a JSONL file, a row at a time, each a mapping or a dataclass (`plain`); how many. Raises
-    ValueError for NaN and infinite numbers."""
+    """Writes a JSONL file, a row at a time, each a mapping or a dataclass (`plain`); returns their number.
+    Raises ValueError for NaN and infinity."""
     count = 0
-    with writing(path) as file:
-        for count, row in enumerate(rows, start=1):  # noqa: B007 - how many there were
+    with write_file(path) as file:
+        for row in rows:
             file.write(json_line(row))
+            count += 1
     return count
 
 
@@ -130,33 +127,33 @@ def json_line(row: Any) -> bytes:
 
 
 def record(fields: Mapping[str, Any]) -> Any:
-    """A type of JSON objects with these keys (`NotRequired[...]`), and maybe others."""
+    """A type of JSON objects with these keys (`NotRequired[...]`); others are allowed."""
     return pydantic.with_config(extra="allow")(TypedDict("record", fields))  # type: ignore[operator]
 
 
-def parse(data: Any, kind: Any, where: str) -> Any:
+def parse(data: Any, kind: Any, source: str) -> Any:
     """JSON (bytes, or dictionaries and lists) as a type: a dataclass, a `record`, lists and dictionaries of
-    them. Raises UserError, which begins with `where` and says the first mistake."""
+    them. Raises UserError with the `source` and its first error."""
     try:
         if isinstance(data, bytes):
             return adapter(kind).validate_json(data.removeprefix(codecs.BOM_UTF8), strict=True)
         return adapter(kind).validate_python(data, strict=True)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = f"'{'.'.join(map(str, first['loc']))}': " if first["loc"] else ""
-        given = "" if first["type"] in ("missing", "json_invalid") else f", not {first['input']!r:.60}"
-        raise UserError(f"{where}: {place}{first['msg']}{given}.") from None
+        location = f"'{'.'.join(map(str, first['loc']))}': " if first["loc"] else ""
+        value = "" if first["type"] in ("missing", "json_invalid") else f", not {first['input']!r:.60}"
+        raise UserError(f"{source}: {location}{first['msg']}{value}.") from None
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
-    """The parsed file. Raises UserError for one that cannot be read, or is not of the type."""
+    """The parsed file. Raises UserError for one that cannot be read, or has another type."""
     with readable(path):
         return parse(path.read_bytes(), kind, f"'{path}'")
 
 
 def iter_lines(path: Path, kind: Any = Row) -> Iterator[tuple[int, Any]]:
-    """(number of the line, from 1, and its object) of a JSONL file, one at a time; blank lines are skipped.
-    Raises UserError naming the file, the line and what is wrong with it."""
+    """(number of a line from 1, its object) of a JSONL file, one at a time, without blank lines. Raises
+    UserError with the file, the line and its error."""
     with readable(path), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.isspace():
@@ -169,7 +166,7 @@ def read_lines(path: Path, kind: Any = Row) -> list[Any]:
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
-    """(path, bytes, time of change) of a file; zeros where there is none."""
+    """(path, bytes, time of change) of a file; zeros for none."""
     try:
         stat = path.stat()
     except OSError:
@@ -178,7 +175,7 @@ def stamp(path: Path) -> tuple[str, int, int]:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """(number of the line, row) of a table that has these columns, and more or not. Raises UserError."""
+    """(number of its line, row) of a table with at least these columns. Raises UserError."""
     with readable(path), path.open(newline="", encoding="utf-8-sig") as file:
         try:
             reader = csv.DictReader(file, strict=True)
@@ -186,9 +183,9 @@ def read_csv(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, st
             rows = [(reader.line_num, row) for row in reader]
         except csv.Error as error:
             raise UserError(f"'{path}' is not a CSV file: {error}.") from None
-    lacking = [f"column {name}" for name in columns if name not in header]
-    if lacking or not rows:
-        raise UserError(f"'{path}' has no {(lacking or ['line'])[0]}; expected {', '.join(columns)}.")
+    missing = [f"column {name}" for name in columns if name not in header]
+    if missing or not rows:
+        raise UserError(f"'{path}' has no {(missing or ['line'])[0]}; expected {', '.join(columns)}.")
     for number, row in rows:
         if None in row or None in row.values():
             raise UserError(f"'{path}', line {number}: the line is cut off or too long.")
@@ -215,7 +212,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 def holds_something(path: Path) -> bool:
-    """Whether there is a file that is not empty, as a full disk or a crash of the machine may leave one."""
+    """Whether a file exists and is not empty, as a full disk or a crash of the machine leaves it."""
     with contextlib.suppress(OSError):
         return path.stat().st_size > 0
     return False
@@ -225,14 +222,14 @@ def holds_something(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Creates a folder with its parents, and proves that a file can be written into it, before hours of work
-    depend on it. Raises UserError."""
+    """Creates a folder with its parents and writes a file into it, before hours of work depend on that.
+    Raises UserError."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise UserError(
-            f"'{path}' cannot be written to ({error.strerror or error}); choose a writable folder with --out."
+            f"'{path}' is not writable ({error.strerror or error}); choose a writable folder with --out."
         ) from None
     return path
 
@@ -242,14 +239,13 @@ def cache_root() -> Path:
     return Path(os.environ.get("NEIN_CACHE") or platformdirs.user_cache_dir("nein"))
 
 
-def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Path:
-    """`target`, which `make(draft)` fills on first use; what it cannot finish leaves nothing.
+def make_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Path:
+    """The folder `target`, which `make(draft)` fills on first use, completely or not at all.
 
-    The name of the folder must tell everything that decides its content. Processes that need it at the same
-    time wait for the first, where the file system has locks; else each makes it, and one wins.
+    Its name must tell everything that decides its content. Other processes wait for the first one, where the
+    file system has locks; else each makes it, and one wins.
 
-    proof  A file in it without which it is not what it should be. Raises OSError where such a folder is in
-           the way.
+    proof  A file that a complete folder has. Raises OSError where an incomplete one is in the way.
     """
     if (target / proof).exists():
         return target
@@ -259,7 +255,7 @@ def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
     name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:32]
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, NotImplementedError):
-            # Not a lock that is a mere file: one that a killed process leaves would be held for ever.
+            # No soft lock, which is a mere file: a killed process would hold it for ever.
             lock = FileLock(cache_root() / "locks" / name, fallback_to_soft=False)
             Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock)
@@ -272,15 +268,14 @@ def made_once(target: Path, make: Callable[[Path], None], proof: str = "") -> Pa
             draft.rename(target)
         except OSError:
             if not (target / proof).exists():
-                raise  # not just another process that was faster
+                raise  # no other process was faster
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return target
 
 
 def file_of(data: bytes) -> Path:
-    """A file with these bytes, named by their SHA-256: what records hold in place of pictures, which are read
-    where they are needed."""
+    """A file with these bytes, named by their SHA-256: records hold it in place of an image."""
     digest = hashlib.sha256(data).hexdigest()
     path = cache_root() / "files" / digest[:2] / digest
     if not path.is_file():

@@ -1,13 +1,13 @@
-"""A folder of results that describes itself, goes on where it stopped, and refuses mixtures.
+"""A folder of results that describes itself, resumes, and refuses to mix results.
 
     FOLDER/
       manifest.json             format, status, identity, and facts about the latest command
-      answers.sqlite            answers of models that are never asked twice
+      answers.sqlite            answers of models, so that none is asked twice
       models/<kind>.json        fingerprint and description of a model that made rows
-      notes/<process>.json      what a worker took, by stage and by model; written once, at its end
-      <output>/identity.json    what decides the rows of one output, where that may differ from the folder's
-      <output>/000/000012.jsonl whose block it is (`Stage.head`), then its rows, one JSON object a line; a
-                                thousand blocks to a folder
+      notes/<process>.json      costs of a worker, by stage and by model; written once, at its end
+      <output>/identity.json    what decides the rows of one output, if it may differ from the folder's
+      <output>/000/000012.jsonl a block: its head (`Stage.head`), then one row a line, as JSON; a thousand
+                                blocks to a folder
 
 A block is done when its file exists, which is written atomically. Rows hold no time and no host: two
 processes that make the same block write the same bytes, and no lock is needed.
@@ -42,11 +42,9 @@ from nein.loading.errors import UserError
 FORMAT = 7
 COMPLETE, INCOMPLETE = "complete", "incomplete"
 MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
-#: In an identity: role of a model -> what tells it from another one under its name.
-CONTENTS = "weights or source"
-
-#: Consecutive blocks whose files share a folder: no listing and no list in memory is longer.
-SEGMENT = 1000
+SPENDING = "SELECT model, value FROM spent ORDER BY rowid"  # in the database ANSWERS
+CONTENTS = "weights or source"  # key of an identity: role of a model -> digest of its files
+SEGMENT = 1000  # consecutive blocks whose files share a folder, so that listings stay short
 
 
 # --- blocks ----------------------------------------------------------------------------------------
@@ -56,13 +54,13 @@ SEGMENT = 1000
 class Blocks:
     """Block b is the records [b * size, (b + 1) * size) of `count`.
 
-    wanted  Indices of the selected records, ascending; a range where there are millions.
+    indices  Indices of the selected records, ascending; a range where there are millions.
     unit    Records of which one worker has all blocks; 0: a block.
     """
 
     count: int
     size: int
-    wanted: Sequence[int]
+    indices: Sequence[int]
     unit: int = 0
 
     @classmethod
@@ -72,22 +70,23 @@ class Blocks:
 
     @classmethod
     def read(cls, manifest: Mapping[str, Any], output: str) -> Blocks:
-        """What the latest command selected of an output. Raises UserError for a manifest without it."""
+        """The blocks of an output that the latest command selected. Raises UserError for a manifest without
+        them."""
         if (entry := manifest.get("selected", {}).get(output)) is None:
-            raise UserError(f"A manifest.json has no 'selected.{output}'; give the command of the run again.")
+            raise UserError(f"A manifest.json has no 'selected.{output}'; rerun the command of the run.")
         ranges = [range(first, end) for first, end in entry["records"]]
-        wanted: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
+        indices: Sequence[int] = ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)]
         count = max((part.stop for part in ranges), default=0)
-        return cls(count, entry["size"], wanted, entry.get("unit", 0))
+        return cls(count, entry["size"], indices, entry.get("unit", 0))
 
     @property
     def selection(self) -> Json:
-        """Which records are selected, for a manifest: [[first, end], ...], and the block size."""
+        """The selected records, for a manifest: [[first, end], ...], and the block size."""
         spans: list[list[int]] = []
-        if isinstance(self.wanted, range) and self.wanted:
-            spans.append([self.wanted.start, self.wanted.stop])
+        if isinstance(self.indices, range) and self.indices:
+            spans.append([self.indices.start, self.indices.stop])
         else:
-            for index in self.wanted:
+            for index in self.indices:
                 if not spans or index > spans[-1][1]:
                     spans.append([index, index])
                 spans[-1][1] = index + 1
@@ -96,22 +95,22 @@ class Blocks:
     @property
     def units(self) -> Blocks:
         """The same records in blocks of a unit."""
-        return Blocks(self.count, self.unit or self.size, self.wanted)
+        return Blocks(self.count, self.unit or self.size, self.indices)
 
-    def selected(self, number: int) -> int:
-        """How many records of a block are selected."""
-        first, end = (bisect.bisect_left(self.wanted, part * self.size) for part in (number, number + 1))
+    def count_selected(self, number: int) -> int:
+        """The number of selected records of a block."""
+        first, end = (bisect.bisect_left(self.indices, part * self.size) for part in (number, number + 1))
         return end - first
 
     @property
     def numbers(self) -> Sequence[int]:
         """The blocks that hold a selected record, ascending; a range where the records are one."""
-        if isinstance(self.wanted, range) and self.wanted:
-            return range(self.wanted[0] // self.size, self.wanted[-1] // self.size + 1)
-        return sorted({index // self.size for index in self.wanted})
+        if isinstance(self.indices, range) and self.indices:
+            return range(self.indices[0] // self.size, self.indices[-1] // self.size + 1)
+        return sorted({index // self.size for index in self.indices})
 
     def share(self, rank: int, size: int) -> Sequence[int]:
-        """The needed blocks of worker `rank` of `size`, ascending; all blocks of a unit are one worker's."""
+        """The blocks of worker `rank` of `size`, ascending; one worker gets all blocks of a unit."""
         if size == 1:
             return self.numbers
         unit = self.unit or self.size
@@ -122,14 +121,10 @@ class Blocks:
         return range(number * self.size, min((number + 1) * self.size, self.count))
 
     def needed(self, number: int) -> range:
-        """Those up to the last selected one: a block that a limit cuts is made again when the limit grows."""
+        """Indices up to the last selected one: a block cut by a limit is made again when the limit grows."""
         members = self.members(number)
-        last = self.wanted[bisect.bisect_left(self.wanted, members.stop) - 1]
+        last = self.indices[bisect.bisect_left(self.indices, members.stop) - 1]
         return range(members.start, last + 1)
-
-    def all_members(self) -> Iterator[int]:
-        """Indices of the records of every needed block: what will really be read."""
-        return itertools.chain.from_iterable(map(self.members, self.numbers))
 
 
 def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
@@ -142,8 +137,8 @@ def sample_seed(run_seed: int, sample_id: str, repeat: int = 0) -> int:
 # --- the folder --------------------------------------------------------------------------------------
 
 
-#: What is read of every manifest, by `Folder.manifest_type`; of models; and of notes: stage -> what a worker
-#: took for it (peak_memory: "host", "device" -> bytes), and model -> what its work has taken.
+# Types of files: of every manifest (`Folder.manifest_type`), of models, and of notes: stage -> its cost for a
+# worker (peak_memory: "host", "device" -> bytes), and model -> its usage.
 _KIND = record({"format": NotRequired[int], "benchmark": NotRequired[str]})
 _SPAN = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
 _SELECTION: Any = record({"size": int, "unit": NotRequired[int], "records": list[_SPAN]})
@@ -162,29 +157,30 @@ _NOTE = record({"stages": dict[str, _COST], "usage": Row})
 
 @dataclass(frozen=True)
 class Folder:
-    """Paths, manifest and rows of one run; holds no open file."""
+    """Paths, manifest and rows of one run; holds no open file.
+
+    content_name   Its content, in messages: "edits", "answers".
+    row_types      Output, or the first part of its name -> the dataclass of its rows (default: dictionaries).
+    benchmark      The benchmark of these runs, as its manifests name it; "": any.
+    manifest_type  The type of its manifest.
+    """
 
     path: Path
-
-    #: What is in it, in messages: "edits", "answers".
     content_name: ClassVar[str] = "results"
-    #: Output, or the first part of its name -> the dataclass of its rows; without one they are dictionaries.
     row_types: ClassVar[Mapping[str, Any]] = {}
-    #: The benchmark whose runs these are, as its manifests name it; "": any.
     benchmark: ClassVar[str] = ""
-    #: The type of a benchmark's manifest.
     manifest_type: ClassVar[Any] = record(EVERY)
 
     # --- manifest --------------------------------------------------------------------------
 
     def entries(self) -> Row:
-        """The entries of the manifest itself; {} where nothing has begun."""
+        """The entries of the manifest file; {} without one."""
         path = self.path / MANIFEST
         entries: Row = atomic.read_json(path, _KIND) if path.exists() else {}
         if entries.get("format", FORMAT) != FORMAT:
             raise UserError(
-                f"'{self.path}' was written by another version (format {entries['format']}); make it "
-                "again, into another --out."
+                f"'{self.path}' was written by another version of nein (format {entries['format']}, not "
+                f"{FORMAT}); rerun its command with another --out."
             )
         return entries
 
@@ -193,36 +189,36 @@ class Folder:
         return self.entries().get("status") == COMPLETE
 
     def manifest(self) -> Json:
-        """The manifest, {} where nothing has begun, with `models` (kind -> fingerprint and description),
-        `usage` (by model and worker), and `spent` (by model, of all runs of its OUT).
+        """The manifest ({} without one) with `models` (kind -> fingerprint and description), `usage` (by
+        model and worker) and `spent` (by model, of all runs of its OUT).
 
         Raises UserError for a run of another benchmark or of another version of this package.
         """
-        if not (found := self.entries()):
+        if not (entries := self.entries()):
             return {}
-        kind = found.get("benchmark", self.benchmark)
+        kind = entries.get("benchmark", self.benchmark)
         if self.benchmark not in ("", kind):
             family = "nein" if kind == "nein" else f"nein {kind}"
             raise UserError(
-                f"'{self.path}' is a run of {kind}, and this command takes runs of {self.benchmark}; "
-                f"{family} --help names the commands for it."
+                f"'{self.path}' is a run of {kind}; this command takes runs of {self.benchmark}. "
+                f"See {family} --help for its commands."
             )
-        found = atomic.read_json(self.path / MANIFEST, self.manifest_type)
+        entries = atomic.read_json(self.path / MANIFEST, self.manifest_type)
         notes = self.notes().items()
         usage = {f"{kind}-{name}": used for name, note in notes for kind, used in note["usage"].items()}
-        more = {"models": self.models(), "usage": usage, "spent": spent(self.path)}
-        return {"invocations": [], **found, **more}
+        more = {"models": self.models(), "usage": usage, "spent": read_spending(self.path)}
+        return {"invocations": [], **entries, **more}
 
     def open(
         self, identity: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool, anew: bool = False
     ) -> None:
-        """Begins the run, or goes on with it if it is of the same `identity`. For the main process.
+        """Starts the run, or resumes one of the same `identity`. For the main process.
 
-        facts  Further entries of the manifest, those of the latest command: configuration, data. One called
-               "invocation" is added to those of earlier commands.
+        facts  Further entries of the manifest: configuration and data of the latest command. "invocation" is
+               appended to those of earlier commands.
 
-        Raises UserError naming the first key that differs. With `overwrite` a run that differs is removed,
-        with `anew` any; the answers of its models stay, each of which says what it answers.
+        Raises UserError naming the first key that differs. `overwrite` removes a run that differs, `anew` any
+        run; the answers of its models stay, since each says what it answers.
         """
         atomic.remove_drafts(self.path)
         before = self.entries()
@@ -236,7 +232,7 @@ class Folder:
             for path in self.path.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
-                elif not path.name.startswith(ANSWERS):  # with SQLite's own journal
+                elif not path.name.startswith(ANSWERS):  # with SQLite's journal
                     path.unlink()
         entries, calls = dict(facts), [] if difference else before.get("invocations", [])
         calls += [entries.pop("invocation")] if "invocation" in entries else []
@@ -249,7 +245,7 @@ class Folder:
         atomic.write_json(self.path / MANIFEST, {**self.entries(), **entries})
 
     def open_output(self, output: str, identity: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Adds an output (a metric, say) to the run; refuses one whose rows another identity decided."""
+        """Adds an output (a metric, say) to the run; refuses one with rows of another identity."""
         path = self.path / output / "identity.json"
         difference = first_difference(atomic.read_json(path, dict), identity) if path.exists() else None
         if difference and not overwrite:
@@ -271,19 +267,19 @@ class Folder:
     # --- models and notes ------------------------------------------------------------------
 
     def models(self) -> dict[str, Row]:
-        """Kind -> fingerprint and description of the models that made rows."""
+        """Kind -> fingerprint and description, of the models that made rows."""
         paths = sorted((self.path / "models").glob("*.json"))
         return {path.stem: atomic.read_json(path, _MODEL) for path in paths}
 
     def note_model(self, kind: str, fingerprint: str, description: Mapping[str, Any]) -> None:
-        """Writes down what a loaded model is. Raises UserError for another one under the same name."""
+        """Writes the description of a loaded model. Raises UserError for another model under its name."""
         path = self.path / "models" / f"{kind}.json"
         if not path.exists():
             atomic.write_json(path, {"fingerprint": fingerprint, **description})
         elif atomic.read_json(path, _MODEL)["fingerprint"] != fingerprint:
             raise UserError(
-                f"The weights or settings behind '{kind}' have changed since '{self.path}' was begun; "
-                "choose another --out."
+                f"The weights or settings of '{kind}' have changed since '{self.path}' was started; choose "
+                "another --out."
             )
 
     def note(self, content: Mapping[str, Any]) -> None:
@@ -292,60 +288,58 @@ class Folder:
         atomic.write_json(self.path / "notes" / f"{name}.json", content)
 
     def costs(self) -> dict[str, Row]:
-        """Stage -> blocks, rows and seconds of all workers, and the largest peak_memory of one."""
+        """Stage -> blocks, rows and seconds of all workers, and their largest peak_memory."""
         sums: dict[str, Row] = {}
         for stage, cost in (pair for note in self.notes().values() for pair in note["stages"].items()):
             total = sums.setdefault(stage, {"blocks": 0, "rows": 0, "seconds": 0.0, "peak_memory": {}})
             for key in ("blocks", "rows", "seconds"):
                 total[key] += cost[key]
-            for where, peak in cost["peak_memory"].items():
-                total["peak_memory"][where] = max(peak, total["peak_memory"].get(where, 0))
+            for memory, peak in cost["peak_memory"].items():
+                total["peak_memory"][memory] = max(peak, total["peak_memory"].get(memory, 0))
         return sums
 
     def notes(self) -> dict[str, Row]:
-        """What every worker has noted, by its name."""
+        """Name of a worker -> its note."""
         paths = sorted((self.path / "notes").glob("[!.]*.json"))
         return {path.stem: atomic.read_json(path, _NOTE) for path in paths}
 
     # --- blocks ----------------------------------------------------------------------------
 
     def inside(self, path: Path) -> Path:
-        """`path`, which a file of this folder names. Raises UserError where it leads out of the folder, or
-        over ".." or a link: a folder may come from anybody."""
+        """`path`, named by a file of this folder. Raises UserError where it leads out of the folder, or over
+        ".." or a link: a folder may come from a stranger."""
         parts = path.parts[len(self.path.parts) :]
         safe = path.is_relative_to(self.path) and ".." not in parts and "\0" not in str(path)
-        # Only what lies below is looked at: on a network disk each part of a path is an operation.
+        # Only the parts below are looked at: on a network disk each is an operation.
         below = (self.path.joinpath(*parts[:count]) for count in range(1, len(parts) + 1))
         if not safe or any(map(os.path.islink, below)):
-            raise UserError(
-                f"'{path}' leads out of '{self.path}'; nothing outside a run's folder is touched."
-            )
+            raise UserError(f"'{path}' leads out of '{self.path}'; paths of a run must stay in its folder.")
         return path
 
     def block_path(self, output: str, number: int) -> Path:
         return self.path / output / f"{number // SEGMENT:03d}" / f"{number:06d}.jsonl"
 
     def done(self, output: str) -> set[int]:
-        """Numbers of the blocks of an output that are there."""
+        """Numbers of the blocks of an output that exist."""
         files = (self.path / output).glob("[0-9]*/[0-9]*.jsonl")
         return {int(file.stem) for file in files if file.stem.isdigit()}
 
     def read(self, output: str, number: int) -> list[Any]:
-        """The rows of a block that is done, as `row_types` says. Raises UserError for a row that is none of
-        them, and for the block of another output or number."""
-        kind = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
+        """The rows of a block, of their type in `row_types`. Raises UserError for a row of another type, and
+        for the block of another output or number."""
+        row_type = self.row_types.get(output) or self.row_types.get(output.partition("/")[0], Row)
         path = self.block_path(output, number)
         with atomic.readable(path):
             first, *lines = path.read_bytes().splitlines() or [b"{}"]
-        found = atomic.parse(first, Row, f"'{path}', line 1")
-        if not found.items() >= {"output": output, "block": number}.items():
+        head = atomic.parse(first, Row, f"'{path}', line 1")
+        if not head.items() >= {"output": output, "block": number}.items():
             raise UserError(
-                f"'{path}' is not what was written there; remove it, give the same command again."
+                f"'{path}' is not the file that was written there; remove it and rerun the command."
             )
-        return [atomic.parse(line, kind, f"'{path}', line {at}") for at, line in enumerate(lines, start=2)]
+        return [atomic.parse(line, row_type, f"'{path}', line {n}") for n, line in enumerate(lines, start=2)]
 
     def head(self, output: str, number: int) -> Row:
-        """What a block that is there says about itself; {} where nothing can be read."""
+        """The first line of a block, which describes it; {} where it cannot be read."""
         try:
             with self.block_path(output, number).open("rb") as file:
                 return dict(json.loads(file.readline()))
@@ -353,16 +347,16 @@ class Folder:
             return {}
 
     def records(self, output: str, number: int, blocks: Blocks) -> int:
-        """Of how many records a block is; 0 where it is not there."""
-        known = self.head(output, number)
-        return int(known.get("records", len(blocks.members(number)))) if known else 0
+        """The number of records of a block; 0 where it does not exist."""
+        head = self.head(output, number)
+        return int(head.get("records", len(blocks.members(number)))) if head else 0
 
     def rows(self, output: str, numbers: Iterable[int]) -> Iterator[Any]:
         """The rows of blocks, in the order of `numbers`. Raises UserError for a block that is missing."""
         for number in numbers:
             if not self.block_path(output, number).exists():
                 raise UserError(
-                    f"'{self.path}' lacks block {number} of {output}; give the same command again to make it."
+                    f"'{self.path}' lacks block {number} of {output}; rerun the command to make it."
                 )
             yield from self.read(output, number)
 
@@ -382,20 +376,20 @@ def runs_below(out: Path) -> list[Path]:
 
 def runs_at(paths: Sequence[Path]) -> list[Path]:
     """The runs at or below the paths, each once. Raises UserError without any."""
-    found = {run.resolve(): run for path in paths for run in runs_below(path)}
-    if not found:
-        raise UserError(f"There is no run in '{paths[0]}'; name the --out of a command, or a run in it.")
-    return list(found.values())
+    runs = {run.resolve(): run for path in paths for run in runs_below(path)}
+    if not runs:
+        raise UserError(f"There is no run in '{paths[0]}'; give the --out of a command, or a run in it.")
+    return list(runs.values())
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """ "seed 0, not 1": the first key, in sorted order, whose value differs; None when all agree."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
-        if key == CONTENTS:  # of a model that was not here yet nothing is known
+        if key == CONTENTS:  # a model that was not downloaded yet had no digest
             before, after = before or {}, after or {}
-            both = before.keys() & after.keys()
-            before, after = ({role: marks[role] for role in both} for marks in (before, after))
+            roles = before.keys() & after.keys()
+            before, after = ({role: marks[role] for role in roles} for marks in (before, after))
         if before != after:
             if isinstance(before, Mapping) and isinstance(after, Mapping):
                 return f"{key}: {first_difference(before, after)}"
@@ -403,28 +397,22 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
-def spent(folder: Path, above: int = 3) -> dict[str, Json]:
-    """`AnswerCache.spent` of the OUT that a folder is, or lies in up to `above` folders deep; {} where
-    nothing was asked."""
-    places = (folder, *folder.absolute().parents[:above])
-    for path in (out / name for out in places for name in ("answers.sqlite", "cache/answers.sqlite")):
-        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie where nothing can be written
+def read_spending(folder: Path, above: int = 3) -> dict[str, Json]:
+    """`AnswerCache.read_spending` of the OUT that `folder` is, or lies in up to `above` folders deep; {}
+    without requests."""
+    outs = (folder, *folder.absolute().parents[:above])
+    for path in (out / name for out in outs for name in (ANSWERS, f"cache/{ANSWERS}")):
+        address = f"{path.resolve().as_uri()}?mode=ro"  # a run may lie on a read-only disk
         with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as db:
-            if found := spent_in(db):
-                return found
+            if totals := {model: json.loads(value) for model, value in db.execute(SPENDING)}:
+                return totals
     return {}
 
 
-def spent_in(db: sqlite3.Connection) -> dict[str, Json]:
-    """Of `nein.engine.answers`."""
-    rows = db.execute("SELECT model, value FROM spent ORDER BY rowid")
-    return {model: json.loads(value) for model, value in rows}
-
-
-def costs(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of every model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
+def describe_spending(totals_of: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line per model: "gpt-5-mini: $0.56 for 1,234 requests (2,000,000 tokens in, 9,000 out)"."""
     lines = []
-    for name, totals in models.items():
+    for name, totals in totals_of.items():
         dollars = "price unknown" if totals["dollars"] is None else f"${Decimal(totals['dollars']):.2f}"
         count = f"{totals['requests']:,} request{'s' * (totals['requests'] != 1)}"
         detail = f"{totals.get('input_tokens', 0):,} tokens in, {totals.get('output_tokens', 0):,} out"

@@ -1,5 +1,5 @@
-"""The machine: which process this is and how many there are, its devices and memory, what a manifest says of
-it and of the code (no names, no secrets), and how a command ends."""
+"""The machine: processes, devices, memory and threads; what a manifest says about machine and code (no names,
+no secrets); and how a command ends."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Item = TypeVar("Item")
 
 @dataclass
 class Processes:
-    """`rank` of `size` processes. `barrier()` waits for all of them, as training has to and as a command does
-    once, when it has opened its folders; without others it does nothing."""
+    """`rank` of `size` processes. `barrier()` waits for all of them: training often, other commands once,
+    when their folders are open. A single process does not wait."""
 
     rank: int = 0
     size: int = 1
@@ -55,42 +55,42 @@ class Processes:
         if self._state is not None:
             import torch
 
-            # The gloo group is used also on GPUs: we only ever synchronise, and it needs no device memory.
+            # gloo also on GPUs: we only synchronize, and it needs no device memory.
             try:
                 torch.distributed.barrier()
             except RuntimeError as error:
                 raise UserError(
                     f"Process {self.rank} of {self.size} timed out waiting for the others to start "
-                    f"({str(error).splitlines()[0]}); give the same command again."
+                    f"({str(error).splitlines()[0]}); rerun the command."
                 ) from None
 
-    def device(self, wanted: str) -> str:
-        """The device of this process: `auto` is its GPU (cuda, which is NVIDIA's or AMD's, or Apple's mps) if
-        there is one, else cpu, and the main process says which. Raises UserError for one that is absent."""
-        if not re.fullmatch(DEVICES, wanted):
-            raise UserError(f"--device is '{wanted}'; it must be {DEVICES_SAID}.")
-        if wanted == "cpu":
-            return wanted
+    def device(self, name: str) -> str:
+        """The device of this process: `auto` is its GPU if there is one (cuda: NVIDIA or AMD; mps: Apple),
+        else cpu; the main process prints which. Raises UserError for one that is absent."""
+        if not re.fullmatch(DEVICES, name):
+            raise UserError(f"--device is '{name}'; it must be {DEVICES_SAID}.")
+        if name == "cpu":
+            return name
         import torch
 
         cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-        kind = wanted.partition(":")[0]
+        kind = name.partition(":")[0]
         if (kind == "cuda" and not cuda) or (kind == "mps" and not mps):
             maker = "Apple GPU" if kind == "mps" else "GPU of NVIDIA or AMD"
-            raise UserError(f"--device is '{wanted}', but this PyTorch sees no {maker}; use --device cpu.")
-        device = wanted if wanted != "auto" else "cuda" if cuda else "mps" if mps else "cpu"
+            raise UserError(f"--device is '{name}', but this PyTorch sees no {maker}; use --device cpu.")
+        device = name if name != "auto" else "cuda" if cuda else "mps" if mps else "cpu"
         if device == "cuda" and self.size > 1:
             device = f"cuda:{self.local_rank}"
         if self.rank == 0:
-            say_device(wanted, device)
+            say_device(name, device)
         return device
 
 
-def from_environment() -> Processes:
+def join_processes() -> Processes:
     """Joins the process group announced by the launcher's environment."""
     from accelerate import PartialState
 
-    # They meet once, before there is any work: the first looks through the data, and no one waits later.
+    # Processes meet once, before the work: the main process checks the data, and nobody waits later.
     state = PartialState(cpu=True, timeout=timedelta(minutes=30))
     return Processes(state.process_index, state.num_processes, state.local_process_index, state)
 
@@ -104,8 +104,8 @@ def cores() -> int:
 
 
 def set_threads(count: int = 1) -> None:
-    """How many threads PyTorch takes for the work of the thread that calls; 0: as many as it likes. Where the
-    environment says the same, PyTorch is not loaded for that."""
+    """Sets PyTorch's threads for the work of the calling thread; 0: PyTorch's default. Does not import
+    PyTorch where the environment already says the same."""
     limits = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS", str(count))
     if count and ("torch" in sys.modules or limits != (str(count),) * 2):
         import torch
@@ -119,13 +119,13 @@ def read_ahead(
     ahead: int = 2,
     start_thread: Callable[[], None] | None = None,
 ) -> Iterator[tuple[Item, Any]]:
-    """(item, work(item)) in order, doing up to `ahead` of them in threads before they are asked for."""
-    rest = iter(items)
+    """(item, work(item)) in order; threads compute up to `ahead` of them in advance."""
+    remaining = iter(items)
     with ThreadPoolExecutor(max(1, ahead), "ahead", start_thread) as pool:
         waiting = deque[tuple[Item, Future[Any]]]()
         try:
             for count in itertools.chain([ahead + 1], itertools.repeat(1)):
-                waiting.extend((item, pool.submit(work, item)) for item in itertools.islice(rest, count))
+                waiting.extend((item, pool.submit(work, item)) for item in itertools.islice(remaining, count))
                 if not waiting:
                     return
                 item, future = waiting.popleft()
@@ -137,8 +137,8 @@ def read_ahead(
 def side_by_side(
     work: Callable[[Item], Any], items: Iterable[Item], on_cpu: bool, threads: int | None = None
 ) -> Iterator[tuple[Item, Any]]:
-    """(item, work(item)) in order; on a CPU `threads` at once, by default as many as there are cores, each on
-    one thread."""
+    """(item, work(item)) in order; on a CPU `threads` of them at once (default: one per core), each on one
+    thread."""
     set_threads(1 if on_cpu else threads or 0)
     if not on_cpu:
         return ((item, work(item)) for item in items)
@@ -146,18 +146,16 @@ def side_by_side(
 
 
 def tune_process() -> None:
-    """Call before the first large allocation.
-
-    The garbage collector looks seldom and not at the end: a third of the CPU seconds of importing the
-    libraries of models. Models in cycles are collected by `nein.engine.run`. glibc keeps freed blocks: a
-    model on a CPU frees and takes the same large buffers in every step, and faulting their pages in again can
-    take longer than the arithmetic. Threads that wait for each other leave the core to other processes.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Tunes threads, garbage collection and malloc. Call it before the first large allocation."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads leave the core to others
+    # Garbage collection is a third of the CPU time of importing model libraries: a higher threshold, and no
+    # final collection. `nein.engine.run` collects models in cycles.
     first, *later = gc.get_threshold()
     gc.set_threshold(max(first, 10_000), *later)
-    atexit.unregister(gc.freeze)  # commands may follow each other in one process
+    atexit.unregister(gc.freeze)  # several commands may run in one process
     atexit.register(gc.freeze)
+    # glibc keeps freed blocks: a model on a CPU reuses the same large buffers in every step, and faulting
+    # their pages in again can take longer than the arithmetic.
     trim_threshold, top_pad, mmap_max = -1, -2, -4  # M_* of malloc.h
     with contextlib.suppress(AttributeError, OSError, TypeError):  # no glibc
         mallopt = ctypes.CDLL(None).mallopt
@@ -167,17 +165,15 @@ def tune_process() -> None:
 
 # --- what a manifest says ------------------------------------------------------------------------
 
-#: Environment variable: the words that led to this command, as JSON, where they are others than its own.
+#: Environment variable: the words that the user typed, as JSON, where a Slurm job runs another command.
 GIVEN = "NEIN_COMMAND"
-PACKAGES = (
-    "nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy",
-    "pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics",
-)  # fmt: skip
+PACKAGES = ("nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy")
+PACKAGES += ("pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics")
 
 
 def describe(device: str | None) -> Json:
-    """JSON-serialisable facts: versions; `git`, the commit and whether tracked files differ from it, None
-    outside a checkout; the hardware. device: the one in use, None when no stage needed one."""
+    """JSON-serializable facts: versions; `git`, the commit and whether tracked files differ from it (None
+    outside a checkout); hardware. device: the one in use, None when no stage needed one."""
     packages = {}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -201,9 +197,9 @@ def describe(device: str | None) -> Json:
 
 
 def hardware(device: str | None) -> tuple[str | None, str | None]:
-    """The name of a device ("NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"), and what of it decides the last bits:
-    "CUDA 13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None where the system does not say,
-    or PyTorch is not loaded."""
+    """The name of a device ("NVIDIA H100 80GB HBM3", "AMD EPYC 9R45"), and what decides its last bits: "CUDA
+    13.0", "ROCm 6.2", "MPS", or the CPU's instructions, "AVX512". None where unknown, or PyTorch is not
+    loaded."""
     torch = sys.modules.get("torch")  # never the reason to import it
     if device == "mps":
         return "Apple GPU", "MPS"
@@ -214,22 +210,22 @@ def hardware(device: str | None) -> tuple[str | None, str | None]:
         return torch.cuda.get_device_name(device), version
     name = platform.processor() or None
     if name is None and (facts := Path("/proc/cpuinfo")).is_file():
-        found = re.search(r"^model name\s*: (.*)", facts.read_text(encoding="utf-8"), re.MULTILINE)
-        name = found[1] if found else None
+        match = re.search(r"^model name\s*: (.*)", facts.read_text(encoding="utf-8"), re.MULTILINE)
+        name = match[1] if match else None
     used = device is not None and torch is not None
     return name, str(torch.backends.cpu.get_cpu_capability()) if used else None  # type: ignore[union-attr]
 
 
-def say_device(wanted: str, device: str) -> None:
-    """On standard error, one line: which device `--device auto` is. Nothing where the device was named."""
-    if wanted == "auto":
+def say_device(name: str, device: str) -> None:
+    """Prints on standard error which device `--device auto` is."""
+    if name == "auto":
         facts = ", ".join(filter(None, [device, *hardware(device)]))
         print(f"--device auto: {facts}", file=sys.stderr, flush=True)
 
 
 def peak_memory(device: str = "cuda") -> dict[str, int]:
-    """The most memory this process has held so far, in bytes: `host` (resident), and `device` (allocated on a
-    device of CUDA that is in use). Empty where the system does not say (Windows)."""
+    """Peak memory of this process so far, in bytes: `host` (resident) and `device` (allocated by CUDA, if in
+    use). Empty where the system does not say (Windows)."""
     try:
         import resource
     except ImportError:
@@ -243,18 +239,18 @@ def peak_memory(device: str = "cuda") -> dict[str, int]:
 
 
 def command_line() -> list[str]:
-    """The words behind the name of this command, without the credentials of endpoints."""
+    """The words after the name of this command, without credentials of endpoints."""
     from nein.loading.references import without_credentials
 
     words = json.loads(os.environ[GIVEN]) if GIVEN in os.environ else sys.argv[1:]
     return [without_credentials(word) for word in words]
 
 
-def typed() -> str:
-    """This command as it was typed, without credentials; in words where it is no command of the shell."""
+def shell_command() -> str:
+    """This command as the user typed it, without credentials; "the same command" in a call from Python."""
     program = Path(sys.argv[0])
-    here = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
-    return shlex.join(["nein", *command_line()]) if here else "the same command"
+    is_nein = program.name == "nein" or program.parts[-2:] == ("nein", "__main__.py")
+    return shlex.join(["nein", *command_line()]) if is_nein else "the same command"
 
 
 # --- how a command ends --------------------------------------------------------------------------
@@ -263,28 +259,28 @@ USER_MISTAKE, UNSCORED, INTERRUPTED, TERMINATED = 2, 3, 130, 143
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. Finished blocks are on disk already, so ending is all there is to do."""
+    """SIGTERM arrived. Finished blocks are on disk, so nothing is left to do."""
 
 
 def exit_with(command: Callable[[], int | None]) -> NoReturn:
-    """Runs a command and ends the process; a mistake of the user becomes one sentence on standard error."""
+    """Runs a command and ends the process; an error of the user becomes one sentence on standard error."""
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is None:  # closed by `>&-`
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what an encoding lacks is a "?"
+            stream.reconfigure(errors="replace")  # letters that the encoding lacks become "?"
     handlers = {signal.SIGTERM: _terminate, signal.SIGINT: _interrupt}
-    if threading.current_thread() is not threading.main_thread():  # only there signals can be caught
+    if threading.current_thread() is not threading.main_thread():  # only it can catch signals
         handlers = {}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         code = command() or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = _say("Interrupted; run the same command again to go on.", INTERRUPTED)
+        code = _say("Interrupted; rerun the command to resume.", INTERRUPTED)
     except Terminated:
-        code = _say("Terminated; run the same command again to go on.", TERMINATED)
-    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        code = _say("Terminated; rerun the command to resume.", TERMINATED)
+    except BrokenPipeError:  # the reader of our output is gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (RuntimeError, MemoryError, ValueError, OSError) as error:
@@ -300,19 +296,19 @@ def exit_with(command: Callable[[], int | None]) -> NoReturn:
 
 
 def sentence(error: BaseException) -> str | None:
-    """What to tell the user, or None for a defect of ours, which deserves its traceback."""
+    """The message for the user, or None for a bug of ours, which deserves its traceback."""
     from nein.editors import EditorError
     from nein.metrics import MetricError
 
     if isinstance(error, UserError | EditorError | MetricError):
         return str(error)
     if out_of_memory(error):
-        return "Memory ran out; lower --batch-size or choose a smaller --dtype (and another --out)."
+        return "Out of memory; lower --batch-size, or pass a smaller --dtype (and another --out)."
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         part = ascii(error.object[max(0, error.start - 30) : error.end + 30])
-        return f"The text {part} holds half a character (an unpaired surrogate); mend it where it comes from."
+        return f"The text {part} holds an unpaired surrogate (half a character); fix its source."
     if isinstance(error, OSError) and error.errno in (28, 122):  # no space left, quota exceeded
-        return f"The disk is full ({error.filename or error.strerror}); free space and run the command again."
+        return f"The disk is full ({error.filename or error.strerror}); free space and rerun the command."
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         path = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
         path = path if len(path) <= 200 else f"{path[:100]}...{path[-60:]}"
@@ -321,7 +317,7 @@ def sentence(error: BaseException) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: what would move its cursor, clear it or turn the writing round is a "?"."""
+    """Text that is safe for a terminal: control characters and marks of direction become "?"."""
     return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
 
 

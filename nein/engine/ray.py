@@ -1,7 +1,7 @@
-"""`--on ray`: the shares of a command are tasks of a Ray cluster, which starts them where there is room, also
-on nodes that join, and again where a worker or a node has died.
+"""`--on ray`: the shares of a command are tasks of a Ray cluster. Ray starts them where there is room, also
+on nodes that join later, and restarts those whose worker or node died.
 
-The folders have to be on a file system that all nodes see.
+All nodes must see the folders.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -24,13 +24,13 @@ from nein.engine.stages import Plan, Step, open_tasks
 from nein.loading.digests import Json
 from nein.loading.errors import UserError
 
-#: Variables that workers get, and that are written nowhere.
+#: Environment variables that workers get, and that are written nowhere.
 SECRETS = ("OPENAI_API_KEY", "HF_TOKEN")
-#: Where the libraries look for models.
-HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
-PER_WORKER = 4  # shares: more are spread better, and each loads the models
-DEATHS = 3  # of the workers of a share, after which the command ends
-LEAVING = 10.0  # seconds for workers to leave in order
+#: Environment variables: what a worker imports, and where libraries look for models.
+PASSED_ON = ("PYTHONPATH", "NEIN_MAX_PIXELS", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TORCH_HOME")
+PER_WORKER = 4  # shares: more are better balanced, but each loads the models
+DEATHS = 3  # workers of one share that may die before the command ends
+GRACE = 10.0  # seconds for workers to end in order
 
 
 def work(
@@ -41,7 +41,7 @@ def work(
     secrets: Mapping[str, str],
     threads: int | None,
 ) -> list[int]:
-    """What runs on a node: a share of the steps from part[0] to part[1]. Raises UserError for what this node
+    """Computes, on a node, a share of the steps part[0] to part[1]. Raises UserError for what this node
     lacks."""
     os.environ.update(secrets)
     machine.tune_process()
@@ -50,11 +50,11 @@ def work(
 
 
 class Ray(Executor):
-    """An executor whose blocks are made elsewhere.
+    """An executor whose blocks are made on other nodes.
 
-    address          Of a running cluster; None: RAY_ADDRESS, or one that is started here.
-    workers          At most so many (default: what there is room for).
-    gpus_per_worker  0.25: four workers to a GPU.
+    address          Of a running cluster; None: RAY_ADDRESS, or a cluster that is started here.
+    workers          Maximum (default: as many as fit).
+    gpus_per_worker  0.25: four workers on one GPU.
     """
 
     def __init__(
@@ -81,14 +81,17 @@ class Ray(Executor):
         self._ray.shutdown()
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
-        assert plan is not None, "workers elsewhere make the steps again"
-        made: list[int] = []
-        for first, end in _parts(steps):
-            made += self._compute(steps[first:end], plan, (first, end))
-        return made
+        assert plan is not None, "workers on other nodes make the steps again"
+        counts: list[int] = []
+        first = 0  # the first step of this part; steps that another one needs as a whole come in parts before
+        for end in range(1, len(steps) + 1):
+            if end == len(steps) or any(needs(steps[end], other) for other in steps[first:end]):
+                counts += self._compute(steps[first:end], plan, (first, end))
+                first = end
+        return counts
 
     def _compute(self, steps: Sequence[Step], plan: Plan, part: tuple[int, int]) -> list[int]:
-        """Makes steps none of which needs another one's blocks as a whole."""
+        """Computes steps of which none needs all blocks of another."""
         on_gpu = self.device == "cuda" and any(
             step.stage.model and step.stage.model.place == "device" for step in steps
         )
@@ -100,15 +103,15 @@ class Ray(Executor):
         if on_gpu:
             room = math.floor(total.get("GPU", 0) / self._gpus + 1e-6)
         size = max(1, min(PER_WORKER * room, most))
-        # An object of the cluster, which no log and no page shows; a runtime environment is in both.
+        # An object of the cluster: logs and dashboards show runtime environments, but no objects.
         secrets = self._ray.put({name: os.environ[name] for name in SECRETS if name in os.environ})
         options = {"num_gpus": self._gpus, "num_cpus": 0} if on_gpu else {"num_cpus": cores}
-        # Ray begins a task again whose process or node has died, and not one that raised something.
+        # Ray restarts a task whose process or node died, but not one that raised an exception.
         task = self._ray.remote(work).options(max_retries=DEATHS, **options)
         shared, device = self._ray.put(plan), "cuda" if on_gpu else "cpu"
         waiting = [(rank, size) for rank in range(size)]
         running: list[Any] = []
-        made = [0] * len(steps)
+        counts = [0] * len(steps)
         with tqdm(total=size, desc="shares", unit="share", disable=not sys.stderr.isatty()) as bar:
             try:
                 while waiting or running:
@@ -116,8 +119,8 @@ class Ray(Executor):
                         running.append(
                             task.remote(shared, device, waiting.pop(0), part, secrets, self.threads)
                         )
-                    [done], running = self._ray.wait(running)
-                    made = [sum(pair) for pair in zip(made, self._result(done), strict=True)]
+                    [finished], running = self._ray.wait(running)
+                    counts = [sum(pair) for pair in zip(counts, self._result(finished), strict=True)]
                     bar.update()
             except SystemError as error:  # in it Ray wraps what a signal's handler raised
                 raise error.__cause__ or error from None
@@ -125,12 +128,12 @@ class Ray(Executor):
                 for reference in running:
                     self._ray.cancel(reference)  # as Ctrl-C does
                 if running:
-                    self._ray.wait(running, num_returns=len(running), timeout=LEAVING)
-        return made
+                    self._ray.wait(running, num_returns=len(running), timeout=GRACE)
+        return counts
 
     def _result(self, reference: Any) -> list[int]:
-        """How many blocks a share has made. Raises UserError for a worker that cannot work, and what is a
-        defect."""
+        """The number of blocks that a share has made, by step. Raises what the share raised, and UserError
+        for workers that died."""
         try:
             return list(self._ray.get(reference))
         except self._ray.exceptions.RayTaskError as error:
@@ -138,27 +141,15 @@ class Ray(Executor):
         except self._ray.exceptions.RayError as error:
             raise UserError(
                 f"Workers of the Ray cluster died {DEATHS + 1} times at one share "
-                f"({str(error).splitlines()[0]}); give the command again to go on."
+                f"({str(error).splitlines()[0]}); rerun the command to resume."
             ) from None
 
 
-def _parts(steps: Sequence[Step]) -> Iterator[tuple[int, int]]:
-    """[first, end) of steps that can be made share by share: all that others need as a whole come before."""
-    first = 0
-    for end, step in enumerate(steps):
-        if any(needs(step, other) for other in steps[first:end]):
-            yield first, end
-            first = end
-    yield first, len(steps)
-
-
 def _connect(address: str | None) -> Any:
-    """Ray, connected to a cluster or to one that was started here. Telemetry is off unless it was asked for.
-
-    Raises UserError without Ray, and where nobody answers.
-    """
+    """Ray, connected to a cluster or to one that was started here. Telemetry is off unless the environment
+    says otherwise. Raises UserError without Ray, and where no cluster answers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray will do by default one day
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default
     try:
         import ray
     except ImportError:
@@ -167,9 +158,7 @@ def _connect(address: str | None) -> Any:
     options: Json = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {"address": "local", "num_cpus": machine.cores(), "include_dashboard": False}
-    # A worker imports what this process could import, and reads models from where it does.
-    passed_on = ("PYTHONPATH", "NEIN_MAX_PIXELS", *HUB)
-    if variables := {name: os.environ[name] for name in passed_on if name in os.environ}:
+    if variables := {name: os.environ[name] for name in PASSED_ON if name in os.environ}:
         options["runtime_env"] = {"env_vars": variables}
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -182,7 +171,7 @@ def _connect(address: str | None) -> Any:
             raise
         raise UserError(
             f"No Ray cluster answers at '{address}'; set RAY_ADDRESS to HOST:PORT of `ray start --head`, or "
-            "unset it to start one here."
+            "unset it to start a cluster here."
         ) from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # SIGTERM stays with `nein.engine.machine`

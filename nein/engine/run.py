@@ -1,11 +1,11 @@
-"""Computes what is lacking: worker r of n makes the blocks b with b % n == r, stage after stage.
+"""The executor: computes missing blocks, stage after stage; worker r of n makes the blocks b with b % n == r.
 
-A block whose file is there and valid is done; nothing else is shared, and no file says who is at what. What a
-worker that died has not made is made when the command is given again.
+A block is done when its file exists and is valid; workers share nothing else. Blocks of a worker that died
+are made when the command is run again.
 
-On a CPU several blocks are computed at once, each on one thread: the last bits are then the same on any
-number of cores. On a GPU one block is computed at a time, and the next ones are read meanwhile. A model
-behind an address works on as many blocks as it takes requests.
+On a CPU several blocks are computed at once, each on one thread, so that the last bits are the same on any
+number of cores. On a GPU one block is computed at a time while the next ones are read. A model behind an
+address works on as many blocks as it takes requests.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ SMALL = 4 * 2**30  # bytes: for less, no collection of garbage is worth the thir
 
 def share() -> tuple[int, int]:
     """(r, n) of the environment: (0, 1) where it names none. Raises UserError."""
-    given = os.environ.get(SHARE, "0/1")
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", given)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise UserError(f"{SHARE} is '{given}'; it must be r/n, with r from 0 to n - 1.")
-    return int(found[1]), int(found[2])
+    text = os.environ.get(SHARE, "0/1")
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise UserError(f"{SHARE} is '{text}'; it must be r/n, with r from 0 to n - 1.")
+    return int(match[1]), int(match[2])
 
 
 class Bar(tqdm):
     """Progress in samples: a bar on a terminal and in a notebook, in a log a line every `EVERY` seconds."""
 
-    def __init__(self, title: str, total: int, *, shown: bool = True) -> None:
+    def __init__(self, title: str, total: int, *, visible: bool = True) -> None:
         self._log = not (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
-        how: Json = {}
+        options: Json = {"desc": title, "total": total, "unit": " samples", "disable": not visible}
         if self._log:
-            how = {"bar_format": line, "mininterval": EVERY, "maxinterval": EVERY, "file": io.StringIO()}
-        super().__init__(desc=title, total=total, unit=" samples", smoothing=0, disable=not shown, **how)
+            line = "{desc}: {n_fmt} of {total_fmt} samples, {rate_noinv_fmt}, {remaining} left"
+            options |= {"bar_format": line, "mininterval": EVERY, "maxinterval": EVERY, "file": io.StringIO()}
+        super().__init__(smoothing=0, **options)
 
     def skip(self, count: int) -> None:
         """So many were there before: they are no part of the rate."""
@@ -75,25 +75,25 @@ class Bar(tqdm):
             print(self, file=sys.stderr, flush=True)
 
 
-class _Raised(logging.Handler):
-    """Keeps what a user's code raised in `seen`: the sentence -> its traceback, each once."""
+class _Tracebacks(logging.Handler):
+    """Keeps the tracebacks of a user's code by their sentence, each once."""
 
-    seen: dict[str, str]
+    by_sentence: dict[str, str]
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen.setdefault(record.getMessage(), self.format(record))
+        self.by_sentence.setdefault(record.getMessage(), self.format(record))
 
 
 class Executor:
-    """The blocks of this process. None knows a benchmark.
+    """Computes the blocks of this process. Knows no benchmark.
 
-    device     Of the models (`Processes.device`): part of what decides a row.
-    processes  Which process this is, of how many that were started together.
-    share      (r, n): this command is one of n, and a later one does the rest and the report.
-    threads    Of PyTorch in all: blocks side by side on a CPU, each on one; beside a GPU those of its block.
-               None: one for every core; what PyTorch takes.
-    requests   Blocks side by side of a model behind an address.
-    debug      One block after the other in this thread: a debugger stops anywhere.
+    device     Of the models (`Processes.device`); it decides rows.
+    processes  The rank of this process among those that were started together.
+    share      (r, n): this command makes share r of n; a later command makes the rest and the report.
+    threads    PyTorch threads in all. On a CPU: parallel blocks, one thread each (None: one per core). On a
+               GPU: threads of the one block (None: PyTorch's default).
+    requests   Parallel blocks of a model behind an address.
+    debug      One block after the other in this thread, so that a debugger can stop anywhere.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ class Executor:
         self._thing: Any = None
         self._described: set[tuple[Path, str]] = set()
         self._notes: dict[Path, tuple[Folder, Json]] = {}
-        self._raised = _Raised()
-        self._raised.seen = {}
+        self._tracebacks = _Tracebacks()
+        self._tracebacks.by_sentence = {}
 
     def describe(self) -> Json:
         """For the manifest's account of the command: never in a result."""
@@ -128,8 +128,8 @@ class Executor:
 
     @contextlib.contextmanager
     def locked(self, folders: Iterable[Folder]) -> Iterator[None]:
-        """Keeps other commands out of folders, and not other shares of this one; a lock dies with its
-        process. Where there are none (a file system, Windows) two equal commands do the same work twice.
+        """Keeps other commands out of folders, but not other shares of this command; a lock ends with its
+        process. Without locks (some file systems, Windows) two equal commands do the same work twice.
         Raises UserError."""
         with contextlib.ExitStack() as stack:
             for path in (atomic.make_folder(folder.path) for folder in folders if self.is_main):
@@ -142,8 +142,7 @@ class Executor:
                     fcntl.flock(file, kind | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise UserError(
-                        f"Another command is at work on '{path}'; wait until it ends, or choose another "
-                        "--out."
+                        f"Another command is using '{path}'; wait until it ends, or choose another --out."
                     ) from None
                 except (ImportError, OSError):
                     pass
@@ -156,13 +155,13 @@ class Executor:
             torch.distributed.destroy_process_group()
 
     def compute(self, steps: Sequence[Step], plan: Plan | None = None) -> list[int]:
-        """Makes what the folders lack; how many blocks of each step were made here. Nothing is loaded if
-        nothing is lacking. Raises UserError, EditorError or MetricError; what is done stays.
+        """Makes the missing blocks of all steps; returns how many of each were made here. Loads no model if
+        nothing is missing. Raises UserError, EditorError or MetricError; finished blocks stay.
 
-        plan  Makes the steps again, in a process elsewhere.
+        plan  Makes the steps again, in a process on another node.
         """
-        made = [0] * len(steps)
-        tracebacks.addHandler(self._raised)
+        counts = [0] * len(steps)
+        tracebacks.addHandler(self._tracebacks)
         try:
             for index, step in enumerate(steps):
                 if step.stage.depends_on_all:
@@ -171,7 +170,7 @@ class Executor:
                         self._meet(before)
                     if self._jobs > 1 and not all(map(_is_done, before)):
                         continue  # the last command makes it, when all shares have ended
-                made[index] = self._make_all(step)
+                counts[index] = self._make_all(step)
                 names = {other.stage.model.name for other in steps[index + 1 :] if other.stage.model}
                 if self._model is not None and self._model.name not in names:
                     self._release()
@@ -181,16 +180,17 @@ class Executor:
         finally:
             self._note_usage()
             for folder, note in self._notes.values():
-                note |= {"tracebacks": self._raised.seen} if self._raised.seen else {}
+                if self._tracebacks.by_sentence:
+                    note["tracebacks"] = self._tracebacks.by_sentence
                 with contextlib.suppress(UserError, OSError):  # the cause is told, no full disk
                     folder.note(note)
             self._model = self._thing = None
             self._notes.clear()
             self._described.clear()
-            tracebacks.removeHandler(self._raised)
+            tracebacks.removeHandler(self._tracebacks)
         if self.processes.size > 1:
             self._meet(steps)
-        return made
+        return counts
 
     def _meet(self, steps: Sequence[Step]) -> None:
         """Waits for the other ranks, and until their blocks are seen: a network disk shows files late."""
@@ -198,20 +198,18 @@ class Executor:
         late = time.monotonic() + LATE
         while self._jobs == 1 and not all(map(_is_done, steps)):
             if time.monotonic() > late:
-                raise UserError(
-                    "Blocks that other processes have made are not seen here; give the command again."
-                )
+                raise UserError("Blocks of other processes are still missing here; rerun the command.")
             time.sleep(1)
 
     # --- blocks ----------------------------------------------------------------------------
 
     def _make_all(self, step: Step) -> int:
-        """Makes the open blocks of this worker's share; how many. An exception, as Ctrl-C is, comes when
-        those in work have ended."""
+        """Makes the open blocks of this worker's share; returns how many. An exception, Ctrl-C too, is raised
+        when the running blocks have ended."""
         rank, size = self._job * self.processes.size + self.processes.rank, self._jobs * self.processes.size
-        samples = step.stage.blocks.selected
+        samples = step.stage.blocks.count_selected
         total = sum(map(samples, step.stage.blocks.share(rank, size)))
-        bar = Bar(f"{step.stage.name} {step.label}".strip(), total, shown=self.is_main)
+        bar = Bar(f"{step.stage.name} {step.label}".strip(), total, visible=self.is_main)
         tasks = open_tasks(step, rank, size, lambda number: bar.skip(samples(number)))
         if (first := next(tasks, None)) is None:
             bar.close()
@@ -224,13 +222,13 @@ class Executor:
             at_once = 1
         if model is not None and model.place == "remote":
             at_once = model.requests or self._requests
-        start = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
-        start()  # models are loaded in this thread
+        set_threads = functools.partial(machine.set_threads, (self.threads if on_gpu else 1) or 0)
+        set_threads()  # models are loaded in this thread
         count, running = 0, set[Future[int]]()
         with (
             bar,
             ThreadPoolExecutor(AHEAD, "ahead") as readers,
-            ThreadPoolExecutor(at_once, "block", start) as pool,
+            ThreadPoolExecutor(at_once, "block", set_threads) as pool,
         ):
             try:
                 for task in itertools.chain([first], tasks, [None]):
@@ -241,19 +239,19 @@ class Executor:
                         inputs = readers.submit(step.stage.read, task.number) if on_gpu else None
                         running.add(pool.submit(self._make, task, inputs))
                     while len(running) >= (1 if task is None else at_once + AHEAD):
-                        done, running = wait(running, return_when=FIRST_COMPLETED)
-                        for future in done:
+                        finished, running = wait(running, return_when=FIRST_COMPLETED)
+                        for future in finished:
                             bar.update(samples(future.result()))
                     count += task is not None
             except BaseException:
                 self._stop()
-                for each in (pool, readers):
-                    each.shutdown(wait=False, cancel_futures=True)
+                for threads in (pool, readers):
+                    threads.shutdown(wait=False, cancel_futures=True)
                 raise
         return count
 
     def _make(self, task: Task, inputs: Future[Any] | None = None) -> int:
-        """The number of the block, whose files are there when this returns."""
+        """Makes a block; returns its number. Its files exist when this returns."""
         folder, stage = task.step.folder, task.step.stage
         thing = self._load(task.step)
         block = stage.read(task.number) if inputs is None else inputs.result()
@@ -278,8 +276,8 @@ class Executor:
     # --- models and notes ------------------------------------------------------------------
 
     def _load(self, step: Step) -> Any:
-        """The model of a step, loaded once. On a GPU with less than half of its memory free the one before is
-        dropped first."""
+        """The model of a step, loaded once. The previous one is dropped first on a GPU with less than half of
+        its memory free."""
         model = step.stage.model
         if model is None or (self._model is not None and self._model.name == model.name):
             return self._thing if model else None
@@ -298,7 +296,7 @@ class Executor:
         return self._thing
 
     def _release(self) -> None:
-        """Frees the memory of the model at hand."""
+        """Frees the memory of the current model."""
         self._note_usage()
         self._model = self._thing = None
         if self.device == "cpu" and 0 < machine.peak_memory().get("host", 0) < SMALL:
@@ -313,7 +311,7 @@ class Executor:
         getattr(self._thing, "stop", lambda: None)()
 
     def _note_usage(self) -> None:
-        """What the model at hand says of its work, for every folder that it worked for."""
+        """Notes the usage of the current model for every folder that it worked for."""
         used = self._model.usage(self._thing) if self._model is not None else {}
         for path in {path for path, _ in self._described}:
             self._notes[path][1]["usage"] |= {kind: dict(usage) for kind, usage in used.items()}
@@ -321,7 +319,7 @@ class Executor:
 
 def needs(step: Step, other: Step) -> bool:
     """Whether a step reads all that another one writes."""
-    outputs = set(other.stage.outputs).intersection(step.stage.depends_on_all)
+    outputs = set(other.stage.outputs) & {*step.stage.depends_on_all}
     return bool(outputs) and other.folder.path == step.folder.path
 
 
@@ -341,6 +339,6 @@ def is_at_work(path: Path) -> bool:
 
 
 def _is_done(step: Step) -> bool:
-    """Whether all wanted blocks are there."""
+    """Whether all selected blocks exist."""
     numbers = step.stage.blocks.numbers
     return all(step.folder.done(output).issuperset(numbers) for output in step.stage.outputs)

@@ -1,4 +1,4 @@
-"""Jobs of Slurm: `nein slurm COMMAND`.
+"""Slurm jobs: `nein slurm COMMAND`.
 
 submitit writes the batch script and requeues a job that is pre-empted or runs out of time (SIGUSR1).
 """
@@ -24,46 +24,45 @@ SIGNAL = "USR1"
 
 
 @dataclass(frozen=True)
-class Whole:
-    """A job: the command itself.
+class Job:
+    """One run of a command.
 
-    words  After `nein`. `given`: what was typed, for the manifest.
-    share  "r/n": it makes this share; "": whatever is lacking, and the report.
+    words  After `nein`. `typed`: the words of the user, for the manifest.
+    share  "r/n": the job makes this share; "": all missing blocks and the report.
     """
 
     words: tuple[str, ...]
-    given: tuple[str, ...]
+    typed: tuple[str, ...]
     share: str = ""
 
     def __call__(self) -> None:
         line = [sys.executable, "-m", "nein", *self.words]
-        env = {**os.environ, machine.GIVEN: json.dumps(self.given)}
+        env = {**os.environ, machine.GIVEN: json.dumps(self.typed)}
         process = subprocess.Popen(line, env={**env, **({SHARE: self.share} if self.share else {})})
         try:
             code = process.wait()
-        finally:  # also where submitit ends this job to begin it again
+        finally:  # also when submitit stops this job to requeue it
             process.terminate()
             process.wait()
         if code:
             raise RuntimeError(f"nein {' '.join(self.words)} ended with code {code}")
 
     def checkpoint(self) -> Any:
-        """What submitit gives back to the queue: the same again."""
+        """The same job again, which submitit gives back to the queue."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 def submit(
-    tasks: Sequence[Whole], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
+    tasks: Sequence[Job], settings: Any, folder: Path, *, cluster: str = "slurm", after: str = ""
 ) -> list[Any]:
-    """The jobs of an array, one for each task. after: the job that has to end before, however it ends. Raises
-    UserError with what Slurm says if it refuses them."""
-    _submitit()
+    """Submits an array of jobs, one per task. after: the job that has to end first, successful or not. Raises
+    UserError with Slurm's message if it refuses them."""
+    submitter = make_submitter(settings, folder, cluster)
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     try:
-        submitter = executor(settings, folder, cluster)
         if after:
             more = {**settings.options, "requeue": True, "dependency": f"afterany:{after}"}
             submitter.update_parameters(slurm_additional_parameters=more)
@@ -72,44 +71,39 @@ def submit(
         return jobs
     except (FailedJobError, FailedSubmissionError) as error:
         lines = [line for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
-        raise UserError(f"Slurm does not take the jobs ({lines[-1].strip()}).") from None
+        raise UserError(f"Slurm refuses the jobs ({lines[-1].strip()}).") from None
 
 
-def executor(settings: Any, folder: Path, cluster: str) -> Any:
-    """submitit's. Raises UserError where it or Slurm is missing."""
-    submitit = _submitit()
-    if cluster == "slurm" and shutil.which("srun") is None:
-        raise UserError("There is no Slurm here (no srun on PATH); give the command on a login node.")
-    submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
-    given = {"slurm_partition": settings.partition, "slurm_gres": settings.gres}
-    submitter.update_parameters(
-        name="nein",
-        timeout_min=minutes(settings.time),
-        slurm_array_parallelism=settings.array,
-        slurm_setup=[f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
-        slurm_additional_parameters={"requeue": True, **settings.options},
-        **{key: value for key, value in given.items() if value is not None},
-    )
-    return submitter
-
-
-def _submitit() -> Any:
-    os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", SIGNAL)  # read when it is imported
+def make_submitter(settings: Any, folder: Path, cluster: str) -> Any:
+    """submitit's executor. Raises UserError where submitit or Slurm is missing."""
+    os.environ.setdefault("SUBMITIT_PREEMPT_SIGNAL", SIGNAL)  # read when submitit is imported
     try:
         import submitit
     except ImportError:
         raise UserError("Slurm jobs need submitit: pip install -e '.[slurm]'.") from None
-    return submitit
+    if cluster == "slurm" and shutil.which("srun") is None:
+        raise UserError("There is no Slurm here (no srun on PATH); run the command on a login node.")
+    submitter = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=100)
+    resources = {"slurm_partition": settings.partition, "slurm_gres": settings.gres}
+    submitter.update_parameters(
+        name="nein",
+        timeout_min=parse_minutes(settings.time),
+        slurm_array_parallelism=settings.array,
+        slurm_setup=[f"export SUBMITIT_PREEMPT_SIGNAL={SIGNAL}"],
+        slurm_additional_parameters={"requeue": True, **settings.options},
+        **{key: value for key, value in resources.items() if value is not None},
+    )
+    return submitter
 
 
-def minutes(text: str) -> int:
-    """Of a time as Slurm writes it: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
+def parse_minutes(text: str) -> int:
+    """Minutes of a time in Slurm's form: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS.
 
-    >>> minutes("4:00:00"), minutes("1-12"), minutes("90")
+    >>> parse_minutes("4:00:00"), parse_minutes("1-12"), parse_minutes("90")
     (240, 2160, 90)
     """
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]) or len(parts) > 3:
         raise UserError(f"--time is '{text}'; Slurm writes 4:00:00, 90 (minutes) or 1-12 (days and hours).")
     units = (60.0, 1.0, 1 / 60) if dash or len(parts) == 3 else (1.0, 1 / 60)

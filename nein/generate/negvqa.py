@@ -289,7 +289,7 @@ class NegvqaMaker(maker.Maker):
         """Raises UserError where nothing could be negated."""
         out, seed, config = self.folder.path, self.config.seed, self.config
         rows = (row for shard in self.blocks.numbers for row in self.rows("negate", shard))
-        choices = (self.listing.records[index] for index in self.blocks.wanted)
+        choices = (self.listing.records[index] for index in self.blocks.indices)
         outcomes = list(zip(choices, rows, strict=False))  # what became of every wanted question
         questions = self.write(outcomes)
         states = Counter((n.state, n.kind or n.reason) for _, n in outcomes if n.state != NEGATED)

@@ -142,7 +142,7 @@ class Spending:
 
     def _spent(self) -> tuple[Decimal, dict[str, Decimal]]:
         """Dollars of all models that have a price, and of the dearest request of each."""
-        rows = self._cache.spent()
+        rows = self._cache.read_spending()
         dearest = {name: Decimal(row["dearest"]) for name, row in rows.items() if row["dearest"]}
         return sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0)), dearest
 

@@ -148,7 +148,7 @@ def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Pa
     """The folder `name` below `parent` (default: the user's cache), which `draw` fills on first use, once for
     each version of the world. proof: the file that it writes last."""
     target = (parent or atomic.cache_root() / "data") / f"{name}-{world_version()}"
-    return atomic.made_once(target, draw, proof)
+    return atomic.make_once(target, draw, proof)
 
 
 def write(root: Path, split: str, sources: int, world: World = NANO) -> None:

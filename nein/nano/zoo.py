@@ -77,4 +77,4 @@ def _assemble(name: str, pieces: dict[Path, Path]) -> Path:
                 safetensors.numpy.save_file(merged, draft / whole, {"format": "pt"})
                 (draft / changes).unlink()
 
-    return atomic.made_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)
+    return atomic.make_once(atomic.cache_root() / "zoo" / f"{name}-{digest.hexdigest()[:12]}", lay_out)

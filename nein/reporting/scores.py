@@ -164,7 +164,7 @@ class ScoreTable:
         )
         for name in frame.columns.drop("value", errors="ignore"):
             frame[name] = frame[name].map(frames.harmless)
-        with atomic.writing(path) as file:
+        with atomic.write_file(path) as file:
             frame.to_csv(file, index=False, lineterminator="\n", mode="wb")
 
     @classmethod

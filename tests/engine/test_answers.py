@@ -123,6 +123,6 @@ def test_features_come_back_bit_for_bit_in_their_space_and_block_and_damaged_one
     [file] = [path for path in tmp_path.rglob("*") if path.is_file()]
     file.write_bytes(file.read_bytes()[:-3])
     assert found() is None
-    assert "is damaged and is made again" in caplog.text
+    assert "is damaged and will be rewritten" in caplog.text
     keep()
     assert np.array_equal(found(), value)

@@ -14,13 +14,13 @@ from tests.helpers import killing
 
 def test_drafts_of_killed_writers_are_removed_and_those_at_work_stay(tmp_path):
     def killed():
-        with atomic.writing(tmp_path / "deep" / "rows.jsonl"):
+        with atomic.write_file(tmp_path / "deep" / "rows.jsonl"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = multiprocessing.get_context("fork").Process(target=killed)
     process.start()
     process.join()
-    with atomic.writing(tmp_path / "mine.txt") as file:
+    with atomic.write_file(tmp_path / "mine.txt") as file:
         assert len(list(tmp_path.rglob(".*.tmp"))) == 2
         atomic.remove_drafts(tmp_path)
         file.write(b"whole")
@@ -119,7 +119,7 @@ def test_of_those_that_need_a_folder_at_the_same_time_one_makes_it_and_the_other
         (draft / "proof").write_text("whole")
 
     given = (tmp_path / "records", make, "proof")
-    threads = [threading.Thread(target=atomic.made_once, args=given) for _ in range(3)]
+    threads = [threading.Thread(target=atomic.make_once, args=given) for _ in range(3)]
     for thread in threads:
         thread.start()
     began.set()

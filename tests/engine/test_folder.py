@@ -68,7 +68,7 @@ def test_one_output_may_be_made_anew_without_the_others(tmp_path):
 def test_a_block_that_is_missing_is_said_with_the_next_step(tmp_path):
     folder = opened(tmp_path / "a")
     write_block(folder, "answers", 0, [{"id": 1}])
-    with pytest.raises(UserError, match="lacks block 1 of answers; give the same command again"):
+    with pytest.raises(UserError, match="lacks block 1 of answers; rerun the command"):
         list(folder.rows("answers", [0, 1]))
 
 
@@ -77,9 +77,9 @@ def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(
     folder.open({}, {"invocation": {"started": "2026-01-02T00:00:00"}}, overwrite=False)
     assert [call["started"][:10] for call in folder.manifest()["invocations"]] == ["2026-01-01", "2026-01-02"]
     folder.update(format=1)
-    with pytest.raises(UserError, match=r"another version \(format 1\)"):
+    with pytest.raises(UserError, match=r"another version of nein \(format 1, not"):
         opened(tmp_path / "a", overwrite=True)
-    with pytest.raises(UserError, match=r"another version \(format 1\); make it again"):
+    with pytest.raises(UserError, match=r"another version of nein \(format 1, not; make it again"):
         folder.manifest()
 
 

@@ -309,7 +309,7 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
         time.sleep(0.01)
     for shared in (False, True):
         with (
-            pytest.raises(UserError, match="Another command is at work on"),
+            pytest.raises(UserError, match="Another command is using"),
             Executor("cpu", share=(0, 1 + shared)).locked([folder]),
         ):
             pass
@@ -318,7 +318,7 @@ def test_a_second_command_is_refused_while_the_first_lives_and_shares_go_togethe
     share = Executor("cpu", share=(0, 2))
     with share.locked([folder]), share.locked([folder]):
         with (
-            pytest.raises(UserError, match="Another command is at work on"),
+            pytest.raises(UserError, match="Another command is using"),
             Executor("cpu").locked([folder]),
         ):
             pass
@@ -386,9 +386,8 @@ def test_reading_ahead_keeps_order_and_raises_in_its_place():
 @pytest.mark.parametrize("limit", [None, 1, 4, 5, 10, 99])
 def test_the_first_records_need_the_same_blocks_however_they_are_named(limit):
     blocks = Blocks.first(10, 4, limit)
-    assert list(blocks.numbers) == Blocks(10, 4, list(blocks.wanted)).numbers
-    assert len(blocks.wanted) == min(10, limit or 10)
-    assert list(Blocks(10, 4, (1, 9)).all_members()) == [0, 1, 2, 3, 8, 9]  # whole blocks
+    assert list(blocks.numbers) == Blocks(10, 4, list(blocks.indices)).numbers
+    assert len(blocks.indices) == min(10, limit or 10)
     assert Blocks.first(10_000_000, 32).numbers == range(312_500)  # no list
     assert Blocks.read({"selected": {"edit": blocks.selection}}, "edit").numbers == blocks.numbers
 
@@ -406,7 +405,7 @@ def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
 
 
 def test_a_bar_that_is_not_shown_counts_nothing_and_fails_at_nothing():  # of every rank but the first
-    bar = run.Bar("edit", 4, shown=False)
+    bar = run.Bar("edit", 4, visible=False)
     bar.skip(2)
     bar.update(1)
     bar.close()

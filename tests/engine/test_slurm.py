@@ -77,7 +77,7 @@ def test_a_job_that_is_pre_empted_begins_again_and_nobody_has_died(tmp_path):
     data = write_data(tmp_path / "data", 40, 2)
     words = ("eval", "--editor", "identity", "--data", str(data), "--metrics", "l1", "--device", "cpu",
              "--batch-size", "1", "--control", "none", "--out", str(tmp_path / "out"))  # fmt: skip
-    [job] = slurm.submit([slurm.Whole(words, words)], SlurmJobs(), tmp_path / "slurm", cluster="local")
+    [job] = slurm.submit([slurm.Job(words, words)], SlurmJobs(), tmp_path / "slurm", cluster="local")
     folder = Folder(tmp_path / "out" / "identity" / "negative")
     while not folder.done("edit"):
         assert not job.done(), job.stderr()
@@ -102,9 +102,9 @@ def test_what_slurm_says_is_said_and_what_is_missing(tmp_path, cluster, monkeypa
     ("text", "minutes"), [("4:00:00", 240), ("90", 90), ("0:30", 1), ("1-12", 2160), ("1-0:30:01", 1471)]
 )
 def test_times_are_read_as_slurm_reads_them(text, minutes):
-    assert slurm.minutes(text) == minutes
+    assert slurm.parse_minutes(text) == minutes
     with pytest.raises(UserError, match="--time is 'soon'"):
-        slurm.minutes("soon")
+        slurm.parse_minutes("soon")
 
 
 def arguments(tmp_path):

@@ -56,14 +56,14 @@ def files_written(main, arguments, note):
 
 def _mortal(main, moment, arguments):
     if isinstance(moment, File):
-        atomic.writing = _deadly_writing(moment)
+        atomic.write_file = _deadly_writing(moment)
     elif moment is not None:
         make_deadly(moment)
     main(arguments)
 
 
 def _deadly_writing(moment):
-    writing, lock, seen = atomic.writing, threading.Lock(), itertools.count(1)
+    writing, lock, seen = atomic.write_file, threading.Lock(), itertools.count(1)
 
     @contextlib.contextmanager
     def deadly(path):
@@ -100,13 +100,13 @@ def make_deadly(moment):
 
 
 def _counted(main, note, arguments):
-    writing, seen = atomic.writing, itertools.count()
+    writing, seen = atomic.write_file, itertools.count()
 
     def counted(path):
         next(seen)
         return writing(path)
 
-    atomic.writing = counted
+    atomic.write_file = counted
     try:
         main(arguments)
     finally:

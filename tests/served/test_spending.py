@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from nein.engine.answers import AnswerCache
-from nein.engine.folder import Folder, runs_below, spent
+from nein.engine.folder import Folder, read_spending, runs_below
 from nein.loading.service import BudgetError, price, tokens
 from nein.models import cached
 from nein.models.cached import Spending
@@ -77,7 +77,7 @@ def test_threads_keep_a_budget_and_answers_on_their_way_come_first(tmp_path, bud
     for thread in threads:
         thread.join(30)
     assert len(ended) == 8
-    [found] = spent(tmp_path / "run").values()
+    [found] = read_spending(tmp_path / "run").values()
     assert found.pop("seconds") > 0
     counts = {"requests": 5, "input_tokens": 5000, "output_tokens": 2500}
     assert found == {**counts, "dollars": str(5 * COST), "dearest": str(COST)}
@@ -92,7 +92,7 @@ def test_a_budget_is_that_of_all_processes_and_later_commands(tmp_path, budget):
     ask(budget(4))
     with pytest.raises(RuntimeError), first.request("eye-7b", ""):  # failed: nothing is paid
         raise RuntimeError
-    assert spent(tmp_path)["gpt-4o-mini"]["dollars"] == str(4 * COST)
+    assert read_spending(tmp_path)["gpt-4o-mini"]["dollars"] == str(4 * COST)
 
 
 NEIN = ["eval", "--editor", "identity", "--metrics", "removal_vqa", "--limit", 12, "--batch-size", 4,

@@ -444,7 +444,9 @@ class ModelTasks:
         whole = self.whole(task)
         if not task.asked or not isinstance(whole, RetrievalTask):
             return task
-        return replace(whole, negated=tuple(whole.negated[k] for k in self.blocks(task).all_members()))
+        blocks = self.blocks(task)
+        members = (index for number in blocks.numbers for index in blocks.members(number))
+        return replace(whole, negated=tuple(whole.negated[index] for index in members))
 
     def askings(self, task: Task) -> Iterator[tuple[Questions, Distinct | None]]:
         """(the stage of a task's questions, None); then of each baseline."""

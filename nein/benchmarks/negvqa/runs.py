@@ -191,7 +191,7 @@ class _Maker:
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
             "data": {**data.origin, **about},
-            "limit": len(blocks.wanted),
+            "limit": len(blocks.indices),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
         is_nano = reference.startswith("nano:") and name.startswith("nano-")  # not by a name of the user's
@@ -236,7 +236,7 @@ class NegVqa(Benchmark):
         return found
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.of_run(run.folder, run.stages[0].items, run.stages[0].blocks.wanted)
+        return scores.of_run(run.folder, run.stages[0].items, run.stages[0].blocks.indices)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.of_table(table, folder.manifest()["identity"].get("asking"))

@@ -265,7 +265,7 @@ class RunDir(Folder):
     def _places(self) -> dict[str, int]:
         """Sample -> the block of its scores."""
         size = self.blocks.units.size
-        return {name: index // size for name, index in zip(self.edits, self.blocks.wanted, strict=False)}
+        return {name: index // size for name, index in zip(self.edits, self.blocks.indices, strict=False)}
 
     def replies(self, sample: str) -> list[ScoreRow]:
         """The scores of a sample, read again from its block."""

@@ -178,7 +178,7 @@ class Table:
         rows, text = self._cells(record), io.StringIO()
         writer = csv.DictWriter(text, self._columns(), restval="", lineterminator="\n")
         if self._file is None:
-            self._file = self.files.enter_context(atomic.writing(self.path))
+            self._file = self.files.enter_context(atomic.write_file(self.path))
             writer.writeheader()
         writer.writerows(rows)
         self.rows += len(rows)

@@ -280,7 +280,7 @@ class NegbenchMaker(Maker):
                 for end in ("", "_rephrased")
                 for stem, form in stages.FILES.items()
             }
-            unusable = files.enter_context(atomic.writing(self.folder.path / "unusable.jsonl"))
+            unusable = files.enter_context(atomic.write_file(self.folder.path / "unusable.jsonl"))
             for image, row in self.images():
                 number += 1
                 counts["dropped"].update(image.notes)
@@ -324,7 +324,7 @@ class NegbenchMaker(Maker):
     def images(self) -> Iterator[tuple[Concepts, Reworded | None]]:
         """Every wanted image in order, with its paraphrases where there are any; both of a pair with their
         source."""
-        selected = {self.listing.records[index].id for index in self.blocks.wanted}
+        selected = {self.listing.records[index].id for index in self.blocks.indices}
         for shard in self.blocks.numbers:
             rows = {}
             if self.config.paraphrase:

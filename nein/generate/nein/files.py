@@ -135,7 +135,7 @@ class NeinMaker(Maker):
         for shard in self.blocks.numbers:
             stages = ("generate", "match", "ask")
             by_id = [{row["id"]: row for row in self.rows(stage, shard)} for stage in stages]
-            records = self.rows("clauses", shard)[: len(self.blocks.wanted) - len(self.records)]
+            records = self.rows("clauses", shard)[: len(self.blocks.indices) - len(self.records)]
             for source, record in zip(self.members(shard), records, strict=False):
                 for candidate in record["candidates"]:
                     stage_rows = [rows.get(candidate["id"]) for rows in by_id]
