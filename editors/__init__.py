@@ -29,7 +29,15 @@ from nein.editors.presets import (
 from nein.editors.presets import DEFAULT_CONFIG as DEFAULT_CONFIG
 from nein.editors.presets import declared as declared
 from nein.loading.errors import unknown
-from nein.loading.references import TEXTS, Need, expanded, is_served, load_attribute, located, parse_reference
+from nein.loading.references import (
+    TEXTS,
+    Need,
+    expand_user,
+    is_served,
+    load_attribute,
+    locate,
+    parse_reference,
+)
 
 #: Entry points of this group are editors of other packages: name = "module:attribute", where the attribute is
 #: whatever `as_editor` takes: an editor, a class of editors, or a function that edits.
@@ -64,10 +72,10 @@ def row_of(name: str) -> EditorPreset | None:
 
 def can(name: str, what: str) -> bool:
     """Whether requests to the editor may have "negative_prompt", "guided" or "weights"."""
-    if is_served(name):  # a hosted service has none
-        from nein.loading.service import hosted
+    if is_served(name):  # a hosting service has none
+        from nein.loading.service import hosting
 
-        return what == "negative_prompt" and not hosted(split_address(name)[0])
+        return what == "negative_prompt" and not hosting(split_address(name)[0])
     row = row_of(name)
     if row is None:
         return False
@@ -99,13 +107,13 @@ def origins(
     options = {**row.options(), **overrides}
     repository, colon, file = reference.partition(":")
     on_hub = bool(colon) and repository.count("/") == 1  # owner/name:FILE
-    needs = [Need.of(repository, revision, (file,)) if on_hub else Need.of(reference, revision)]
-    if options.get("config") and (on_hub or expanded(reference).is_file()):
-        needs.append(Need.of(options["config"], files=TEXTS))
-    needs += [Need.of(options[option]) for option, where in row.layouts.items() if where]
+    needs = [Need.parse(repository, revision, (file,)) if on_hub else Need.parse(reference, revision)]
+    if options.get("config") and (on_hub or expand_user(reference).is_file()):
+        needs.append(Need.parse(options["config"], files=TEXTS))
+    needs += [Need.parse(options[option]) for option, where in row.layouts.items() if where]
     if options.get("lora"):
         where, file = split_lora(options["lora"])
-        needs.append(Need.of(where, files=(file,)))
+        needs.append(Need.parse(where, files=(file,)))
     return [need for need in needs if need is not None]
 
 
@@ -154,8 +162,8 @@ def get_editor(
         return factory(name=name, **overrides)
     reference, revision = _checkpoint(row, checkpoint, revision)
     options = {**row.options(), **overrides}
-    options |= {option: located(options[option]) for option in row.layouts if option in options}
-    return factory(located(reference), name=name, revision=revision, **machine, **options)
+    options |= {option: locate(options[option]) for option in row.layouts if option in options}
+    return factory(locate(reference), name=name, revision=revision, **machine, **options)
 
 
 def foreign(name: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nein.loading.digests import Json, json_digest
-from nein.loading.errors import MODEL_ERRORS, UserError, isolated, reason
+from nein.loading.errors import MODEL_ERRORS, UserError, isolate, reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,7 +165,7 @@ def edit_in_batches(
     for members in groups.values():
         for start in range(0, len(members), batch_size):
             indices, items = zip(*members[start : start + batch_size], strict=True)
-            edited = isolated(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
+            edited = isolate(lambda some: edit(list(some)), items, failed, SAMPLE_ERRORS)
             for index, result in zip(indices, edited, strict=True):
                 fault = isinstance(result, str)
                 results[index] = EditResult(requests[index].id, None, result) if fault else result

@@ -31,8 +31,8 @@ from nein.editors.base import EditorError
 from nein.editors.presets import split_lora
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, message, out_of_memory
-from nein.loading.references import check_hub, expanded, is_local, parse_reference
-from nein.loading.weights import aligned, check_loaded, check_tokenizer
+from nein.loading.references import check_hub, expand_user, is_local, parse_reference
+from nein.loading.weights import align, check_loaded, check_tokenizer
 
 _PARTS: dict[str, Any] = {
     "unet": UNet2DConditionModel, "vae": AutoencoderKL, "text_encoder": CLIPTextModel,
@@ -54,7 +54,7 @@ def find_device(name: str) -> torch.device:
 
 def place(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """The module for inference."""
-    return aligned(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
+    return align(module.to(device=device, dtype=dtype).eval()).requires_grad_(False)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def load_pipeline(
     images. channels: what its UNet may have as input. tuned: LoRA weights to fuse into its own, as
     `presets.split_lora` reads their name. Raises EditorError.
     """
-    if (file := expanded(checkpoint)).is_file():
+    if (file := expand_user(checkpoint)).is_file():
         raise EditorError(
             f"'{checkpoint}' is a file of Python; name a function in it: {checkpoint}:FUNCTION"
             if file.suffix == ".py"
@@ -138,7 +138,7 @@ def check_channels(channels: int, checkpoint: str, allowed: tuple[int, ...]) -> 
 def locate(reference: str, revision: str | None = None) -> tuple[str, str | None]:
     """(folder, None) or (hub id, revision or None). Raises EditorError."""
     if is_local(reference):
-        return str(expanded(reference)), None
+        return str(expand_user(reference)), None
     given = parse_reference(reference)
     if given.kind != "hub" or given.name.count("/") != 1:
         raise EditorError(

@@ -36,7 +36,7 @@ from nein.editors.sampling import effective_config
 from nein.loading.digests import Json, torch_dtype
 from nein.loading.errors import choose
 from nein.loading.references import is_local
-from nein.loading.weights import aligned
+from nein.loading.weights import align
 
 # CosXL's noise schedule, which its file does not hold. Source: hf.co/spaces/multimodalart/cosxl, app.py.
 _COSXL = {
@@ -176,7 +176,7 @@ class DiffusersPipeline(Editor):
             **({"with a negative prompt": dict(recipe.negative)} if recipe.negative else {}),
         }
         for module in modules.values():
-            aligned(module).eval().requires_grad_(False)
+            align(module).eval().requires_grad_(False)
         with explained(where):
             if offload == "model":
                 self._pipeline.enable_model_cpu_offload(device=self._device)

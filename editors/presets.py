@@ -16,7 +16,7 @@ import yaml
 from nein.editors.base import EditorError
 from nein.loading.digests import Json
 from nein.loading.errors import choose, unknown
-from nein.loading.references import check_hub, expanded, is_address, parse_reference, without_credentials
+from nein.loading.references import check_hub, expand_user, is_address, parse_reference, without_credentials
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ OPENAI = "https://api.openai.com/v1"
 
 def split_lora(reference: str) -> tuple[str, str]:
     """(folder or hub id, file) of a file, a folder, or `owner/name[@revision][:FILE]`."""
-    path = expanded(reference)
+    path = expand_user(reference)
     if path.is_file():
         return str(path.parent), path.name
     if path.is_dir():
@@ -138,7 +138,7 @@ def declared(name: str) -> Mapping[str, Any]:
 
     given = parse_reference(name)
     try:
-        file = expanded(name) / "model_index.json"
+        file = expand_user(name) / "model_index.json"
         if given.kind == "hub":
             check_hub(given.name, given.revision)
             file = Path(hf_hub_download(given.name, "model_index.json", revision=given.revision))

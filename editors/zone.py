@@ -33,7 +33,7 @@ from nein.editors.instruct_pix2pix import CACHED_TEXTS, InstructPix2Pix, Item
 from nein.editors.resize import zone_frame
 from nein.editors.sampling import AttentionRecord, SampleNoise, dpm_solver, install
 from nein.loading.digests import Json, json_digest
-from nein.loading.references import expanded
+from nein.loading.references import expand_user
 from nein.loading.weights import read_checkpoint
 
 #: In the order of the classifier's outputs.
@@ -250,7 +250,7 @@ class ActionClassifier(nn.Module):
 
 def load_classifier(reference: str) -> ActionClassifier:
     """The classifier of a folder, a .safetensors file, or the released .pth file. Raises EditorError."""
-    path = expanded(reference)
+    path = expand_user(reference)
     state, _ = read_checkpoint(path / "model.safetensors" if path.is_dir() else path)
     with explained(reference):
         classifier = ActionClassifier(*reversed(state["fc1.weight"].shape))

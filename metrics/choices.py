@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from nein.loading.digests import Json, source_digest
-from nein.loading.errors import choose, isolated, out_of_memory, reason
+from nein.loading.errors import choose, isolate, out_of_memory, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, alike, check_finite, check_images, fingerprint
 from nein.metrics.chat import THINKING, Message, Sampling, Words
@@ -95,7 +95,7 @@ def answer_each(model: Any, images: Images, asked: Questions, scorings: Sequence
         return Reply(error=_why(error))
 
     every = [(i, question) for i, row in enumerate(asked) for question in row]
-    replies = iter(isolated(answer, every, failed))
+    replies = iter(isolate(answer, every, failed))
     return [[next(replies) for _ in row] for row in asked]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nein.loading.errors import isolated
+from nein.loading.errors import isolate
 from nein.metrics.base import MetricError, Score, check_image
 from nein.metrics.metric import Batch, Feature, Metric
 
@@ -74,7 +74,7 @@ def lpips(batch: Batch) -> list[Score]:
     """Perceptual distance to the target, 0 or above."""
     distances = batch.models["lpips"].distances
     scores = []
-    for value in isolated(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
+    for value in isolate(lambda pairs: distances(*zip(*pairs, strict=True)), batch.pairs):
         why = value if isinstance(value, str) else "the distance is not finite" * (not math.isfinite(value))
         scores.append(Score(None, why) if why else Score(float(value)))
     return scores

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from nein.loading.digests import Json, folder_digest, torch_dtype
 from nein.loading.errors import choose, first_line, out_of_memory
 from nein.loading.references import cached_commit, check_hub, parse_reference
-from nein.loading.weights import aligned, check_loaded, check_tokenizer, read_checkpoint
+from nein.loading.weights import align, check_loaded, check_tokenizer, read_checkpoint
 from nein.metrics.base import MetricError
 
 #: Under which key a training checkpoint has its model.
@@ -124,7 +124,7 @@ def load_model(
     check_loaded(type(model), found, path_or_id)
     if not {"quantization_config", "device_map"} & options.keys():
         model = model.to(device)
-    aligned(model).eval().requires_grad_(False)
+    align(model).eval().requires_grad_(False)
     if Path(path_or_id).is_dir():
         return model, Source(path_or_id, None, folder_digest(Path(path_or_id)), model.config)
     commit = cached_commit(path_or_id, revision) or revision or "main"

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from nein.loading.digests import pixel_digest
-from nein.loading.errors import choose, isolated
+from nein.loading.errors import choose, isolate
 from nein.loading.references import Need
 from nein.metrics.base import MemoryStore, MetricError, Score, Store, check_image, chunks
 
@@ -195,7 +195,7 @@ class Batch:
         """A row per input; a sentence for one that cannot be encoded."""
         rows: list[Feature] = []
         for part in chunks(inputs, self.settings.batch_size):
-            rows += isolated(lambda chunk: list(encode(chunk)), part)  # (n, D) -> n rows (D,)
+            rows += isolate(lambda chunk: list(encode(chunk)), part)  # (n, D) -> n rows (D,)
         wild = "the features are not finite"
         return [row if isinstance(row, str) or np.isfinite(row).all() else wild for row in rows]
 
@@ -303,7 +303,7 @@ def score(wanted: Sequence[Metric], batch: Batch) -> dict[str, list[Score]]:
             usable = [item for item, why in zip(batch.items, lacking, strict=True) if why is None]
             parts[metric.pictures] = lacking, replace(batch, items=usable, names=names, _made={})
         lacking, part = parts[metric.pictures]
-        found = iter(isolated(lambda items: metric.score(part.of(items)), part.items))  # noqa: B023 - at once
+        found = iter(isolate(lambda items: metric.score(part.of(items)), part.items))  # noqa: B023 - at once
         scores = (Score(None, result) if isinstance(result, str) else result for result in found)
         rows[metric.name] = [next(scores) if why is None else Score(None, why) for why in lacking]
     return rows

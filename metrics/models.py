@@ -15,11 +15,11 @@ from nein.loading.digests import source_digest
 from nein.loading.errors import choose
 from nein.loading.references import (
     Need,
-    expanded,
+    expand_user,
     is_local,
     is_served,
     load_attribute,
-    located,
+    locate,
     parse_reference,
 )
 from nein.metrics.base import MetricError
@@ -94,7 +94,7 @@ def load_encoder(
     dtype       "float32", "float16" or "bfloat16".
     """
     load = pkgutil.resolve_name(ENCODERS[choose("kind of encoder", kind, ENCODERS)])
-    return load(located(path_or_id), device=device, dtype=dtype, **options)
+    return load(locate(path_or_id), device=device, dtype=dtype, **options)
 
 
 def load_judge(
@@ -110,7 +110,7 @@ def load_judge(
                 BLIP: `batch_size`.
     """
     choose("kind of judge", kind, JUDGES)
-    path_or_id = located(path_or_id)
+    path_or_id = locate(path_or_id)
     given = parse_reference(path_or_id)
     options |= {"device": device, "dtype": dtype}
     if given.is_code:
@@ -187,7 +187,7 @@ def load_choices(path_or_id: str, *, device: str = "cpu", dtype: str = "float32"
 
     if parse_reference(path_or_id).kind == "attribute":
         return as_choices(load_attribute(path_or_id), path_or_id.rpartition(":")[2])
-    return ChatChoices.load(located(path_or_id), device=device, dtype=dtype, **options)
+    return ChatChoices.load(locate(path_or_id), device=device, dtype=dtype, **options)
 
 
 def check_reward(reference: str) -> tuple[str, str]:
@@ -197,8 +197,8 @@ def check_reward(reference: str) -> tuple[str, str]:
         forms = ", ".join(f"{name}:MODEL" for name in REWARDS)
         raise MetricError(f"'{reference}' is not a reward; expected {forms}.")
     choose("kind of reward", kind, REWARDS)
-    model = located(model)
-    if kind != "editscore" or not expanded(Path(model, "adapter_config.json")).is_file():
+    model = locate(model)
+    if kind != "editscore" or not expand_user(Path(model, "adapter_config.json")).is_file():
         endpoint.check(model)
     return kind, model
 
@@ -230,7 +230,7 @@ def load_dual(reference: str, *, device: str = "cpu", dtype: str = "float32", ba
                "open_clip:hf-hub:OWNER/NAME", or a folder in open_clip's layout; the controls "random" and
                "constant"; "sentence:FOLDER_OR_ID", which has `encode_text` alone; "file.py:object".
     """
-    reference = located(reference)
+    reference = locate(reference)
     prefix = dual_prefix(reference)
     if parse_reference(reference).kind == "attribute" and prefix is None:
         from nein.metrics import dual
@@ -253,7 +253,7 @@ def dual_prefix(reference: str) -> str | None:
 def origins(kind: str, reference: str) -> list[Need]:
     """What a model needs to download: empty for a folder or an endpoint. kind: of an encoder or judge,
     "dual", "text", or any other word for a model in transformers' layout. Raises MetricError."""
-    reference = located(reference)
+    reference = locate(reference)
     if is_local(reference) or parse_reference(reference).kind in REFERENCES:
         return []
     if kind in ("dual", "text"):
@@ -263,5 +263,5 @@ def origins(kind: str, reference: str) -> list[Need]:
             return []
     if kind in ORIGINS and (found := pkgutil.resolve_name(ORIGINS[kind])(reference)) is not None:
         return found
-    origin = Need.of(reference)
+    origin = Need.parse(reference)
     return [origin] if origin else []

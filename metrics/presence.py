@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
-from nein.loading.errors import choose, isolated_answers, reason
+from nein.loading.errors import choose, isolate_answers, reason
 from nein.loading.service import NoAnswer
 from nein.metrics.base import Images, MetricError, Score, Texts, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
@@ -182,7 +182,7 @@ class Asked:
 
     def _ask(self, images: Sequence[Any], words: Texts) -> list[dict[str, Reply]]:
         """One pass per image; one that fails costs itself only."""
-        replies = isolated_answers(self._replies, images, words, lambda error: error)
+        replies = isolate_answers(self._replies, images, words, lambda error: error)
         rows = zip(words, replies, strict=True)
         return [dict.fromkeys(row, r) if isinstance(r, BaseException) else r for row, r in rows]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from nein.loading.digests import Json, folder_digest
-from nein.loading.errors import isolated, reason
-from nein.loading.references import expanded
+from nein.loading.errors import isolate, reason
+from nein.loading.references import expand_user
 from nein.loading.service import NoAnswer
 from nein.metrics.base import (
     Described,
@@ -86,7 +86,7 @@ def rank(judge: RewardJudge, source: np.ndarray, edits: Images, instruction: str
 
 def _each(work: Callable[[Sequence[Any]], Iterable[Score]], items: Sequence[Any]) -> list[Score]:
     """A score per item; where `work` raises, only the culprit is unscored, with the reason."""
-    return isolated(work, items, lambda error: Score(None, reason(error)))
+    return isolate(work, items, lambda error: Score(None, reason(error)))
 
 
 def check_edits(images: Sequence[Images], instructions: Sequence[str]) -> None:
@@ -205,7 +205,7 @@ def load_editscore(path_or_id: str, **how: Any) -> EditScore:
     """Over an endpoint, an image-text model of transformers, or a folder with EditScore's LoRA, which names
     its base. The authors' questions in the folder are asked. Raises MetricError."""
     options: dict[str, Any] = {"passes": how.pop("passes", 1)}
-    folder = expanded(path_or_id)
+    folder = expand_user(path_or_id)
     chat = _with_adapter(folder, **how) if (folder / ADAPTER).is_file() else open_chat(path_or_id, **how)
     if (folder / AUTHORS).is_file():
         options["texts"] = _authors_texts(folder / AUTHORS)

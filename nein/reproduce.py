@@ -18,7 +18,7 @@ from nein.config import options
 from nein.config.groups import Limit, OnDevice
 from nein.config.options import Names, argument, option
 from nein.loading.digests import Json
-from nein.loading.errors import chosen
+from nein.loading.errors import match_name
 from nein.loading.references import Need
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class ReproduceConfig(Limit, OnDevice):
     )
 
     def check(self) -> None:
-        self.table = chosen("table", self.table, TABLES)
+        self.table = match_name("table", self.table, TABLES)
 
     @property
     def out_dir(self) -> Path:
@@ -120,7 +120,7 @@ class ReproduceConfig(Limit, OnDevice):
 
     @property
     def benchmark(self) -> Benchmark:
-        return registry.get(TABLES[chosen("table", self.table, TABLES)].benchmark)
+        return registry.get(TABLES[match_name("table", self.table, TABLES)].benchmark)
 
     def words(self) -> list[str]:
         table = TABLES[self.table]

@@ -19,7 +19,7 @@ import numpy as np
 
 from nein.loading.digests import Json
 from nein.loading.errors import UnavailableError, choose
-from nein.loading.references import expanded, is_served, parse_reference, without_credentials
+from nein.loading.references import expand_user, is_served, parse_reference, without_credentials
 from nein.loading.service import SERVER, WITHHELD, NoAnswer, Service, png, tokens
 from nein.metrics.base import THOUGHTS, THOUGHTS_END, MetricError, without_thoughts
 from nein.metrics.chat import THINKING, Chat, Completion, Message, Sampling, Words
@@ -185,9 +185,9 @@ class Endpoint(Chat):
             failed = reply.get("error") or choice.get("error") or (why == "error" and "finish_reason: error")
         except (KeyError, IndexError, TypeError, AttributeError):
             why = "the reply has no choices; this is not a chat-completions endpoint"
-            raise NoAnswer(f"{why}: {self.service.quoted(str(reply))}") from None
+            raise NoAnswer(f"{why}: {self.service.quote(str(reply))}") from None
         if failed:  # wrapped in a reply of status 200
-            raise NoAnswer(f"the reply holds an error: {self.service.quoted(str(failed))}", SERVER)
+            raise NoAnswer(f"the reply holds an error: {self.service.quote(str(failed))}", SERVER)
         if why == "content_filter":
             raise NoAnswer("the endpoint's content filter withheld the answer", WITHHELD)
         if not text and message.get("refusal"):
@@ -202,7 +202,7 @@ class Endpoint(Chat):
             cut = "the limit of tokens ended within the model's thoughts; switch thinking off, or allow more "
             error = NoAnswer(f"{cut}thinking tokens", THINKING)
         # Half of a character that took two, as a model that is cut off may leave, is in no UTF-8 text.
-        answer = self.service.cleared((answer or "").encode("utf-8", "replace").decode()).strip()
+        answer = self.service.hide_key((answer or "").encode("utf-8", "replace").decode()).strip()
         odd = not all(isinstance(value, (int, float)) and value < 0.01 for _, value in first)  # NaN is not
         if top is not None and (odd or not entries) and not self._without_logprobs:
             self._without_logprobs = True
@@ -246,7 +246,7 @@ def check(reference: str) -> None:
     else:
         from nein.metrics.loading import check_folder
 
-        check_folder(reference and str(expanded(reference)))
+        check_folder(reference and str(expand_user(reference)))
 
 
 def check_options(reference: str, names: Iterable[str]) -> None:

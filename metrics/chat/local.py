@@ -13,7 +13,7 @@ import jinja2
 import torch
 
 from nein.loading.digests import Json
-from nein.loading.errors import first_line, isolated
+from nein.loading.errors import first_line, isolate
 from nein.metrics import loading
 from nein.metrics.base import MetricError, alike, without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling, Words
@@ -58,7 +58,7 @@ class LocalChat(Chat):
         size = self.batch_size if sampling.temperature == 0 else 1
         shapes = [tuple(image.shape for image in message.images) for message in messages]
         for group in alike(range(len(messages)), lambda index: shapes[index], size):
-            completions = isolated(
+            completions = isolate(
                 lambda part: self._replies([messages[index] for index in part], sampling),
                 group,
                 lambda error: Completion(error=error),

@@ -23,7 +23,7 @@ import yaml
 from nein.engine.atomic import adapter
 from nein.engine.machine import DEVICES, DEVICES_SAID
 from nein.loading.digests import Json
-from nein.loading.errors import UserError, chosen, near_match, unknown
+from nein.loading.errors import UserError, match_name, near_match, unknown
 from nein.loading.references import Need, check_credentials
 
 PRESETS = ("nano", "paper")
@@ -227,7 +227,7 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
         raise _complaint(cls, error, prog) from None
     for item in fields(cls):  # words of a list as they are written in `among`
         if among := item.metadata.get("among"):
-            words = [chosen(item.metadata["what"], name, among) for name in getattr(given, item.name)]
+            words = [match_name(item.metadata["what"], name, among) for name in getattr(given, item.name)]
             setattr(given, item.name, list(dict.fromkeys(words)))
     if not to_fetch:
         given.check()

@@ -21,7 +21,7 @@ from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
 from nein.loading.errors import Problems, UserError, spelled, unknown
-from nein.loading.references import expanded
+from nein.loading.references import expand_user
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
 from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
@@ -105,13 +105,13 @@ def load(
     else:
         rows, origin, folder = read_source(source, split)
     if negated is not None and origin["kind"] == "file":
-        rows = _join_files(rows, atomic.read_lines(expanded(negated)), names, negated)
+        rows = _join_files(rows, atomic.read_lines(expand_user(negated)), names, negated)
         origin["negated"] = Path(negated).name
     if columns:
         origin["columns"] = columns
     # Fields of the four-choice source may be left in a file: only A and B are options unless said otherwise.
     letters = [k for k in LETTERS if k in "AB" or k in columns]
-    folder = expanded(pictures) if pictures else folder
+    folder = expand_user(pictures) if pictures else folder
     make = functools.partial(_item, names=names, letters=letters, folder=folder)
     items = interleave_sources(read_records(rows, make, f"'{source}'"), lambda item: item.source)
     digest = hashlib.sha256()  # over ids, words, letters and the names (or bytes) of images
@@ -126,7 +126,7 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
     them; what they are of; the folder of images that they name. Raises UserError."""
     if reference := hub.reference(source):
         return hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}, None
-    file = expanded(source)
+    file = expand_user(source)
     if not file.is_file():
         raise UserError(f"There is no file '{file}'; give nano, hub:{HUB}, or a .jsonl file.")
     lines = iter_rows(file, ()) if file.suffix in (".csv", ".tsv") else atomic.iter_lines(file)

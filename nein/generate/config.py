@@ -169,7 +169,7 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
         is_pairs, editor, pipeline = self.source == "pairs", self.maker_for("editor"), self.maker_for("text")
         return [
             *(needs.of_editors([editor], self.preset, {"steps": self.steps}) if editor else []),
-            *filter(None, [Need.of(pipeline)] if pipeline else []),
+            *filter(None, [Need.parse(pipeline)] if pipeline else []),
             *(needs.of_model("ovd", self.detector) if is_pairs or self.verify != "none" else []),
             *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
         ]

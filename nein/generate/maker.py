@@ -26,7 +26,7 @@ from nein.engine.folder import ANSWERS, COMPLETE, Blocks, Folder, Row
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Rows, Stage, Step
 from nein.loading.errors import UserError
-from nein.loading.references import expanded, is_served
+from nein.loading.references import expand_user, is_served
 from nein.models import llm
 from nein.models.cached import Services
 from nein.models.llm import LlmOptions
@@ -207,7 +207,7 @@ class Listing(Generic[Record]):
 
 def image_folder(folder_name: str | None, default: Path) -> Path:
     """The folder of `--images`, else the one beside the list. Raises UserError."""
-    folder = expanded(folder_name) if folder_name else default
+    folder = expand_user(folder_name) if folder_name else default
     if not folder.is_dir():
         raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
     return folder

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 from nein.benchmarks.nein.config import Elsewhere, EvalConfig
 from nein.config.groups import Batches, Budget, DtypeOptions, Limit, OnDevice, Seed, Sending, Threads
 from nein.config.options import Device, Names, Paths, argument, option
-from nein.loading.errors import UserError, chosen
+from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
     def named(self) -> dict[str, str]:
         """Kind -> the judge, "" for the run's own. Raises UserError."""
         pairs = (item.partition("=") for item in self.judges)
-        return {chosen("judge", kind, KINDS): reference for kind, _, reference in pairs}
+        return {match_name("judge", kind, KINDS): reference for kind, _, reference in pairs}
 
     def check(self) -> None:
         if self.limit == 1:

@@ -1,4 +1,4 @@
-"""What files, facts and tensors hold, as SHA-256; dtypes by the names that options have."""
+"""SHA-256 of files, folders, sources, pixels, tensors and facts; dtypes by the names of options."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 #: Names of dtypes; each is an attribute of torch (`torch_dtype`).
 DTYPES = ("float32", "bfloat16", "float16")
-#: Files of a model folder that can change what the model computes.
+#: Endings of files in a model folder that can change its results.
 _RELEVANT = (".safetensors", ".json", ".txt", ".model", ".jinja")
 _WEIGHTS = (*_RELEVANT, ".bin", ".pt", ".pth", ".ckpt")
-#: Files of more bytes count by size and time of change where nothing may be read twice.
-_LARGE = 1 << 24
+_LARGE = 1 << 24  # bytes; `quick_digest` takes size and time of change of larger files
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -44,8 +43,7 @@ def file_sha256(path: Path) -> str:
 
 
 def content_digest(path: Path) -> str | None:
-    """12 digits of a file: of its size and its first 16 MiB. None where it cannot be read. A copy has the
-    same ones, and so does the same image on every machine."""
+    """12 digits of the size and first 16 MiB of a file, equal for copies; None where it cannot be read."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256(f"{path.stat().st_size}:".encode())
@@ -56,13 +54,13 @@ def content_digest(path: Path) -> str | None:
 
 
 def folder_digest(folder: Path) -> str:
-    """SHA-256 over names and contents of the weights, configuration and tokenizer files of a model folder."""
+    """SHA-256 over names and contents of weights, configurations and tokenizers of a model folder."""
     return _digest(folder, _model_files(folder, _RELEVANT))
 
 
 def quick_digest(path: Path) -> str:
-    """12 digits that change with a model's file, or with the files of its folder, before anything is loaded:
-    contents count, of a file over 16 MiB its size and time of change."""
+    """12 digits that change with a model's file, or the files of its folder: by content, or above 16 MiB by
+    size and time of change."""
     folder, files = (path.parent, [path]) if path.is_file() else (path, _model_files(path, _WEIGHTS))
     return _digest(folder, files, _LARGE)[:12]
 
@@ -82,9 +80,8 @@ def _digest(folder: Path, files: Iterable[Path], large: float = float("inf")) ->
 
 
 def source_digest(thing: Any) -> str:
-    """SHA-256 of the name, the line, and the source text of the whole file (in a notebook: the cell) of a
-    function or class. What it imports does not count, nor what it holds: the values of a closure, of a global
-    of another file, of an object. A function typed into an interpreter goes by its name."""
+    """SHA-256 of the name, line and source file (in a notebook: the cell) of a function or class. Imports and
+    values (closures, globals of other files, attributes) do not count. Without source: the name."""
     inner = inspect.unwrap(thing)
     inner = inner.func if isinstance(inner, partial) else inner
     code = inner if inspect.isroutine(inner) or isinstance(inner, type) else type(inner)
@@ -99,15 +96,15 @@ def source_digest(thing: Any) -> str:
     return json_digest(facts)
 
 
-def pixel_digest(picture: np.ndarray) -> str:
-    """SHA-256 of size and pixels: the identity of a picture, whatever file it came from."""
-    digest = hashlib.sha256(f"{picture.shape[0]}x{picture.shape[1]}:".encode())
-    digest.update(picture.tobytes())
+def pixel_digest(image: np.ndarray) -> str:
+    """SHA-256 of size and pixels of an image, (H, W, 3) uint8, whatever file it came from."""
+    digest = hashlib.sha256(f"{image.shape[0]}x{image.shape[1]}:".encode())
+    digest.update(image.tobytes())
     return digest.hexdigest()
 
 
 def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over names and contents of tensors: what weights are, however they were stored."""
+    """SHA-256 over names and contents of tensors, however they were stored."""
     import torch
 
     total = hashlib.sha256()
@@ -118,5 +115,5 @@ def tensor_digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def json_digest(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON-serialisable mapping; the order of its keys does not matter."""
+    """SHA-256 of a JSON-serializable mapping, in any order of its keys."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

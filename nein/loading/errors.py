@@ -1,4 +1,4 @@
-"""Mistakes a user can correct: the exception, and the sentence for an unknown name."""
+"""Errors that a user can correct, with their sentences and codes; and work of which one item may fail."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from typing import Any, TypeVar
 
 
 class UserError(ValueError):
-    """A mistake the user can correct; the message is one sentence: value, what is allowed, what to do."""
+    """An error that the user can correct. Its message is one sentence: what was given; what is allowed; what
+    to do. `code` is a word for programs that does not change with the sentence."""
+
+    def __init__(self, message: str = "", code: str = "user") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class UnavailableError(UserError):
-    """A model cannot be asked at all: that is about no single sample, and ends the command."""
+    """A model that cannot be asked at all: the command ends, since no single sample is the cause."""
 
 
-def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
+def unknown(noun: str, name: str, allowed: Iterable[str], hint: str = "") -> UserError:
     """The error for a name that is not in a list: near match first, then the list, then a hint.
 
     >>> str(unknown("metric", "clipi", ["clip_i", "dino"]))
@@ -30,31 +35,28 @@ def unknown(what: str, name: str, allowed: Iterable[str], hint: str = "") -> Use
     near = near_match(name, names)
     guess = f"; did you mean '{near}'?" if near else "."
     listing = f" Allowed: {', '.join(names)}." if names else ""
-    return UserError(f"Unknown {what} '{name}'{guess}{listing}{' ' + hint if hint else ''}")
+    return UserError(f"Unknown {noun} '{name}'{guess}{listing}{' ' + hint if hint else ''}", "unknown-name")
 
 
-def choose(what: str, name: str, allowed: Iterable[str]) -> str:
-    """`name`, which must be one of `allowed` to the letter. Raises UserError as `unknown` says it."""
+def choose(noun: str, name: str, allowed: Iterable[str]) -> str:
+    """`name`, which must be one of `allowed` exactly. Raises the UserError of `unknown`."""
     if name in (names := list(allowed)):
         return name
-    raise unknown(what, name, names)
+    raise unknown(noun, name, names)
 
 
-def chosen(what: str, name: str, allowed: Iterable[str]) -> str:
-    """The allowed name that is meant (`spelled`). Raises UserError as `unknown` says it."""
-    if (match := spelled(name, names := list(allowed))) is not None:
-        return match
-    raise unknown(what, name, names)
+def match_name(noun: str, name: str, allowed: Iterable[str]) -> str:
+    """The allowed name that equals `name` but for case, hyphens, underscores, spaces and brackets. Raises the
+    UserError of `unknown`.
 
-
-def spelled(name: str, allowed: Iterable[str]) -> str | None:
-    """The allowed name that differs from `name` in case, hyphens, underscores, spaces and brackets at most.
-
-    >>> spelled("CLIP-I", ["clip_i", "dino"])
+    >>> match_name("metric", "CLIP-I", ["clip_i", "dino"])
     'clip_i'
     """
     names = list(allowed)
-    return name if name in names else next((other for other in names if plain(other) == plain(name)), None)
+    for match in (name, *(other for other in names if plain(other) == plain(name))):
+        if match in names:
+            return match
+    raise unknown(noun, name, names)
 
 
 def plain(name: str) -> str:
@@ -63,7 +65,7 @@ def plain(name: str) -> str:
 
 
 def near_match(name: str, allowed: Iterable[str]) -> str | None:
-    """The closest allowed name, or None when nothing is close (difflib ratio below 0.6)."""
+    """The closest allowed name, or None below a difflib ratio of 0.6."""
     names = list(allowed)
     close = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1)
     return next((n for n in names if n.lower() == close[0]), None) if close else None
@@ -73,25 +75,25 @@ def shortlist(items: Iterable[str], limit: int = 10) -> str:
     """The first `limit` items joined by commas, with a count of the rest."""
     all_items = list(items)
     listed = ", ".join(all_items[:limit])
-    rest = len(all_items) - limit
-    return f"{listed} and {rest} more" if rest > 0 else listed
+    more = len(all_items) - limit
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 @dataclass
 class Problems:
-    """Collects what is wrong with a data set, so that it is said at once: kind of problem -> where it is."""
+    """Collects the problems of a data set, to report all of them at once: kind -> items."""
 
     _by_kind: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, kind: str, what: str) -> None:
-        self._by_kind.setdefault(kind, []).append(what)
+    def add(self, kind: str, item: str) -> None:
+        self._by_kind.setdefault(kind, []).append(item)
 
-    def raise_if_any(self, where: str) -> None:
+    def raise_if_any(self, source: str) -> None:
         if not self._by_kind:
             return
         lines = [f"  {len(items)} x {kind}: {shortlist(items, 8)}" for kind, items in self._by_kind.items()]
         total = sum(len(items) for items in self._by_kind.values())
-        head = f"{where} has {total} problem{'s' * (total > 1)}:"
+        head = f"{source} has {total} problem{'s' * (total > 1)}:"
         raise UserError("\n".join([head, *lines]))
 
 
@@ -99,8 +101,7 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 
-#: What a model or an image library raises on input that it cannot digest. A mistake in our own code
-#: (TypeError, AttributeError, ...) is not caught.
+#: Exceptions of models and image libraries on bad input. Bugs of ours (TypeError, ...) are not caught.
 MODEL_ERRORS = (RuntimeError, ValueError, OSError, IndexError, ArithmeticError)
 
 
@@ -110,18 +111,19 @@ def first_line(error: BaseException) -> str:
 
 
 def message(error: BaseException) -> str:
-    """All of an error's message on one line, at most 300 characters, or the name of its class."""
+    """The whole message of an error on one line, at most 300 characters, or the name of its class."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
-#: Takes the tracebacks of errors in a user's code; shown nowhere, unless somebody listens.
+#: Gets the tracebacks of errors in a user's code; prints nothing, but may have listeners.
 tracebacks = logging.getLogger("nein.tracebacks")
 tracebacks.propagate = False
 tracebacks.addHandler(logging.NullHandler())
 
 
 def reason(error: BaseException) -> str:
-    """One line for an unscored sample: the kind of error, its first line, and where in a user's code."""
+    """One line for an unscored sample: the class of the error, its first line, and its place in the user's
+    code."""
     kind = type(error).__name__
     text = f"{kind}: {first_line(error)}" if str(error).strip() else kind
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
@@ -134,18 +136,18 @@ def reason(error: BaseException) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; PyTorch's class is known by name, for it is not imported here."""
+    """Whether memory ran out; PyTorch, which is not imported here, has its own class."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
-def isolated(
+def isolate(
     work: Callable[[Sequence[Item]], Iterable[Any]],
     items: Sequence[Item],
     failed: Callable[[BaseException], Any] = reason,
     errors: tuple[type[BaseException], ...] = MODEL_ERRORS,
 ) -> list[Any]:
-    """`work(items)`, one result per item; where that raises one of `errors`, one item at a time: the culprit
-    has `failed(error)`. Out of memory, and a model that is not available, end the command."""
+    """`work(items)`, a result per item. If it raises one of `errors`, each item is tried alone, and the
+    culprit gets `failed(error)`. Out of memory and an unavailable model end the command."""
     if not items:
         return []
     try:
@@ -156,18 +158,18 @@ def isolated(
         if len(items) == 1:
             return [failed(error)]
         log.warning("%d items together failed (%s); trying them one by one", len(items), reason(error))
-        return [result for item in items for result in isolated(work, [item], failed, errors)]
+        return [result for item in items for result in isolate(work, [item], failed, errors)]
     if len(results) != len(items):
         raise AssertionError(f"{len(items)} items were given and {len(results)} results came back")
     return results
 
 
-def isolated_answers(
+def isolate_answers(
     ask: Callable[[list[Any], list[Any]], Iterable[Any]],
-    pictures: Iterable[Any],
+    images: Iterable[Any],
     texts: Iterable[Any],
     failed: Callable[[BaseException], Any] = reason,
 ) -> list[Any]:
-    """`ask(pictures, texts)`, an answer per picture; one that fails costs itself only, as in `isolated`."""
-    pairs = [*zip(pictures, texts, strict=True)]
-    return isolated(lambda part: ask([one for one, _ in part], [text for _, text in part]), pairs, failed)
+    """`ask(images, texts)`, an answer per image, with `isolate`."""
+    pairs = [*zip(images, texts, strict=True)]
+    return isolate(lambda part: ask([image for image, _ in part], [text for _, text in part]), pairs, failed)

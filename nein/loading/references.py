@@ -1,5 +1,4 @@
-"""References to models: of which kind one is, what an installed package offers by name, and what must be
-downloaded."""
+"""References to models: their kinds, names that installed packages offer, and downloads that they need."""
 
 from __future__ import annotations
 
@@ -17,23 +16,23 @@ from urllib.parse import urlsplit
 
 from nein.loading.errors import UserError, first_line, near_match
 
-#: Entry points of this group give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
-#: that `path(NAME)` returns.
+#: Group of entry points that give models by name: `nano = "package.module:path"` makes `nano:NAME` the folder
+#: `path(NAME)`.
 REFERENCES = "nein.references"
 _ATTRIBUTE = re.compile(r"([^\W\d]\w*(\.[^\W\d]\w*)*|.+\.py):[^\W\d]\w*")
 Kind = Literal["served", "embedded", "plugin", "attribute", "local", "hub", "name"]
 
 
 class Reference(NamedTuple):
-    """How a user names a model.
+    """A model as a user names it.
 
     kind      "served" (openai:URL#MODEL, openai:MODEL), "embedded" (nano:NAME), "plugin" (plugin:NAME),
-              "attribute" (module:attribute, file.py:attribute), "local" (a path, or what is
-              there), "hub" (owner/name[@revision]), or "name": of a row of a table, or of nothing.
-    name      Of "served" the model, of "plugin" and "attribute" what is behind the colon; of all others the
-              reference without the revision.
+              "attribute" (module:attribute, file.py:attribute), "local" (a path, or an existing file), "hub"
+              (owner/name[@revision]), or "name" (a row of a table, or nothing).
+    name      "served": the model; "plugin", "attribute": the part after the colon; others: the reference
+              without its revision.
     revision  Of "hub" and "name".
-    url       Of "served"; None without one, "" for an unusable one.
+    url       Of "served": None without one, "" for an unusable one.
     """
 
     text: str
@@ -44,7 +43,7 @@ class Reference(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether it names files, here or on the hub, and no row of a table."""
+        """Whether it names files, here or on the hub, instead of a row of a table."""
         return self.kind in ("embedded", "local", "hub")
 
     @property
@@ -54,26 +53,24 @@ class Reference(NamedTuple):
 
     @property
     def without_address(self) -> str:
-        """Not where a served model is, for servers move: "openai:#MODEL"."""
+        """The reference without the address of a served model, since servers move: "openai:#MODEL"."""
         return f"{self.text.partition(':')[0]}:#{self.name}" if self.kind == "served" else self.text
 
 
 def parse_reference(reference: str) -> Reference:
-    """By its form; a name of nothing else may be a file here. Raises UserError for an empty one."""
+    """The reference of a text, by its form, or by an existing file. Raises UserError for an empty one."""
     if not reference:
-        raise UserError(
-            "'' names no model; give a hub id, a folder, nano:NAME or, where it can be, openai:URL#MODEL."
-        )
-    prefix, colon, rest = reference.partition(":")
+        raise UserError("'' names no model; give a hub id, a folder, nano:NAME or openai:URL#MODEL.")
+    prefix, colon, address = reference.partition(":")
     if is_served(reference):
-        if "://" not in rest:
-            return Reference(reference, "served", rest.removeprefix("#"))
-        url, _, model = rest.rpartition("#")
+        if "://" not in address:
+            return Reference(reference, "served", address.removeprefix("#"))
+        url, _, model = address.rpartition("#")
         return Reference(reference, "served", model, url=url if is_address(url) else "")
     if colon and prefix == "nano":
         return Reference(reference, "embedded", reference)
     if colon and prefix == "plugin":
-        return Reference(reference, "plugin", rest)
+        return Reference(reference, "plugin", address)
     if _ATTRIBUTE.fullmatch(reference) and prefix != "hub":
         return Reference(reference, "attribute", reference.rpartition(":")[2])
     if reference.startswith((".", "~", "/")) or "\\" in reference or is_local(reference):
@@ -83,8 +80,8 @@ def parse_reference(reference: str) -> Reference:
 
 
 def cached_folder(repository: str, revision: str | None, kind: str = "model") -> Path | None:
-    """The folder in the hub's cache that has the files, or some of them, of a repository ("model",
-    "dataset"); its name is the commit."""
+    """The folder in the hub's cache with files of a repository ("model", "dataset"), maybe not all; its name
+    is the commit."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -93,9 +90,9 @@ def cached_folder(repository: str, revision: str | None, kind: str = "model") ->
             repo_type=kind,
             revision=revision,
             local_files_only=True,
-            allow_patterns=[],  # else a repository of which some files were fetched is refused
+            allow_patterns=[],  # else a repository with only some of its files is refused
         )
-    except (OSError, ValueError):  # not in the cache, or no name of a repository
+    except (OSError, ValueError):  # not in the cache, or not the name of a repository
         return None
     return Path(folder)
 
@@ -107,8 +104,8 @@ def cached_commit(repository: str, revision: str | None, kind: str = "model") ->
 
 
 def check_hub(repository: str, revision: str | None = None) -> None:
-    """Raises UserError for a model that is not in the hub's cache while nobody answers: loaders of libraries
-    ask for each of its files six times."""
+    """Raises UserError for a model that is not in the hub's cache while the hub does not answer: libraries
+    would ask six times for each of its files."""
     from huggingface_hub import HfApi, constants, errors
     from huggingface_hub.utils import httpx
 
@@ -117,22 +114,22 @@ def check_hub(repository: str, revision: str | None = None) -> None:
     try:
         HfApi().model_info(repository, revision=revision, timeout=10)
     except (errors.HfHubHTTPError, ValueError):
-        pass  # there is an answer, or no such name: the loader says what is wrong
+        pass  # the hub answers, or the name is wrong: the loader explains the error
     except (OSError, httpx.HTTPError) as error:
         raise UserError(
             f"'{repository}' is not in {constants.HF_HUB_CACHE}, and {constants.ENDPOINT} does not answer "
-            f"({first_line(error).rstrip('.')}); connect, set HF_ENDPOINT to a mirror, or fetch it "
-            "beforehand (nein fetch)."
+            f"({first_line(error).rstrip('.')}); connect, set HF_ENDPOINT to a mirror, or download it first "
+            "with nein fetch."
         ) from None
 
 
 def is_served(reference: str) -> bool:
-    """Whether a model is behind an address, and not in this process."""
+    """Whether a model is behind an address instead of in this process."""
     return reference.startswith("openai:")
 
 
 def is_address(url: str) -> bool:
-    """Whether it is one of a server, without user, password and query."""
+    """Whether it is an address of a server, without user, password and query."""
     try:
         parts = urlsplit(url)
         plain = parts.username is None and not parts.query
@@ -147,37 +144,38 @@ _QUERY = re.compile(r"(://[^\s'\"<>`?#]*)\?[^\s'\"<>`#]*")
 
 
 def without_credentials(text: str) -> str:
-    """A text in which every address has lost its user, password and query."""
+    """The text, with user, password and query cut from every address."""
     return _QUERY.sub(r"\1", _USER.sub("://", text)) if "://" in text else text
 
 
 def check_credentials(value: Any) -> None:
-    """Raises UserError where a text in `value`, also of a list or dict, is an address with one of them."""
+    """Raises UserError where a text in `value`, a list or dict too, is an address with user, password or
+    query."""
     if isinstance(value, (list, dict)):
         for inner in value if isinstance(value, list) else value.values():
             check_credentials(inner)
     elif isinstance(value, str) and without_credentials(value) != value:
         raise UserError(
             f"'{without_credentials(value)}' was given with a user, password or query, which files would "
-            "show; give the address alone, and a key by the environment (OPENAI_API_KEY)."
+            "show; give only the address, and the key by an environment variable (OPENAI_API_KEY)."
         )
 
 
-def expanded(path: str | Path) -> Path:
-    """A path with its `~` written out; that of an unknown user stays, where `Path.expanduser` raises."""
+def expand_user(path: str | Path) -> Path:
+    """The path with its `~` replaced; that of an unknown user stays, where `Path.expanduser` raises."""
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def is_local(path: str | Path) -> bool:
-    """Whether a file or folder of this name exists; no for names that no file system takes."""
+    """Whether a file or folder of this name exists; False for names that no file system takes."""
     return os.path.exists(os.path.expanduser(path))  # noqa: PTH110, PTH111
 
 
-def located(reference: str) -> str:
-    """The folder of an installed package's model ("nano:clip"); any other reference as it is. Raises
+def locate(reference: str) -> str:
+    """The folder of an installed package's model ("nano:clip"); any other reference unchanged. Raises
     UserError for a name that the package does not have."""
     scheme, colon, name = reference.partition(":")
-    for point in _offered(scheme, tuple(sys.path)) if colon else ():
+    for point in _find_offers(scheme, tuple(sys.path)) if colon else ():
         try:
             return str(point.load()(name))
         except (ValueError, FileNotFoundError) as error:
@@ -186,8 +184,8 @@ def located(reference: str) -> str:
 
 
 @functools.lru_cache(maxsize=16)
-def _offered(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
-    """Looked for once, since every look reads a file of every installed package. path: `sys.path`."""
+def _find_offers(scheme: str, path: tuple[str, ...]) -> tuple[metadata.EntryPoint, ...]:
+    """Cached, since each search reads a file of every installed package. path: `sys.path`."""
     return tuple(metadata.entry_points(group=REFERENCES, name=scheme))
 
 
@@ -196,12 +194,12 @@ TEXTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
 class Need(NamedTuple):
-    """Files that a run reads from elsewhere.
+    """Files that a run downloads.
 
-    reference  OWNER/NAME of a repository on the hub; of kind "url" the address of a file.
-    revision   Commit, branch or tag; None is the main branch. Of "url" how its SHA-256 begins.
+    reference  OWNER/NAME of a repository on the hub; for kind "url" the address of a file.
+    revision   Commit, branch or tag (None: main branch); for "url" the beginning of its SHA-256.
     kind       "model", "dataset" or "url".
-    files      Patterns of a repository's files, as of `fnmatch`; without, `TEXTS` and the weights.
+    files      `fnmatch` patterns of a repository's files (default: `TEXTS` and the weights).
     """
 
     reference: str
@@ -214,24 +212,22 @@ class Need(NamedTuple):
         return f"{self.reference}{revision}"
 
     @classmethod
-    def of(cls, path_or_id: str, revision: str | None = None, files: tuple[str, ...] = ()) -> Need | None:
-        """Of `owner/name[@revision]`; None of an installed package's model and of what is on this machine."""
-        reference = parse_reference(located(path_or_id))
+    def parse(cls, path_or_id: str, revision: str | None = None, files: tuple[str, ...] = ()) -> Need | None:
+        """The need of `owner/name[@revision]`; None for models of installed packages and for local files."""
+        reference = parse_reference(locate(path_or_id))
         if is_local(reference.text):
             return None
         return cls(reference.name, revision or reference.revision, files=files)
 
 
-# --- what `module:attribute` or `file.py:attribute` names ---
-
-
 def load_attribute(reference: str) -> Any:
-    """Raises UserError where it is not there, or its module fails."""
+    """The object of `module:attribute` or `file.py:attribute`. Raises UserError where it does not exist, or
+    its module fails."""
     home, _, name = reference.rpartition(":")
     try:
         if not home.endswith(".py"):
             return pkgutil.resolve_name(reference)
-        module = _module_of(expanded(home))
+        module = _import_file(expand_user(home))
         if not hasattr(module, name):
             near = near_match(name, vars(module))
             guess = f"; did you mean '{near}'?" if near else ""
@@ -243,8 +239,8 @@ def load_attribute(reference: str) -> Any:
         raise UserError(f"'{reference}' raises {type(error).__name__} when imported: {error}") from None
 
 
-def _module_of(file: Path) -> Any:
-    """The module in a file, run once; it can import files beside it."""
+def _import_file(file: Path) -> Any:
+    """The module of a file, run once; it can import files beside it."""
     name = f"_file_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -1,4 +1,4 @@
-"""Rule "r64", by which editors get their pictures and NeIn's samples were made."""
+"""Rule "r64": the sizes in which editors get images, and in which NeIn's samples were made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nein.loading.errors import UserError
 
 
 def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
-    """(width, height) that rule "r64" gives a picture: long side near `resolution`, both multiples of 64.
+    """(width, height) of an image by rule "r64": long side near `resolution`, both multiples of 64.
 
     Source: edit_cli.py of github.com/timothybrooks/instruct-pix2pix @ 0dffd1e. The order of the
     floating-point operations is the original's and must stay: where a product lands just below a multiple of
@@ -24,17 +24,17 @@ def r64_size(width: int, height: int, resolution: int = 512) -> tuple[int, int]:
     if 0 in size:
         enough = 64 * max(width, height) // min(width, height) + 1
         raise UserError(
-            f"the picture is {width} x {height}, and rule r64 rounds that to {size[0]} x {size[1]} at "
-            f"resolution {resolution}, where sides need 64 or more; give a resolution of {enough} or more"
+            f"the image is {width} x {height}, which rule r64 rounds to {size[0]} x {size[1]} at resolution "
+            f"{resolution}; sides must be 64 or more: give a resolution of {enough} or more"
         )
     return size
 
 
 def r64(image: np.ndarray, resolution: int) -> np.ndarray:
-    """Centre-crop to the aspect ratio of `r64_size` and resize with Lanczos. Source as there."""
+    """`fit` to `r64_size`. Source as there."""
     return fit(image, r64_size(image.shape[1], image.shape[0], resolution))
 
 
 def fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, 3) uint8 centre-cropped to the aspect ratio of `size` (width, height) and resized, Lanczos."""
+    """(H, W, 3) uint8, center-cropped to the aspect ratio of `size` (width, height) and resized (Lanczos)."""
     return np.array(ImageOps.fit(Image.fromarray(image), size, method=Image.Resampling.LANCZOS))

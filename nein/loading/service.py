@@ -1,4 +1,4 @@
-"""A model behind an address of OpenAI's shape: its client and key, what it has taken, and what that costs."""
+"""A model behind an address with OpenAI's API: client, key, usage and prices."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ from urllib.parse import urlsplit
 from nein.loading.errors import UnavailableError, UserError, choose
 from nein.loading.references import check_credentials, without_credentials
 
-#: Kinds of failure, for counting: nobody answered in time; the connection broke or could not be made; the
-#: server kept failing; it refused the request; it withheld the answer; the reply was of another kind.
+#: Kinds of failure, for counting: no answer in time; a broken connection; a server that kept failing; a
+#: refused request; a withheld answer; a reply that is not of this API.
 TIMEOUT, CONNECTION, SERVER = "timeout", "connection", "server error"
 REFUSED, WITHHELD, PROTOCOL = "refused", "withheld", "another protocol"
-#: Statuses that are sent again (as the package openai does, with 500 and above).
+#: HTTP statuses: of a retry (as the package openai does, with 500 and above); of the service (its key, its
+#: address) instead of one request; of a server that does not know a part of the request.
 RETRIED = (408, 409, 429)
-#: Statuses that are about the service (its key, its address), not about one request.
 UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)
-#: Statuses of a server that does not know a part of the request.
 UNKNOWN_PART = (400, 422)
-#: What a server says that refuses the content of a request.
+#: Codes of servers that refuse the content of a request.
 CONTENT = (
-    "content_policy_violation", "content_filter", "invalid_prompt", "moderation_blocked", "cyber_policy",
-)  # fmt: skip
+    "content_policy_violation",
+    "content_filter",
+    "invalid_prompt",
+    "moderation_blocked",
+    "cyber_policy",
+)
 #: Host of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other host.
-KEYS = {
-    "openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY",
-    "anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY",
-}  # fmt: skip
-#: A header with a key or a password, as a server may quote it.
+KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
+KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
+#: A header with a key or a password, which a server may quote.
 QUOTED = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]+", re.IGNORECASE)
 
-AT_ONCE = 8  # requests in flight, where nobody says how many
+AT_ONCE = 8  # requests in flight, by default
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class NoAnswer(RuntimeError):
-    """A request that stayed without an answer, in spite of retries.
+    """A request without an answer, in spite of retries.
 
-    kind       One of the words above, or another of the caller's, for counting.
-    silent     Whether other requests can be expected to fare alike: nobody answers, or everybody is refused.
-    transient  Whether the same request may be answered another time.
-    of_a_part  Whether the server may take the request without one of its parts; named: those that a refusal
-               names.
+    kind       A word of the above, or of the caller, for counting.
+    silent     Whether other requests will probably fail, too: no answers at all, or every request refused.
+    transient  Whether the same request may be answered later.
+    of_a_part  Whether the server may accept the request without one of its parts; named: those that the
+               refusal names.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class NoAnswer(RuntimeError):
 
 
 class Pace:
-    """How many requests may be in flight, for all threads that share it; after `stop` all waiting ends with
+    """Limits the requests in flight of all threads that share it; `stop` ends all waiting with
     CancelledError."""
 
     def __init__(self, most: int = 1) -> None:
@@ -79,35 +80,30 @@ class Pace:
 
     @contextlib.contextmanager
     def seat(self) -> Iterator[None]:
-        """Waits until one request more may be in flight."""
+        """Waits until one more request may be in flight."""
         with self._seats:
-            self.go_on()
+            self.wait(0)
             yield
 
     def wait(self, seconds: float) -> None:
-        self._stopped.wait(seconds)
-        self.go_on()
-
-    def go_on(self) -> None:
-        if self._stopped.is_set():
+        """Waits; raises CancelledError after `stop`."""
+        if self._stopped.wait(seconds):
             raise concurrent.futures.CancelledError("no more requests are sent")
 
     def stop(self) -> None:
         self._stopped.set()
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """(item, work(item)) as they come, so many at a time with those that the caller has not taken in yet:
-        a program that dies loses no more. The first exception is raised here, and nothing more is begun.
-
-        The threads are daemons: whoever interrupts the program waits for none of them.
-        """
-        done: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
+        """(item, work(item)) as they come. The items in work and the results that the caller has not taken
+        are at most the limit, so that a killed program loses no more. The first exception is raised here, and
+        no further item starts. The threads are daemons: an interrupted program waits for none of them."""
+        results: queue.SimpleQueue[tuple[Item, Any, BaseException | None]] = queue.SimpleQueue()
 
         def run(item: Item) -> None:
             try:
-                done.put((item, work(item), None))
+                results.put((item, work(item), None))
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                done.put((item, None, error))
+                results.put((item, None, error))
 
         begun = returned = 0
         while returned < len(items):
@@ -115,9 +111,9 @@ class Pace:
                 threading.Thread(target=run, args=(item,), daemon=True, name="question").start()
             begun = min(len(items), returned + self._most)
             try:
-                item, result, error = done.get(timeout=0.2)
+                item, result, error = results.get(timeout=0.2)
             except queue.Empty:
-                self.go_on()
+                self.wait(0)
                 continue
             if error is not None:
                 raise error
@@ -125,39 +121,45 @@ class Pace:
             returned += 1
 
 
-def hosted(address: str) -> str:
-    """The row of `KEYS` of an address; "" of a server of one's own."""
+def hosting(address: str) -> str:
+    """The row of `KEYS` for an address; "" for a server of the user's."""
     host = f".{urlsplit(address).hostname or ''}"
     return next((domain for domain in KEYS if host.endswith(f".{domain}")), "")
 
 
 class Service:
-    """One model at an address; threads may share one. Raises UserError for values out of range.
+    """One model at an address, which threads may share. Raises UserError for values out of range.
 
-    key          By default of the environment (`KEYS`).
-    concurrency  Requests in flight at a time.
-    timeout      Seconds to wait for one answer.
-    retries      How often a request is sent again after a timeout, a broken connection, "too many requests"
-                 or a server error, as the package openai does: after 0.5, 1, 2, ... 8 seconds, or as long as
-                 the server says (up to a minute).
-    spending     What counts what requests cost: `request(model, address)`, around each, is given its tokens
-                 (`nein.models.cached.Spending`); None: nothing does.
+    key          Default: from the environment (`KEYS`).
+    concurrency  Requests in flight.
+    timeout      Seconds of one request.
+    retries      Retries after a timeout, a broken connection, "too many requests" or a server error, as the
+                 package openai does: after 0.5, 1, 2, ... 8 seconds, or as the server says (up to a minute).
+    spending     Counts costs: its `request(model, address)` is around each request and gets its tokens
+                 (`nein.models.cached.Spending`).
     """
 
     def __init__(
-        self, url: str, model: str, *, key: str | None = None, concurrency: int = AT_ONCE,
-        timeout: float = 120.0, retries: int = 5, spending: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        url: str,
+        model: str,
+        *,
+        key: str | None = None,
+        concurrency: int = AT_ONCE,
+        timeout: float = 120.0,
+        retries: int = 5,
+        spending: Any = None,
+    ) -> None:
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise UserError(
-                f"concurrency {concurrency}, timeout {timeout} and retries {retries}: at least 1, above 0 "
-                f"and at least 0."
+                f"concurrency is {concurrency}, timeout {timeout} and retries {retries}; they must be at least "
+                "1, above 0 and at least 0."
             )
         import openai
 
         check_credentials(url)
         self.address = url.rstrip("/")
-        self.hosted = hosted(self.address)
+        self.hosted = hosting(self.address)
         self._variable = KEYS.get(self.hosted, "OPENAI_API_KEY")
         self._key = key or os.environ.get(self._variable, "")
         self.model = model
@@ -165,26 +167,26 @@ class Service:
         self.pace, self._spending = Pace(concurrency), spending
         self._usage: Counter[str] = Counter()
         self._counting = threading.Lock()
-        # What is sent, images above all, goes to no other host: a redirect is a refusal.
+        # Images go to no other host: a redirect counts as a refusal.
         http = openai.DefaultHttpxClient(follow_redirects=False, event_hooks={"request": [self._sent]})
-        self.client = openai.OpenAI(
-            base_url=self.address, api_key=self._key or "none", timeout=timeout, max_retries=retries,
-            http_client=http,
-        )  # fmt: skip
+        connection: dict[str, Any] = {"timeout": timeout, "max_retries": retries, "http_client": http}
+        self.client = openai.OpenAI(base_url=self.address, api_key=self._key or "none", **connection)
 
     def check(self) -> None:
-        """Raises UserError when nobody answers, the key is lacking or refused, or the model is not listed."""
+        """Raises UserError if nobody answers, the key is missing or refused, or the model is not listed."""
         import openai
 
         if self.hosted and not self._key:
             raise UserError(f"'{self.address}' needs a key; set {self._variable}.")
-        if self.hosted in ("anthropic.com", "azure.com"):  # other headers; and no list of one's deployments
+        if self.hosted in ("anthropic.com", "azure.com"):  # other headers; no list of deployments
             return
         try:
             models = self.client.with_options(max_retries=0).models.list()
             served = [str(item.id).removeprefix("models/") for item in models.data]
         except openai.APIConnectionError as error:
-            raise UserError(f"Nobody answers at '{self.address}' ({_cause(error)}).") from None
+            raise UserError(
+                f"Nobody answers at '{self.address}' ({_cause(error)}); check the address, start the server."
+            ) from None
         except openai.APIStatusError as error:
             if error.status_code in (401, 403):
                 why = f"refuses the key (HTTP {error.status_code}); set {self._variable}."
@@ -192,13 +194,13 @@ class Service:
             if error.status_code < 400:
                 raise UserError(str(self._refusal(error))) from None
             return
-        except (ValueError, AttributeError, TypeError):  # it has no list
+        except (ValueError, AttributeError, TypeError):  # the server has no list
             return
         if served:
             choose(f"model of '{self.address}'", self.model.removeprefix("models/"), served)
 
     def usage(self) -> dict[str, Any]:
-        """What its work has taken so far: requests, of which `retries`, and what was counted."""
+        """Its usage so far: requests, `retries` among them, and other counts."""
         with self._counting:
             return dict(self._usage)
 
@@ -208,12 +210,12 @@ class Service:
             self._usage.update({name: n for name, n in numbers.items() if n})
 
     def stop(self) -> None:
-        """From now on no request is sent, not even again, and nothing of `pace` waits."""
+        """Sends no further request or retry, and ends all waiting of `pace`."""
         self.pace.stop()
         self.client.close()
 
     def send(self, path: str, body: Mapping[str, Any], *, image: bytes | None = None) -> Any:
-        """The JSON content of the reply to a request, with a PNG of field `image` where there is one. Raises
+        """Sends a request, with a PNG as field `image` if given; returns the JSON of its reply. Raises
         NoAnswer and BudgetError."""
         form: dict[str, Any] = {}
         if image is not None:
@@ -244,24 +246,23 @@ class Service:
             raise self._refusal(error) from None
 
     def _refusal(self, error: Any) -> NoAnswer:
-        """Why the server does not answer, in its own words."""
+        """The server's refusal, in its own words."""
         status, reply = error.status_code, error.response.text
         if status < 400:
             target = without_credentials(error.response.headers.get("location", ""))
             sent_on = f"'{self.address}' sends requests on to '{target}', where nothing is sent"
             return NoAnswer(f"{sent_on}; give that address", REFUSED, status=status)
-        message = f"HTTP {status} {self.quoted(reply)}"
+        message = f"HTTP {status} {self.quote(reply)}"
         if any(code in reply for code in CONTENT):
             return NoAnswer(f"the endpoint withheld an answer: {message}", WITHHELD)
         named = [*filter(None, [error.param]), *re.findall(r"['\"`](\w+)['\"`]", str(error.body))]
         return NoAnswer(f"the endpoint refused the request: {message}", REFUSED, status=status, named=named)
 
-    def quoted(self, reply: str) -> str:
-        """The beginning of what a server says, on one line, without the credentials that it may quote."""
-        return " ".join(QUOTED.sub(r"\1 ...", self.cleared(reply))[:200].split())
+    def quote(self, reply: str) -> str:
+        """The beginning of a server's reply on one line, without credentials that it may repeat."""
+        return " ".join(QUOTED.sub(r"\1 ...", self.hide_key(reply))[:200].split())
 
-    def cleared(self, text: str) -> str:
-        """A text without the key."""
+    def hide_key(self, text: str) -> str:
         return text.replace(self._key, "...") if self._key else text
 
     def _sent(self, request: Any) -> None:
@@ -271,11 +272,11 @@ class Service:
 
 
 def png(image: Any) -> bytes:
-    """An image, (H, W, 3) uint8, without loss."""
+    """The PNG of an image, (H, W, 3) uint8."""
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)  # 6 costs more than the decode
+    Image.fromarray(image).save(buffer, format="PNG", compress_level=1)  # 6 takes longer than to decode
     return buffer.getvalue()
 
 
@@ -286,20 +287,17 @@ def _cause(error: BaseException) -> str:
 # --- what requests cost ------------------------------------------------------------------------------------
 
 #: Our names of tokens -> those of the package genai-prices.
-TOKENS = {
-    "input_tokens": "input_tokens", "cached_tokens": "cache_read_tokens",
-    "image_tokens": "input_image_tokens", "output_tokens": "output_tokens",
-    "output_image_tokens": "output_image_tokens",
-}  # fmt: skip
+TOKENS = {name: name for name in ("input_tokens", "output_tokens", "output_image_tokens")}
+TOKENS |= {"cached_tokens": "cache_read_tokens", "image_tokens": "input_image_tokens"}
 
 
 class BudgetError(UnavailableError):
-    """The next request might pass the budget."""
+    """The next request might exceed the budget."""
 
 
 def tokens(usage: Any) -> dict[str, int]:
-    """The `usage` of a reply of chat completions or images.edit by our names: input_tokens (cached_tokens and
-    image_tokens of them), output_tokens (reasoning_tokens and output_image_tokens of them)."""
+    """The `usage` of a reply (chat completions, images.edit) by our names: input_tokens (including
+    cached_tokens, image_tokens), output_tokens (including reasoning_tokens, output_image_tokens)."""
     if not isinstance(usage, dict):
         return {}
     counts: dict[str, Any] = {}
@@ -314,14 +312,14 @@ def tokens(usage: Any) -> dict[str, int]:
 
 
 def price(model: str, usage: Mapping[str, int], address: str = "") -> Decimal | None:
-    """Dollars by genai-prices, of the provider at the address or the model's own; None without a row."""
+    """Dollars by genai-prices, for the provider at the address or the model's own; None if unknown."""
     if (rate := _rate(model, address)) is None:
         return None
-    known = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
+    counts = {theirs: usage[ours] for ours, theirs in TOKENS.items() if usage.get(ours)}
     try:
-        return rate(known)
-    except ValueError:  # parts whose overlap the server does not tell: as if they cost what the others do
-        return rate({name: known[name] for name in ("input_tokens", "output_tokens") if name in known})
+        return rate(counts)
+    except ValueError:  # parts that may overlap: priced as the others
+        return rate({name: counts[name] for name in ("input_tokens", "output_tokens") if name in counts})
 
 
 @functools.lru_cache(maxsize=64)
@@ -330,9 +328,9 @@ def _rate(model: str, address: str) -> Callable[[Mapping[str, int]], Decimal] | 
         from genai_prices import Usage, calc_price
     except ImportError:  # it needs Python 3.11
         return None
-    places: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
-    for where in places:
+    queries: tuple[dict[str, Any], ...] = ({"provider_api_url": address}, {})
+    for query in queries:
         with contextlib.suppress(LookupError):
-            calc_price(Usage(input_tokens=1), model, **where)
-            return lambda known: calc_price(Usage(**known), model, **where).total_price
+            calc_price(Usage(input_tokens=1), model, **query)
+            return lambda known: calc_price(Usage(**known), model, **query).total_price
     return None

@@ -39,7 +39,7 @@ class ConvertConfig(Options):
     def needs(self) -> list[Need]:
         from nein.editors import DEFAULT_CONFIG
 
-        return [*filter(None, [Need.of(self.base or DEFAULT_CONFIG, files=TEXTS)])]
+        return [*filter(None, [Need.parse(self.base or DEFAULT_CONFIG, files=TEXTS)])]
 
 
 def run(options: ConvertConfig) -> None:

@@ -16,7 +16,7 @@ from nein.editors.presets import CONTROLS, PAPER_EDITORS, WITHOUT_EFFECT
 from nein.engine import images
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, shortlist
-from nein.loading.references import expanded, is_local, is_served, parse_reference
+from nein.loading.references import expand_user, is_local, is_served, parse_reference
 from nein.models import references
 from nein.models.cached import Services
 from nein.models.references import resolve, slug
@@ -153,7 +153,7 @@ def resolve_editors(
     if edited is not None:
         return [
             EditorChoice(f"{one.name}/{one.track}", _as_folder(one.name), one.name, made=one)
-            for one in find(expanded(edited), as_released)
+            for one in find(expand_user(edited), as_released)
         ]
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
     wanted = list(dict.fromkeys(name for part in parts for name in part))

@@ -9,7 +9,7 @@ from typing import Any
 
 from nein import metrics
 from nein.loading.digests import Json, json_digest
-from nein.loading.errors import UserError, isolated_answers
+from nein.loading.errors import UserError, isolate_answers
 from nein.loading.references import is_served
 from nein.metrics.base import Images, Score, paper_present, paper_removed, parse_yes_no
 from nein.metrics.judges.base import template
@@ -68,7 +68,7 @@ def load(kind: str, reference: str, *, services: Services | None, **options: Any
 def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
     """Per image, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
     for "it is there", and the `reply`, which has an "error" where the judge failed on this image."""
-    replies = isolated_answers(lambda some, theirs: _ask(kind, judge, some, theirs, how), images, words)
+    replies = isolate_answers(lambda some, theirs: _ask(kind, judge, some, theirs, how), images, words)
     return [
         [unanswered(answers)] * len(row) if isinstance(answers, str) else answers
         for row, answers in zip(words, replies, strict=True)

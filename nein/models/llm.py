@@ -19,7 +19,7 @@ from nein.config.options import option
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json
 from nein.loading.errors import UserError, reason
-from nein.loading.references import expanded, is_served
+from nein.loading.references import expand_user, is_served
 from nein.loading.service import CONNECTION, PROTOCOL, REFUSED, SERVER, TIMEOUT, NoAnswer
 from nein.metrics.base import without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling
@@ -161,7 +161,7 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
     else:
         from nein.metrics.chat import local
 
-        chat = local.load_text(str(expanded(reference)), device=device, dtype=options.dtype)
+        chat = local.load_text(str(expand_user(reference)), device=device, dtype=options.dtype)
     if services is not None and services.cache is not None:
         chat = CachedChat(chat, services.cache)
     how = {name: getattr(options, name) for name in ("temperature", "max_tokens", "attempts")}

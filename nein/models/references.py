@@ -17,7 +17,7 @@ from typing import Any
 from nein.engine.folder import CONTENTS
 from nein.loading.digests import Json, quick_digest
 from nein.loading.errors import UserError
-from nein.loading.references import cached_commit, expanded, is_local, is_served, located, parse_reference
+from nein.loading.references import cached_commit, expand_user, is_local, is_served, locate, parse_reference
 from nein.metrics.models import GROUP as JUDGE_PLUGINS
 
 JUDGE = "judge:"  # before a reference: that VQA judge, asked in its own template
@@ -67,9 +67,9 @@ def slug(reference: str) -> str:
 
 def resolve(reference: str) -> str:
     """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
-    where = located(named(reference)[1])
+    where = locate(named(reference)[1])
     # Of a path that is not there, "./" tells it from a hub id.
-    return str(expanded(where)) if parse_reference(where).kind == "local" and is_local(where) else where
+    return str(expand_user(where)) if parse_reference(where).kind == "local" and is_local(where) else where
 
 
 def contents(models: Mapping[str, str]) -> Json:
@@ -90,10 +90,10 @@ def content(reference: str) -> str:
         points = entry_points(group=JUDGE_PLUGINS, name=given.name) if given.kind == "plugin" else ()
         home = next((point.value for point in points), reference).rpartition(":")[0]
         spec = None if home.endswith(".py") else importlib.util.find_spec(home)
-        if (file := Path(spec.origin or "") if spec else expanded(home)).is_file():
+        if (file := Path(spec.origin or "") if spec else expand_user(home)).is_file():
             return quick_digest(file)
     if is_local(where := resolve(reference)):
-        return quick_digest(expanded(where))
+        return quick_digest(expand_user(where))
     before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
     name = before.partition("@")[0]
     commit = cached_commit(name, given.revision)[:12] if given.kind == "hub" else ""

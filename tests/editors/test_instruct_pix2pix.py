@@ -152,7 +152,7 @@ def test_a_picture_the_model_cannot_take_is_one_error(tiny_editor, picture, requ
     good, odd = tiny_editor(resolution=64).edit(requests)
     assert good.error is None
     assert odd.image is None
-    assert "is 98 x 98, and rule r64 rounds that to 0 x 0 at resolution 64" in odd.error
+    assert "is 98 x 98, which rule r64 rounds to 0 x 0 at resolution 64" in odd.error
 
 
 def fail_on(editor, monkeypatch, picked, error):

@@ -79,7 +79,7 @@ def test_every_command_is_remembered_and_a_folder_of_another_version_left_alone(
     folder.update(format=1)
     with pytest.raises(UserError, match=r"another version of nein \(format 1, not"):
         opened(tmp_path / "a", overwrite=True)
-    with pytest.raises(UserError, match=r"another version of nein \(format 1, not; make it again"):
+    with pytest.raises(UserError, match=r"another version of nein \(format 1, not 7\); rerun its command"):
         folder.manifest()
 
 

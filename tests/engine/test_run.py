@@ -22,7 +22,7 @@ from nein.engine.machine import exit_with, read_ahead
 from nein.engine.run import Executor
 from nein.engine.stages import Model, Step, open_tasks
 from nein.loading.errors import UserError
-from nein.loading.weights import ALIGNMENT, aligned
+from nein.loading.weights import ALIGNMENT, align
 from tests.engine import squares
 from tests.engine.squares import BLOCKS, COUNT, SIZE, Squarer, results, start, two_stages
 from tests.helpers import forks
@@ -398,7 +398,7 @@ def test_weights_that_begin_anywhere_are_moved_and_keep_their_values():
     layer.weight.data = values[1:].view(2, 3)  # as in a mapped file: 4 bytes off
     assert layer.weight.data_ptr() % ALIGNMENT
     before = layer.bias.data_ptr()
-    assert aligned(layer) is layer
+    assert align(layer) is layer
     assert layer.weight.data_ptr() % ALIGNMENT == 0
     assert layer.weight.tolist() == [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
     assert layer.bias.data_ptr() == before  # what lies right stays

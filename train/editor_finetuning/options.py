@@ -139,7 +139,7 @@ class TuneConfig(Learning):
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
-        base = Need.of(references.resolve(self.base))
+        base = Need.parse(references.resolve(self.base))
         judges = self.validation(stages=["score"]).needs() if self.validate_every else []
         return [*filter(None, [base]), *needs.of_data(self.data), *judges]
 

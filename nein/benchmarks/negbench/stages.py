@@ -36,7 +36,7 @@ from nein.engine import answers, images
 from nein.engine.folder import Blocks, Folder, Row, sample_seed
 from nein.engine.stages import Model, Stage
 from nein.loading.digests import pixel_digest
-from nein.loading.errors import UserError, isolated
+from nein.loading.errors import UserError, isolate
 from nein.metrics.base import parse_yes_no
 from nein.metrics.choices import ChoiceQuestion, answer_each, prompt, yes_or_no
 from nein.metrics.dual import pool
@@ -100,13 +100,13 @@ class Encoding(Stage):
     def work(self, model: Any, inputs: list[tuple[Row, Any]], missing: tuple[str, ...]) -> dict[str, Any]:
         rows: list[Row] = [row for row, _ in inputs]
         if self.media is None and hasattr(model, "overlong"):
-            for row, cut in zip(rows, isolated(model.overlong, [row["name"] for row in rows]), strict=True):
+            for row, cut in zip(rows, isolate(model.overlong, [row["name"] for row in rows]), strict=True):
                 row |= {"cut": True} if cut is True else {}
         cache, space = answers.FeatureCache(self.cache), self._space(model.fingerprint)
         cached = cache.get(space, _scope(rows))
         todo = [(row, content) for row, content in inputs if row["key"]]
         if any(row["key"] not in cached for row, _ in todo):
-            encoded = isolated(functools.partial(self.encode, model), [content for _, content in todo])
+            encoded = isolate(functools.partial(self.encode, model), [content for _, content in todo])
             entries = {}
             for (row, _), feature in zip(todo, encoded, strict=True):
                 if isinstance(feature, str):
@@ -298,7 +298,7 @@ class Matching(Questions):
     empty = {"scores": None}  # noqa: RUF012
 
     def answer(self, model: Any, block: Sequence[Shown]) -> Iterator[Row]:
-        for result in isolated(functools.partial(self._scores, model), block):
+        for result in isolate(functools.partial(self._scores, model), block):
             reason = result if isinstance(result, str) else ""
             if not reason and not np.isfinite(result).all():
                 reason = "the model's score is not finite"

@@ -25,7 +25,7 @@ from nein.engine.folder import Blocks
 from nein.engine.stages import Model, Shared, Stage, usage_of
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
-from nein.loading.references import expanded, is_served, parse_reference
+from nein.loading.references import expand_user, is_served, parse_reference
 from nein.metrics import choices, models
 from nein.metrics.base import fingerprint
 from nein.metrics.chat.endpoint import check_options
@@ -48,7 +48,7 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     if given is not None:
         return given
     if model in config.answers_from:
-        return re.sub(r"[^A-Za-z0-9._-]+", "-", expanded(model).stem).lstrip("-.") or "answers"
+        return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
@@ -158,7 +158,7 @@ class _Maker:
 
     def of_file(self, name: str, file: str) -> Run:
         """A run of the questions that a file has answers to."""
-        path = expanded(file)
+        path = expand_user(file)
         answers = questions.answers(path, self.data.items)
         items = [item for item in self.data.items if item.id in answers]
         blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)

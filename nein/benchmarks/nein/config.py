@@ -24,7 +24,7 @@ from nein.config.groups import (
     TrackerOptions,
 )
 from nein.config.options import Names, Options, Paths, option
-from nein.loading.errors import UserError, chosen
+from nein.loading.errors import UserError, match_name
 from nein.loading.references import Need
 from nein.wording.families import LABELS, MINIMAL_PAIRS
 
@@ -139,7 +139,7 @@ def metrics_of(names: Sequence[str]) -> list[str]:
 
     if names == ["all"]:
         return [name for name, metric in METRICS.items() if not metric.by_truth]
-    wanted = {chosen("metric", name, METRICS) for name in names}
+    wanted = {match_name("metric", name, METRICS) for name in names}
     return [name for name in METRICS if name in wanted]
 
 
@@ -182,7 +182,7 @@ class GridConfig(Runs, Elsewhere, Seed):
         if out is not None and out.suffix not in (".png", ".pdf", ".svg"):
             raise UserError(f"'{out}' is not a picture that can be written; --out takes .png, .pdf or .svg.")
         if self.metric is not None:
-            self.metric = chosen("metric", self.metric, METRICS)
+            self.metric = match_name("metric", self.metric, METRICS)
 
 
 @dataclass(kw_only=True)
@@ -214,4 +214,4 @@ class CompareConfig(benchmarks.CompareConfig):
         from nein.metrics.table import METRICS
 
         super().check()
-        self.metrics = [chosen("metric", name, METRICS) for name in self.metrics]
+        self.metrics = [match_name("metric", name, METRICS) for name in self.metrics]

@@ -24,7 +24,7 @@ from nein.datasets.negbench.records import (
 )
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.loading.errors import UserError, unknown
-from nein.loading.references import expanded
+from nein.loading.references import expand_user
 from nein.nano.scenes import is_nano
 from nein.nano.scenes import world as world_of
 
@@ -77,7 +77,7 @@ def load(
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
         return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
-    if not (folder := expanded(data)).exists():
+    if not (folder := expand_user(data)).exists():
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
         )
@@ -169,7 +169,7 @@ def _roots(image_roots: Sequence[str]) -> dict[str, Path]:
             raise unknown("data set in --image-root", name, ROWS)
         if name in folders:
             raise UserError(f"--image-root gives '{name or 'every data set'}' two folders; give one.")
-        folders[name] = expanded(folder)
+        folders[name] = expand_user(folder)
     return folders
 
 

@@ -16,7 +16,7 @@ from nein.datasets.negbench.sentences import Concepts
 from nein.engine.folder import Row, sample_seed
 from nein.engine.images import write_png
 from nein.loading.digests import torch_dtype
-from nein.loading.errors import UserError, isolated_answers
+from nein.loading.errors import UserError, isolate_answers
 from nein.metrics.base import MetricError, fingerprint
 from nein.models.llm import Client
 from nein.wording import families
@@ -271,7 +271,7 @@ def verify(verifier: Verifier, images: Sequence[Looked], *, positives: bool) -> 
     together = positives and not as_released
     queries = [[results[k].negatives + (results[k].positives if together else ()) for k in usable]]
     queries += [[results[k].positives for k in usable]] if apart else []
-    answers = [isolated_answers(verifier.present, usable.values(), names, str) for names in queries]
+    answers = [isolate_answers(verifier.present, usable.values(), names, str) for names in queries]
     for name, *rows in zip(usable, *answers, strict=True):
         image = results[name]
         if failure := next((row for row in rows if isinstance(row, str)), ""):

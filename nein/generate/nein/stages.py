@@ -24,8 +24,8 @@ from nein.generate import maker
 from nein.generate.config import BuildConfig
 from nein.generate.maker import BAD_NAME, COCO, NO_CAPTION, Listing, Looked, ShardStage
 from nein.loading.digests import pixel_digest
-from nein.loading.errors import UserError, isolated_answers
-from nein.loading.references import expanded, parse_reference
+from nein.loading.errors import UserError, isolate_answers
+from nein.loading.references import expand_user, parse_reference
 from nein.metrics.base import parse_yes_no
 from nein.metrics.judges.base import Answer, template
 from nein.models import judges, references
@@ -54,7 +54,7 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     images is there."""
     if config.source == "nano":
         return _draw_sources(config.scenes)
-    path = expanded(config.source or "")
+    path = expand_user(config.source or "")
     if not path.exists():
         raise UserError(f"--source '{path}' is neither nano, a .json or .jsonl file, nor a folder.")
     folder = maker.image_folder(config.images, path if path.is_dir() else path.parent)
@@ -332,7 +332,7 @@ def name_object(noun: str, protocol: str) -> str:
 
 def cosines(matcher: Any, images: Sequence[Any], texts: Sequence[Sequence[str]]) -> list[Any]:
     """Per image the cosine of each of its texts, or why there is none."""
-    return isolated_answers(lambda some, words: matcher.match(some, words, head="itc"), images, texts)
+    return isolate_answers(lambda some, words: matcher.match(some, words, head="itc"), images, texts)
 
 
 # --- stages 3 and 4: filters -----------------------------------------------------------------
@@ -369,7 +369,7 @@ def ask(candidates: Candidates, images: Sequence[np.ndarray], judge: Any, *, pro
     for item in candidates:
         noun = name_object(item["object"], protocol)
         prompts.append([form.ask_caption(item["caption"]), form.ask_presence(noun)])
-    for item, value in zip(candidates, isolated_answers(judge.ask, images, prompts), strict=True):
+    for item, value in zip(candidates, isolate_answers(judge.ask, images, prompts), strict=True):
         if isinstance(value, str):
             rows.append({"id": item["id"], "verdict": FAILED, "error": value})
         else:

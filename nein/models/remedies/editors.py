@@ -17,7 +17,7 @@ from nein import editors
 from nein.editors import EditRequest, EditResult
 from nein.engine.folder import sample_seed
 from nein.loading.digests import Json, json_digest
-from nein.loading.errors import UserError, chosen
+from nein.loading.errors import UserError, match_name
 from nein.metrics.rewards import RewardJudge, rank
 from nein.models import judges, llm
 from nein.models.cached import Services
@@ -79,7 +79,7 @@ def check(arm: str, row: str) -> None:
                 f"{GUIDED[kind]}."
             )
         arm = kind
-    needs = BY_RULE[chosen("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
+    needs = BY_RULE[match_name("remedy", arm, [*BY_RULE, f"{LLM}MODEL", f"{BEST_OF}N:JUDGE"])]
     if needs and not editors.can(row, needs):
         raise UserError(
             f"--mend {arm} needs an editor that takes '{needs}', which '{row}' does not; use --mend rewrite."
