@@ -30,13 +30,8 @@ RETRIED = (408, 409, 429)
 UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)
 UNKNOWN_PART = (400, 422)
 #: Codes of servers that refuse the content of a request.
-CONTENT = (
-    "content_policy_violation",
-    "content_filter",
-    "invalid_prompt",
-    "moderation_blocked",
-    "cyber_policy",
-)
+CONTENT = ("content_policy_violation", "content_filter", "invalid_prompt")
+CONTENT += ("moderation_blocked", "cyber_policy")
 #: Host of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other host.
 KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}
 KEYS |= {"anthropic.com": "ANTHROPIC_API_KEY", "googleapis.com": "GEMINI_API_KEY"}
@@ -152,8 +147,8 @@ class Service:
     ) -> None:
         if concurrency < 1 or timeout <= 0 or retries < 0:
             raise UserError(
-                f"concurrency is {concurrency}, timeout {timeout} and retries {retries}; they must be at least "
-                "1, above 0 and at least 0."
+                f"concurrency is {concurrency}, timeout {timeout} and retries {retries}; they must be at "
+                "least 1, above 0 and at least 0."
             )
         import openai
 

@@ -40,8 +40,8 @@ def check_loaded(cls: Any, info: Mapping[str, Any], source: str) -> None:
         )
     if tuned := sorted(name for name in info["unexpected_keys"] if "lora" in name.lower()):
         raise UserError(
-            f"'{source}' has {len(tuned)} LoRA weights among those of its {cls.__name__}, which reads none of "
-            f"them, first '{tuned[0]}'; fuse them, or give them apart as lora=FILE."
+            f"'{source}' has {len(tuned)} LoRA weights that its {cls.__name__} does not read, first "
+            f"'{tuned[0]}'; fuse them, or pass them as lora=FILE."
         )
 
 
@@ -51,8 +51,8 @@ LEAST = 0.9
 
 
 def check_tokenizer(tokenizer: Any, config: Any, source: str) -> None:
-    """Raises UserError for a tokenizer of transformers whose ids are not those of a model. Makes the end token
-    its padding token, if it has none in the model's vocabulary.
+    """Raises UserError for a tokenizer of transformers whose ids are not those of a model. Makes the end
+    token its padding token, if it has none in the model's vocabulary.
 
     config  The model's configuration; nothing is compared without `vocab_size` in its text part.
     source  Folder or hub id, for the message.
@@ -141,10 +141,8 @@ def read_checkpoint(
         if inert and not zipped:
             advice = "where you trust it, save its state dict with torch 1.6 or later"
         elif inert:
-            problem, advice = (
-                f"cannot be read without running code from it ({message(error)})",
-                "do not use it",
-            )
+            problem = f"cannot be read without running code from it ({message(error)})"
+            advice = "do not use it"
         raise UserError(f"'{file}' {problem}; {advice}") from None
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, SafetensorError) as error:
         raise UserError(
