@@ -90,7 +90,7 @@ def add(folder, part, name):
 
 
 DAMAGED = {
-    "LoRA beside a UNet": (lambda f: add(f, "unet", "a.lora_A.weight"), "1 LoRA weights among .* fuse them"),
+    "LoRA beside a UNet": (lambda f: add(f, "unet", "a.lora_A.weight"), "1 LoRA weights that .* fuse them"),
     "without a UNet": (lambda f: shutil.rmtree(f / "unet"), "cannot load"),
     "a broken configuration": (lambda f: (f / "unet" / "config.json").write_text("{"), "cannot load"),
     "an odd UNet": (lambda f: rewrite(f / "unet/config.json", down_block_types=[3.5]), "cannot load|needs"),
