@@ -167,8 +167,8 @@ def tune_process() -> None:
 
 #: Environment variable: the words that the user typed, as JSON, where a Slurm job runs another command.
 GIVEN = "NEIN_COMMAND"
-PACKAGES = ("nein", "torch", "torchvision", "diffusers", "transformers", "accelerate", "safetensors", "numpy")
-PACKAGES += ("pillow", "scipy", "spacy", "clean-fid", "lpips", "torchmetrics")
+PACKAGES = [*"nein torch torchvision diffusers transformers accelerate safetensors numpy".split()]
+PACKAGES += [*"pillow scipy spacy clean-fid lpips torchmetrics".split()]
 
 
 def describe(device: str | None) -> Json:

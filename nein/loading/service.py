@@ -30,7 +30,7 @@ RETRIED = (408, 409, 429)
 UNUSABLE = (*range(300, 400), 401, 402, 403, 404, 405)
 UNKNOWN_PART = (400, 422)
 #: Codes of servers that refuse the content of a request.
-CONTENT = ("content_policy_violation", "content_filter", "invalid_prompt")
+CONTENT: tuple[str, ...] = ("content_policy_violation", "content_filter", "invalid_prompt")
 CONTENT += ("moderation_blocked", "cyber_policy")
 #: Host of a hosted service -> the environment variable with its key; OPENAI_API_KEY for any other host.
 KEYS = {"openai.com": "OPENAI_API_KEY", "azure.com": "AZURE_OPENAI_API_KEY", "x.ai": "XAI_API_KEY"}

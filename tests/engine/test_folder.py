@@ -92,7 +92,7 @@ def test_a_run_of_another_benchmark_is_named_with_what_to_do(tmp_path):
 
     Answers(tmp_path).open({}, {}, overwrite=False)
     assert Answers(tmp_path).manifest()["benchmark"] == Folder(tmp_path).manifest()["benchmark"] == "negvqa"
-    with pytest.raises(UserError, match=r"is a run of negvqa.* takes runs of nein; nein negvqa --help"):
+    with pytest.raises(UserError, match=r"is a run of negvqa.* takes runs of nein. See nein negvqa --help"):
         Edits(tmp_path).manifest()
 
 

@@ -149,7 +149,7 @@ def test_weights_that_were_replaced_are_noticed_before_a_row_is_written(folder):
         fingerprint = "squarer-2"
 
     model = Model("squarer", Other, lambda made: {"model": (made.fingerprint, made.describe())})
-    with pytest.raises(UserError, match="behind 'model' have changed"):
+    with pytest.raises(UserError, match="of 'model' have changed"):
         compute(folder, model=model)
     assert folder.done("squares") == {0, 1}
 
