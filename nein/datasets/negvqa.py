@@ -20,7 +20,7 @@ from nein.datasets import harness, hub, interleave_sources, read_records
 from nein.datasets.negbench.official import iter_rows
 from nein.engine import atomic, images
 from nein.engine.folder import Row
-from nein.loading.errors import Problems, UserError, spelled, unknown
+from nein.loading.errors import Problems, UserError, plain, unknown
 from nein.loading.references import expand_user
 from nein.metrics.letters import LETTERS
 from nein.nano import data as nano
@@ -48,7 +48,8 @@ TITLES = {"DocChart": "Doc & Chart"}  # category -> its name in tables
 @functools.lru_cache
 def category_of(subset: str) -> str:
     """The category of a subset, whatever its case and punctuation; `OTHER` for an unknown one."""
-    return next((category for category, names in CATEGORIES.items() if spelled(subset, names)), OTHER)
+    category_by_name = {plain(name): key for key, names in CATEGORIES.items() for name in names}
+    return category_by_name.get(plain(subset), OTHER)
 
 
 @dataclass(frozen=True, slots=True)
