@@ -73,9 +73,7 @@ def gap(affirmed: float | None, negated: float | None, lost: Figure, **what: Any
 def frame(rows: Iterable[Mapping[str, Any]], **what: Any) -> pd.DataFrame:
     """The rows as a frame with its columns in order and of one type each. what: entries of all rows."""
     given = [{**row, **what} for row in rows]
-    names = dict.fromkeys(name for row in given for name in row)
-    columns = {name: pd.Series([row.get(name) for row in given], dtype=object) for name in names}
-    return _tidy(pd.DataFrame(columns))
+    return _tidy(pd.DataFrame(given, dtype=object))
 
 
 def concat(frames: Iterable[pd.DataFrame], **what: Any) -> pd.DataFrame:
@@ -94,15 +92,15 @@ def _tidy(figures: pd.DataFrame) -> pd.DataFrame:
     dimensions = [name for name in figures if name not in (*LEADING, *TRAILING)]
     needed = ("metric", "n", "unscored", *ESTIMATE, "clusters", "unit")
     order = [name for name in (*LEADING, *dimensions, *TRAILING) if name in figures or name in needed]
-    columns: dict[str, pd.Series] = {}
+    columns: dict[str, Any] = {}
     for name, column in figures.reindex(columns=order).items():
         if name not in NUMBERS:
-            columns[str(name)] = pd.Series([*map(_text, column)], figures.index, dtype=object)
+            columns[str(name)] = np.array([*map(_text, column.tolist())], dtype=object)
             continue
-        values = column.astype("Float64")
-        whole = name in COUNTS and bool((values.dropna() % 1 == 0).all())
-        columns[str(name)] = values.astype("Int64") if whole else values.astype("float64")
-    return pd.DataFrame(columns, index=figures.index, copy=False)
+        values = column.astype("Float64").to_numpy(float, na_value=np.nan)
+        whole = name in COUNTS and bool((np.isnan(values) | (values % 1 == 0)).all())
+        columns[str(name)] = pd.array(values, "Int64") if whole else values
+    return pd.DataFrame(columns, index=figures.index)
 
 
 def _text(entry: Any) -> str:
@@ -122,14 +120,23 @@ def select(figures: pd.DataFrame, **where: Any) -> pd.DataFrame:
     return figures[mask]
 
 
+def matches(figure: Figure, **where: Any) -> bool:
+    """Whether `select` would take this row."""
+    return all(
+        figure.get(name, "") in (wanted if isinstance(wanted, tuple | list) else (wanted,))
+        for name, wanted in where.items()
+    )
+
+
 def records(figures: pd.DataFrame, **where: Any) -> list[Figure]:
     """The rows, those of `select`, as plain dicts in order: None for no number, int for whole counts."""
     figures = select(figures, **where) if where else figures
-    columns = [
-        [None if none else entry for entry, none in zip(column.tolist(), column.isna().tolist(), strict=True)]
-        for _, column in figures.items()
-    ]
-    return [dict(zip(figures.columns, entries, strict=True)) for entries in zip(*columns, strict=True)]
+    names = [*figures.columns]
+    columns = (
+        [None if entry is pd.NA or entry != entry else entry for entry in figures[name].tolist()]
+        for name in names
+    )
+    return [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
 
 
 def pick(figures: pd.DataFrame, **where: Any) -> Figure | None:

@@ -144,14 +144,19 @@ class Column:
     names: Names = field(default_factory=dict)
     order: Sequence[str] = ()
 
-    def each(self, figures: pd.DataFrame) -> Iterator[Column]:
+    def holds(self, figure: Figure) -> bool:
+        return frames.matches(figure, **self.where)
+
+    def each(self, figures: Sequence[Figure]) -> Iterator[Column]:
         """One for every entry of `by`."""
-        found = frames.select(figures, **self.where)
-        for name in frames.values(found, self.by, self.order) if self.by else ():
-            where = {**self.where, self.by: name}
-            yield replace(self, title=_name(self.names, name), where=where, by="")
         if not self.by:
             yield self
+            return
+        entries = dict.fromkeys(figure.get(self.by, "") for figure in figures if self.holds(figure))
+        for name in dict.fromkeys((*(name for name in self.order if name in entries), *entries)):
+            if name != "":
+                where = {**self.where, self.by: name}
+                yield replace(self, title=_name(self.names, name), where=where, by="")
 
 
 def _name(names: Names, name: str) -> str:
@@ -174,24 +179,19 @@ class Table:
     note: str = ""
 
     def sheet(self, figures: pd.DataFrame) -> Sheet:
-        figures = frames.select(figures, **({"task": self.key} if self.where is None else self.where))
-        figures = figures.reindex(columns=[*figures, *({row.column for row in self.rows} - {*figures})])
-        keys = [row.column for row in self.rows]
-        figures[keys] = figures[keys].fillna("")
-        # What names a row -> its place; heading -> a cell per row.
-        places = {
-            key: place
-            for place, key in enumerate(dict.fromkeys(figures[keys].itertuples(index=False, name=None)))
-        }
+        where = {"task": self.key} if self.where is None else self.where
+        chosen = frames.records(figures, **where)
+        # What names a row -> its figures.
+        rows_of: dict[tuple[str, ...], list[Figure]] = {}
+        for figure in chosen:
+            rows_of.setdefault(tuple(figure.get(row.column, "") for row in self.rows), []).append(figure)
         columns = [
-            (row.column if row.title is None else row.title, [_name(row.names, key[k]) for key in places])
+            (row.column if row.title is None else row.title, [_name(row.names, key[k]) for key in rows_of])
             for k, row in enumerate(self.rows)
         ]
         names = sum(any(cells) for _, cells in columns)
-        for column in (one for part in self.columns for one in part.each(figures)):
-            shown: list[list[Figure]] = [[] for _ in places]
-            for figure in frames.records(figures, **column.where):
-                shown[places[tuple(figure[key] for key in keys)]].append(figure)
+        for column in (one for part in self.columns for one in part.each(chosen)):
+            shown = [[figure for figure in row if column.holds(figure)] for row in rows_of.values()]
             columns.append((column.title, [column.show(some) if some else DASH for some in shown]))
         columns = [(title, cells) for title, cells in columns if {*cells} - {"", DASH}]
         rows = [[*row] for row in zip(*(cells for _, cells in columns), strict=True)]

@@ -12,7 +12,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, ClassVar, TypeVar
@@ -180,9 +180,13 @@ class Task:
         """Over the records in order, not over pixels."""
         total = hashlib.sha256()
         for record in self.records:
-            line = json.dumps(asdict(record), ensure_ascii=False, sort_keys=True)
+            line = json.dumps(record, default=_entries, ensure_ascii=False, sort_keys=True)
             total.update(line.encode() + b"\n")
         return total.hexdigest()
+
+
+def _entries(record: Any) -> dict[str, Any]:
+    return {entry.name: getattr(record, entry.name) for entry in fields(record)}
 
 
 @dataclass(frozen=True)
