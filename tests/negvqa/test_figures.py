@@ -161,7 +161,7 @@ def frame(said, asking=None):
 
 
 def test_the_page_shows_pairs_by_outcome(monkeypatch):
-    monkeypatch.setattr(own, "selected", lambda rows, output: iter(rows))
+    monkeypatch.setattr(own, "select_rows", lambda rows, output: iter(rows))
     runs = [
         SimpleNamespace(name=name, folder=rows, manifest={"scoring": BOTH})
         for name, rows in {"good": PERFECT, "flat": FLAT, "mute": MUTE}.items()

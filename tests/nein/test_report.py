@@ -113,7 +113,7 @@ def test_the_limit_of_fid_takes_three_source_images_for_each_column(clusters, re
 def test_published_figures_are_those_of_table_3():
     assert paper_numbers.COLUMNS == tuple(name for name in METRICS if name not in ("clip_t", "obeyed"))
     table = paper_numbers.paper_estimates("table3", {"editor": "ip2p", "track": "negative"})
-    found = {row.of["metric"]: row.value for row in table}
+    found = {row.key["metric"]: row.value for row in table}
     wanted = {"l1": 0.1124, "fid": 10.6, "lpips": 0.43, "removal_vqa": 0.0383}
     assert {metric: found[metric] for metric in wanted} == pytest.approx(wanted)
     # AUC-Removal is 100 - (100 - Removal) * mean score of what is detected, so it is never below Removal.
