@@ -149,7 +149,7 @@ def run(whole, out, share="0/1", moment=None):
 
 
 def test_kills_in_a_row_and_a_last_run_give_the_same_bytes(whole, tmp_path):
-    """Of a command and of both its shares, at moments spread over the work; what is done is not done again."""
+    """Of a command and of both its shares, at moments spread over the work; nothing is done again."""
     written = {}
     moments = {"0/1": 2, "0/2": whole.writes // 8, "1/2": whole.writes // 6}
     for (share, moment), how in zip(moments.items(), HOW, strict=True):
