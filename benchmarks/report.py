@@ -95,7 +95,7 @@ def make(root: Path, count: int, editors: int, side: int) -> Path:
         atomic.write_json(run.path / "corpus.json", {"fid": _features(run, records, rng)})
         scores = run.scored()
         scores.write(run.path / SCORES_CSV)
-        frames.write(run.path / FIGURES_CSV, estimates.of_table(scores, run.corpus(), run.track))
+        frames.write(run.path / FIGURES_CSV, estimates.make_estimates(scores, run.corpus(), run.track))
     return root / "runs"
 
 

@@ -125,9 +125,9 @@ def negvqa(
         return as_choices(thing, name)
 
     from nein.benchmarks.negvqa.runs import NEGVQA
-    from nein.benchmarks.negvqa.sections import GAP, accuracy
+    from nein.benchmarks.negvqa.sections import GAP, accuracy_table
 
-    return Result(*_run(NEGVQA, config, objects, make), (accuracy(config.protocol, "clustered"), GAP))
+    return Result(*_run(NEGVQA, config, objects, make), (accuracy_table(config.protocol, "clustered"), GAP))
 
 
 def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:

@@ -71,9 +71,9 @@ def able(config: MendConfig) -> list[str]:
         return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
     if kind == "encoder":
         return [*encoders.ARMS]
-    from nein.benchmarks.negvqa.runs import answerer
+    from nein.benchmarks.negvqa.runs import find_answerer
 
-    by_probability = "logprob" in answerer(name, command(config, [])).scorings
+    by_probability = "logprob" in find_answerer(name, command(config, [])).scorings
     return [arm for arm in answers.REMEDIES if by_probability or arm not in answers.IN_PAIRS]
 
 

@@ -45,7 +45,7 @@ def finish(run):
     run = RunDir(run.path)
     scores = run.scored()
     scores.write(run.path / SCORES_CSV)
-    frames.write(run.path / FIGURES_CSV, estimates.of_table(scores, run.corpus(), run.track))
+    frames.write(run.path / FIGURES_CSV, estimates.make_estimates(scores, run.corpus(), run.track))
 
 
 def report(out):

@@ -245,4 +245,4 @@ def measured(rows):
     every = list(rows)
     of = scores.of_retrieval if "direction" in every[0] else scores.of_choices
     table = scores.table({"task": "x", "variant": "y", **row} for row in of(every))
-    return frames.records(estimates.of_table(table))
+    return frames.records(estimates.make_estimates(table))

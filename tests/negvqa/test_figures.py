@@ -32,12 +32,12 @@ def made(outcomes, **more):
 
 def test_our_intervals_are_the_printed_bounds_of_table_1_but_one_after_rounding():
     strange = []
-    for cell in frames.records(data.cells()):
-        ours = estimates.normal(Estimate(cell["value"], None, None, None, cell["n"], 1))
+    for cell in frames.records(data.read_table_1()):
+        ours = estimates.with_normal_interval(Estimate(cell["value"], None, None, None, cell["n"], 1))
         if any(round(100 * getattr(ours, end), 1) != round(100 * cell[end], 1) for end in ("low", "high")):
             strange.append((cell["model"], cell["variant"], cell["category"]))
     assert strange == [("Qwen2-VL-72B", "original", "DocChart")]  # 94.8 [93.2, 95.7] is not symmetric
-    assert len(data.cells()) == 200
+    assert len(data.read_table_1()) == 200
 
 
 def test_only_the_published_questions_are_negvqa_whatever_the_preset():
@@ -48,18 +48,18 @@ def test_only_the_published_questions_are_negvqa_whatever_the_preset():
 
 
 def test_known_models_are_found_by_how_they_are_referred_to():
-    assert data.printed_as("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
-    assert data.printed_as("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
-    assert data.printed_as("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
-    assert data.printed_as("nano:negvqa") is None
-    assert data.printed_as("Qwen/Qwen2.5-VL-7B-Instruct") is None
-    assert data.family("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
-    assert data.family("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
-    assert data.family("nano:negvqa") is None
+    assert data.find_paper_name("llava-hf/llava-1.5-7b-hf@abc") == "LLaVA-1.5-7B"
+    assert data.find_paper_name("openai:http://host:8000/v1#Qwen/Qwen2-VL-72B-Instruct") == "Qwen2-VL-72B"
+    assert data.find_paper_name("models/InstructBLIP-Vicuna-7B/") == "InstructBLIP-7B"
+    assert data.find_paper_name("nano:negvqa") is None
+    assert data.find_paper_name("Qwen/Qwen2.5-VL-7B-Instruct") is None
+    assert data.parse_size("Qwen/Qwen2.5-VL-7B-Instruct") == ("Qwen2.5-VL", 7.0)
+    assert data.parse_size("DeepSeek-VL-1.3B") == ("DeepSeek-VL", 1.3)
+    assert data.parse_size("nano:negvqa") is None
 
 
 def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out():
-    negated = frames.select(own.by_size(), variant="negated", category="Reasoning")
+    negated = frames.select(own.scale_paper_models(), variant="negated", category="Reasoning")
     assert list(frames.select(negated, family="VILA1.5")["size"]) == ["3", "8", "13", "40"]
     assert list(frames.select(negated, family="Molmo")["model"]) == ["Molmo-1B", "Molmo-7B-O", "Molmo-72B"]
     # The U of the paper: the middle one is the worst on negated reasoning.
@@ -70,25 +70,25 @@ def test_scaling_has_a_line_per_family_and_leaves_out_what_the_paper_leaves_out(
 
 def test_the_notebooks_subsets_are_those_of_table_1():
     """Doc & Chart is the unweighted mean of five subsets, all of which the notebook prints."""
-    subsets = frames.records(data.subset_cells())
+    subsets = frames.records(data.read_notebook())
     by = {(c["model"], c["variant"], c["subset"]): c["value"] for c in subsets}
     assert len(by) == 22 * 2 * 14
     assert round(by["VILA1.5-8B", "original", "A-OKVQA"], 6) == 0.886022
     assert round(by["Chameleon-30B", "negated", "VizWiz"], 6) == 0.057692
     docs = ("DocVQA", "ChartQA", "InfoVQA", "TableVQABench", "AI2D")
-    for cell in frames.records(data.cells()):
+    for cell in frames.records(data.read_table_1()):
         if cell["category"] == "DocChart":
             mean = sum(by[cell["model"], cell["variant"], subset] for subset in docs) / 5
             assert round(100 * mean, 1) == round(100 * cell["value"], 1)
-    drawn = frames.select(own.by_size(), task="subset scaling", subset="GQA")
+    drawn = frames.select(own.scale_paper_models(), task="subset scaling", subset="GQA")
     assert len(drawn) == 2 * 19
 
 
 def test_outcomes_of_pairs_are_counted_and_tested():
     outcomes = [("A", "B")] * 5 + [("A", "A")] * 9 + [("B", "B")] * 2 + [("B", "A")] * 4 + [("A", "?!")]
-    rows = scores.score(made(outcomes), ["generated"])
+    rows = scores.score_answers(made(outcomes), ["generated"])
     fixed = [row for row in rows if row["protocol"] == "fixed"]
-    found = {row["metric"]: row for row in estimates.paired(scores.table(fixed), AVERAGE)}
+    found = {row["metric"]: row for row in estimates.compare_pairs(scores.table(fixed), AVERAGE)}
     counts = [round(20 * found[k]["value"]) for k in ("both", "only_original", "only_negated", "neither")]
     assert counts == [5, 9, 2, 4]
     gap = found["gap"]
@@ -102,12 +102,12 @@ def test_outcomes_of_pairs_are_counted_and_tested():
 
 
 def test_the_protocols_differ_where_a_letter_cannot_be_read():
-    rows = scores.score(made([("A", "A dog, of course, is what is not there.")]), ["generated"])
+    rows = scores.score_answers(made([("A", "A dog, of course, is what is not there.")]), ["generated"])
     values = {(row["protocol"], row["variant"]): row["value"] for row in rows}
     assert values["fixed", "original"] == values["paper", "original"] == 1.0
     assert values["fixed", "negated"] == 1.0  # the text names option B
     assert values["paper", "negated"] == 0.0  # the published rule takes the article for the letter: wrong
-    rows = list(scores.score(made([("A", "Neither of them.")]), ["generated"]))
+    rows = list(scores.score_answers(made([("A", "Neither of them.")]), ["generated"]))
     values = {(row["protocol"], row["variant"]): row["value"] for row in rows}
     assert values["fixed", "negated"] is None
     assert values["paper", "negated"] == 0.0
@@ -117,29 +117,31 @@ def test_the_protocols_differ_where_a_letter_cannot_be_read():
 def test_a_category_is_the_mean_of_its_subsets_as_published_and_pooled_when_fixed():
     rows = made([("A", "B")] * 9)  # nine right answers of one subset, one wrong of another
     rows += [replace(row, id="x", subset="VizWiz", source="q") for row in made([("B", "A")])]
-    scored = scores.table(scores.score(rows, ["generated"])).where(variant="original")
-    fixed = estimates.accuracy(scored.where(protocol="fixed"), "General", "fixed")
+    scored = scores.table(scores.score_answers(rows, ["generated"])).where(variant="original")
+    fixed = estimates.estimate_accuracy(scored.where(protocol="fixed"), "General", "fixed")
     paper_rows = scored.where(protocol="paper")
-    paper = estimates.accuracy(paper_rows, "General", "paper")
+    paper = estimates.estimate_accuracy(paper_rows, "General", "paper")
     assert fixed.value == pytest.approx(0.9)
     assert paper.value == pytest.approx(0.5)
-    assert estimates.accuracy(paper_rows, AVERAGE, "paper").value == pytest.approx(0.9)  # over all questions
+    assert estimates.estimate_accuracy(paper_rows, AVERAGE, "paper").value == pytest.approx(
+        0.9
+    )  # over all questions
 
 
 def test_probabilities_give_a_letter_of_their_own():
     rows = made([("A", "A")])
     rows = [replace(rows[0], logprobs=(-2.0, -0.1)), replace(rows[1], logprobs=(-0.2, None))]
-    scored = [r for r in scores.score(rows, ["generated", "logprob"]) if r["protocol"] == "fixed"]
+    scored = [r for r in scores.score_answers(rows, ["generated", "logprob"]) if r["protocol"] == "fixed"]
     letters = {(r["scoring"], r["variant"]): r["letter"] for r in scored}
     assert letters == {
         ("generated", "original"): "A", ("generated", "negated"): "A",
         ("logprob", "original"): "B", ("logprob", "negated"): "A",
     }  # fmt: skip
-    same = estimates.agreement(scores.table(scored))
+    [same] = estimates.measure_agreement(scores.table(scored))
     assert same is not None
     assert (same["value"], same["n"]) == (0.5, 2)
-    assert estimates.agreement(scores.table(scored).where(scoring="generated")) is None
-    missing = list(scores.score(made([("A", "A")]), ["logprob"]))
+    assert [*estimates.measure_agreement(scores.table(scored).where(scoring="generated"))] == []
+    missing = list(scores.score_answers(made([("A", "A")]), ["logprob"]))
     assert all(row["value"] is None for row in missing)
     assert Counter(row["reason"] for row in missing) == {"no probabilities of letters": 4}
 
@@ -151,12 +153,12 @@ PERFECT, FLAT, MUTE = (
 
 
 def figured(rows, asking=None):
-    return estimates.of_table(scores.table(scores.score(rows, BOTH)), asking)
+    return estimates.make_estimates(scores.table(scores.score_answers(rows, BOTH)), asking)
 
 
 def frame(said, asking=None):
     made = {name: figured(rows, asking) for name, rows in said.items()}
-    sized = [part for name, found in made.items() for part in own._own_by_size(name, found, name)]
+    sized = [part for name, found in made.items() for part in own._scale_model(name, found, name)]
     return frames.concat([*(frames.label(found, model=name) for name, found in made.items()), *sized])
 
 
@@ -166,7 +168,7 @@ def test_the_page_shows_pairs_by_outcome(monkeypatch):
         SimpleNamespace(name=name, folder=rows, manifest={"scoring": BOTH})
         for name, rows in {"good": PERFECT, "flat": FLAT, "mute": MUTE}.items()
     ]
-    shown = [*own.asked(runs, (), 100, {})]
+    shown = [*own.make_cards(runs, (), 100, {})]
     assert len(shown) == 9
     first = shown[0]
     assert first.facets["Pair"] == ["both right", "only original", "unscored"]
@@ -174,9 +176,9 @@ def test_the_page_shows_pairs_by_outcome(monkeypatch):
     assert first.said[0].cells[0].aside == "generated A, logprob A"
     assert first.said[0].rows[0] == ("original 0?", "A", "generated A, logprob A", "-0.10 / –")
     assert first.values == [[1.0, 1.0], [1.0, 0.0], [1.0, None]]
-    chosen = next(own.asked(runs, (), 100, {"flat": "logprob", "mute": "logprob"}))
+    chosen = next(own.make_cards(runs, (), 100, {"flat": "logprob", "mute": "logprob"}))
     assert chosen.facets["Pair"] == ["both right", "only original"]
-    some = [card.id for card in own.asked(runs, (), 4, {})]
+    some = [card.id for card in own.make_cards(runs, (), 4, {})]
     assert len(some) == 4
     assert some == sorted(some) != ["0", "1", "2", "3"]  # drawn, in data order
 
@@ -184,7 +186,7 @@ def test_the_page_shows_pairs_by_outcome(monkeypatch):
 def test_a_known_model_stands_beside_table_1_and_on_its_familys_line():
     name = "openai:http://host/v1#Qwen/Qwen2-VL-7B-Instruct"
     found = frame({name: FLAT})
-    family = frames.concat([own.by_size(), frames.select(found, task="scaling")])
+    family = frames.concat([own.scale_paper_models(), frames.select(found, task="scaling")])
     lines = frames.select(family, family="Qwen2-VL", variant="original", category="Average")
     assert sorted(zip(lines["size"], lines["source"], strict=True)) == [
         ("2", "printed"), ("7", "here"), ("7", "printed"), ("72", "printed"),
@@ -217,17 +219,17 @@ def test_table_1_is_a_table_with_own_rows_below_the_models_they_repeat():
 
 def test_the_best_model_and_the_mean_drop_over_models_are_figures():
     runs = {"a": figured(FLAT), "b": figured(PERFECT)}
-    found = own.over_models(runs)
+    found = own.summarize_models(runs)
     drops = {row["source"]: row for row in frames.records(frames.select(found, metric="mean drop"))}
     assert drops["printed"]["value"] == pytest.approx(0.2972, abs=5e-5)
     assert (drops["here"]["value"], drops["here"]["n"]) == (0.5, 2)
     assert sections.OVER_MODELS.sheet(found).rows[1][2] == "b, 100.0"
-    assert not len(frames.select(own.over_models({"a": runs["a"]}), source="here"))
+    assert not len(frames.select(own.summarize_models({"a": runs["a"]}), source="here"))
 
 
 def test_plots_are_drawn_also_where_nothing_could_be_read():
     found = frame({"good": PERFECT, "mute": made([("?", "?")] * 9, logprobs=(-0.1, None))})
-    one = frames.select(own.by_size(), category=AVERAGE, variant="negated")
+    one = frames.select(own.scale_paper_models(), category=AVERAGE, variant="negated")
     drawn = (sections.ORIGINAL_AND_NEGATED, sections.OUTCOMES_OF_PAIRS, sections.SCALING)
     drawings = plots.drawings(drawn, frames.concat([found, one]), kinds=("png",))
     assert [files["png"][:4] for _, files in drawings] == [b"\x89PNG"] * 3

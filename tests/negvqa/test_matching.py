@@ -38,27 +38,27 @@ def test_the_matcher_asks_and_reads_as_the_toolkit_does():
         client = Scripted(row["replies"])
         options = [option or "NA" for option in row["options"]]
         answer = answered(row["answer"], row["question"], options)
-        [found] = stages.matched(client, [answer])
+        [found] = stages.match_answers(client, [answer])
         assert client.replies == []
         prompts = {hashlib.sha256(one.prompt.encode()).hexdigest()[:16] for one in client.asked}
         assert prompts == {row["prompt"]}
         if row["option"] == "drawn":
             assert found.reason == stages.DRAWN
-            assert found.letter == stages.draw(answer)
+            assert found.letter == stages.draw_letter(answer)
         else:
             assert (found.letter or "Z") == row["option"]
 
 
 def test_what_is_drawn_belongs_to_the_question_and_is_none_as_often_as_a_letter():
-    drawn = [stages.draw(answered("", number=number)) for number in range(600)]
+    drawn = [stages.draw_letter(answered("", number=number)) for number in range(600)]
     assert [drawn.count(letter) for letter in ("A", "B", None)] == pytest.approx([200] * 3, abs=50)
-    assert drawn == [stages.draw(answered("", number=number)) for number in range(600)]
+    assert drawn == [stages.draw_letter(answered("", number=number)) for number in range(600)]
 
 
 def test_a_readable_answer_a_refusal_and_a_failure_are_not_asked_about():
     client = Scripted([])
     for text, error in (("B", ""), ("Z", ""), (None, "HTTP 503")):
-        assert stages.matched(client, [replace(answered(text), error=error)]) == []
+        assert stages.match_answers(client, [replace(answered(text), error=error)]) == []
 
 
 def ask(server, questions, out, *more):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nein.benchmarks.negvqa.data import AnswersDir
-from nein.benchmarks.negvqa.scores import read as score_of
+from nein.benchmarks.negvqa.scores import read_answer as score_of
 from nein.benchmarks.negvqa.stages import Asking
 from nein.datasets import negvqa as data
 from nein.engine import images
@@ -66,10 +66,10 @@ def test_a_run_writes_answers_scores_figures_and_a_report_that_agree(vlms, quest
     page = (tmp_path / "page.html").read_text()
     assert "What is not number 3?" in page
     day = folder.manifest()["invocations"][-1]["started"][:10]
-    head = f"Data: questions.jsonl. n = 12 questions, each as it is and negated. Date: {day}."
+    head = f"Data: questions.jsonl. n = 12 questions, each original and negated. Date: {day}."
     assert head in page
     assert "NegVQA, Table 1, and the models measured here" not in page
-    assert "nothing here is comparable with its Table 1" in page
+    assert "no number here is comparable with its Table 1" in page
     assert page.count('"pictures":[[') == 12
     assert not re.search(r"(?:src|href)=\"https?:", page)
     assert str(tmp_path) not in page

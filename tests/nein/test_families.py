@@ -58,7 +58,7 @@ def edits(families=BY_ID, levels=None):
 
 
 def figures_of(edits, scores=SCORES):
-    return estimates.of_table(runs.table(edits, scores), {})
+    return estimates.make_estimates(runs.table(edits, scores), {})
 
 
 def values_of(frame, *columns, **where):
@@ -174,7 +174,7 @@ def measured(rule, count=5, lost="", before=lambda n, there: there):
             detail = {"present_before": before(number, picture == 0)}
             row = {"id": name, "metric": "removal_vqa", "value": gone, "reason": "", "detail": detail}
             scores.append(row)
-    return estimates.of_table(runs.table(edits, scores), {})
+    return estimates.make_estimates(runs.table(edits, scores), {})
 
 
 def pick(frame, statistic, group=None):

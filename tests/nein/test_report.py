@@ -104,7 +104,7 @@ def test_a_small_fid_carries_a_warning(tmp_path):
 def test_the_limit_of_fid_takes_three_source_images_for_each_column(clusters, refused):
     left_out = np.linspace(12, 13, 12).tolist()
     entry = {"value": 12.5, "n": 24, "n_unscored": 0, "reasons": {}, "clusters": clusters, "columns": 4}
-    frame = estimates.of_table(runs.table([], []), {"fid": CorpusRow(**entry, left_out=left_out)})
+    frame = estimates.make_estimates(runs.table([], []), {"fid": CorpusRow(**entry, left_out=left_out)})
     row = frames.pick(frame, task="limit")
     assert refused in row.get("refused", "")
     assert (row["value"] is None) == bool(refused)

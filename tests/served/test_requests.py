@@ -12,7 +12,7 @@ from PIL import Image
 
 from nein import editors, metrics
 from nein.benchmarks.negvqa.data import Answer
-from nein.benchmarks.negvqa.stages import matched
+from nein.benchmarks.negvqa.stages import match_answers
 from nein.editors.base import Identity
 from nein.generate.negvqa import Choice, Negate
 from nein.metrics.choices import ChoiceQuestion, JudgeChoices, prompt
@@ -71,7 +71,7 @@ def rewrite(where):
 def match(where):
     client = llm.load(LlmOptions(model=where, max_tokens=2048), services=None)
     asked = ("VQAv2", "General", "p.png", "What is it?", ("cat", "dog"), "A")
-    matched(client, [Answer("1", "plain", *asked, "Hard to say.")])
+    match_answers(client, [Answer("1", "plain", *asked, "Hard to say.")])
 
 
 def edit(where, **options):

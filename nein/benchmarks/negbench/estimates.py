@@ -48,7 +48,7 @@ from nein.statistics.estimates import Estimate
 Figures = Iterator[Row]
 
 
-def of_table(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
+def make_estimates(table: ScoreTable, rates: Rates | None = None) -> pd.DataFrame:
     """All figures of a table, by task and wording. rates: the calibrated error of the judge, if any."""
     figures = []
     for (task, variant), part in table.groups("task", "variant"):

@@ -169,10 +169,10 @@ class NegBench(Benchmark):
         return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.of_run(run.asked)
+        return scores.make_scores(run.asked)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return estimates.of_table(table)
+        return estimates.make_estimates(table)
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
         """Multiple choice, with the options in the order of `--protocol fixed`."""

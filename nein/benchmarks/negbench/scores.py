@@ -49,7 +49,7 @@ RECALLS = [f"{name}@{k}" for name in ("recall", *BASELINES) for k in retrieval.K
 # --- rows of a task --------------------------------------------------------------------------------
 
 
-def of_run(asked: ModelTasks) -> ScoreTable:
+def make_scores(asked: ModelTasks) -> ScoreTable:
     """The table of scores; the manifest gets the count of captions that were cut."""
     if asked.kind == "dual":
         asked.folder.update(cut=asked.count_cut())

@@ -1,10 +1,10 @@
-"""The folder of a run of NegVQA and its rows (docs/reference/files.md), and the figures that are printed.
+"""The folder of a run of NegVQA with its rows (docs/reference/files.md), and the paper's numbers.
 
 `paper_numbers.csv` is Table 1 as printed, in per cent: 20 models, original and negated questions, four
 categories and the average. Source: NegVQA (ACL Findings 2025, arXiv:2505.22946).
 
-`notebook_numbers.csv` has the right answers of these models, and of two Chameleons, in 14 of 20 subsets,
-which Figure 5 draws without numbers. Source: the output of plot_results.ipynb, github.com/yuhui-zh15/NegVQA
+`notebook_numbers.csv` counts the right answers of these models, and of two Chameleons, in 14 of 20 subsets;
+Figure 5 draws them without numbers. Source: the output of plot_results.ipynb, github.com/yuhui-zh15/NegVQA
 (0e4218b), whose accuracies are these counts over `SUBSETS`, to all six digits.
 """
 
@@ -31,7 +31,7 @@ ANSWERS, BLIND, MATCHES = "answers", "blind", "matches"  # the stages and their 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was asked and answered: a line of answers/ or blind/."""
+    """One question with its answer: a line of answers/ or blind/."""
 
     id: str
     variant: str
@@ -41,20 +41,20 @@ class Answer:
     question: str
     options: tuple[str, ...]
     answer: str  # the right letter
-    text: str | None = None  # what was written; None: not asked to write
-    logprobs: tuple[float | None, ...] | None = None  # of the letters
-    each: tuple[str, ...] | None = None  # what a judge said to each option
+    text: str | None = None  # the generated answer; None: none was requested
+    logprobs: tuple[float | None, ...] | None = None  # per letter
+    each: tuple[str, ...] | None = None  # a judge's yes or no per option
     error: str = ""  # why there is no answer
-    baseline: str = ""  # of blind/: see `nein.benchmarks.baselines`
+    baseline: str = ""  # in blind/: see `nein.benchmarks.baselines`
 
 
 @dataclass(frozen=True)
 class Match:
-    """What the matcher made of an answer: a line of matches/."""
+    """The matcher's reading of an answer: a line of matches/."""
 
     id: str
     variant: str
-    said: str | None = None
+    said: str | None = None  # the matcher's reply
     letter: str | None = None
     reason: str = ""  # how the letter was found, or why there is none
     error: str = ""  # why the matcher gave no reply: it is asked again
@@ -115,12 +115,12 @@ HUB_IDS |= {f"VILA1.5-{n}B": f"vila1.5-{n}b" for n in (3, 13, 40)}
 
 
 @cache
-def cells() -> pd.DataFrame:
-    """All 200 figures of Table 1 in its order: shares, not per cent."""
+def read_table_1() -> pd.DataFrame:
+    """All 200 numbers of Table 1 in its order, as shares: model, category, variant, value, low, high, n."""
     names = {"questions": "variant", "accuracy": "value", "low95": "low", "high95": "high"}
     table = pd.read_csv(Path(__file__).with_name("paper_numbers.csv")).rename(columns=names)
     shares = {name: table[name] / 100 for name in ("value", "low", "high")}
-    sizes: dict[str, int] = Counter()
+    sizes: dict[str, int] = Counter()  # category -> questions
     for subset, count in SUBSETS.items():
         sizes[category_of(subset)] += count
         sizes[AVERAGE] += count
@@ -128,31 +128,31 @@ def cells() -> pd.DataFrame:
 
 
 @cache
-def subset_cells() -> pd.DataFrame:
-    """The figures of the notebook by subset."""
+def read_notebook() -> pd.DataFrame:
+    """The accuracies of the notebook, as shares: model, variant, subset, value, n."""
     table = pd.read_csv(Path(__file__).with_name("notebook_numbers.csv"))
     table = table.rename(columns={"questions": "variant"}).set_index(["model", "variant"])
-    right = table.rename_axis(columns="subset").stack().reset_index(name="value")
-    n = right["subset"].map(SUBSETS)
-    return frames.label(right, value=right["value"] / n, n=n, metric="accuracy", unit="%")
+    counts = table.rename_axis(columns="subset").stack().reset_index(name="value")  # right answers
+    n = counts["subset"].map(SUBSETS)
+    return frames.label(counts, value=counts["value"] / n, n=n, metric="accuracy", unit="%")
 
 
-def printed_as(reference: str) -> str | None:
-    """Table 1's name of a model that we call `reference` (hub id, folder, openai:URL#MODEL); None for one
-    that is not in the table."""
+def find_paper_name(reference: str) -> str | None:
+    """Table 1's name of the model behind a reference (hub id, folder, openai:URL#MODEL); None if the table
+    does not have it."""
     tail = re.sub(r"@.*$", "", reference.rpartition("#")[2].rstrip("/")).rpartition("/")[2].lower()
     return next((name for name, hub_id in HUB_IDS.items() if hub_id == tail), None)
 
 
-def family(name: str) -> tuple[str, float] | None:
-    """("Qwen2-VL", 7.0), family and billions of parameters, from a name that says so
-    ("Qwen2-VL-7B-Instruct"); None for a name that does not."""
+def parse_size(name: str) -> tuple[str, float] | None:
+    """Family and billions of parameters, ("Qwen2-VL", 7.0), from a name such as "Qwen2-VL-7B-Instruct"; None
+    for a name without a size."""
     tail = name.rpartition("#")[2].rstrip("/").rpartition("/")[2]
     sized = re.match(r"(.+?)[-_](\d+(?:\.\d+)?)b(?![a-z])", tail, re.IGNORECASE)
     return (sized[1], float(sized[2])) if sized else None
 
 
 def is_negvqa(data: Mapping[str, Any]) -> bool:
-    """Whether a run's data, as its manifest has them, are the published ones, of which alone Table 1 speaks:
-    those on the hub, or any others with the same number of questions in every subset."""
+    """Whether the data of a run's manifest are NegVQA's own, so that Table 1 is comparable: those on the hub,
+    or others with the same number of questions in every subset."""
     return data.get("name") == HUB or Counter(data.get("subsets")) == Counter(SUBSETS)

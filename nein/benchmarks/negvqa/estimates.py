@@ -1,4 +1,4 @@
-"""The figures of a run of NegVQA, of its table of scores.
+"""The estimates of a run of NegVQA, made from its table of scores: one row per number.
 
 task        metric
 accuracy    "accuracy" per variant and category, with either interval
@@ -8,8 +8,8 @@ outcomes    of pairs: "both", "only_original", "only_negated", "neither", and th
 position    share of letters that are A: "answered", "right"
 agreement   "same": share of questions whose generated and likeliest letters agree
 unread      "answers" without a letter, by reason
-blind       per variant and category the figures of `nein.benchmarks.baselines`: of the questions that were
-            also asked without the picture and without the question, and of all beside the text reader
+blind       per variant and category the estimates of `nein.benchmarks.baselines`: on the questions that were
+            also asked without the image or without the question, and on all questions for the text reader
 
 Intervals are "clustered" by image; under "paper" also "normal", the paper's p -/+ 1.96 sqrt(p (1 - p) / n).
 """
@@ -33,111 +33,113 @@ from nein.reporting import figures as frames
 from nein.reporting.scores import ScoreTable
 from nein.statistics.estimates import Estimate
 
-#: What can become of a pair -> the values of its original and its negated question.
+#: Outcome of a pair -> (value of the original question, value of the negated question).
 OUTCOMES = {"both": (1, 1), "only_original": (1, 0), "only_negated": (0, 1), "neither": (0, 0)}
 
 
-def of_table(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
-    """Every figure of one model. asking: how a judge was asked; None for other models."""
-    figures: list[Row] = []
-    scored, others = scores.where(metric="accuracy"), scores.where(metric=(*BASELINES, TEXT_READER))
-    for (scoring, protocol), rows in scored.groups("scoring", "protocol"):
-        parts: list[Iterable[Row]] = [_accuracies(rows, protocol), _unread(rows)]
-        if protocol == "fixed":
-            of_scoring = others.frame["scoring"].fillna(scoring) == scoring  # the text reader has none
-            parts += [_by_subset(rows), _blind(rows, ScoreTable(others.frame[of_scoring])), _positions(rows)]
-            parts += [paired(members, category) for category, members in by_category(rows)]
-        figures += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
-    both = agreement(scored)
-    frame = frames.frame([*figures, *([both] if both else [])])
-    return frames.label(frame, headline=np.where(frame["scoring"] == headline(frame, asking), "yes", ""))
+def make_estimates(scores: ScoreTable, asking: str | None = None) -> pd.DataFrame:
+    """Every estimate of one model. asking: how a judge was asked; None for other models."""
+    estimates: list[Row] = []
+    answers, baseline_rows = scores.where(metric="accuracy"), scores.where(metric=(*BASELINES, TEXT_READER))
+    for (scoring, protocol), rows in answers.groups("scoring", "protocol"):
+        parts: list[Iterable[Row]] = [_estimate_accuracies(rows, protocol), _count_unread(rows)]
+        if protocol == "fixed":  # under "paper" a baseline was not read
+            of_scoring = baseline_rows.frame["scoring"].fillna(scoring) == scoring  # the text reader has none
+            parts += [_estimate_subsets(rows), _estimate_positions(rows)]
+            parts += [_compare_with_baselines(rows, ScoreTable(baseline_rows.frame[of_scoring]))]
+            parts += [compare_pairs(members, category) for category, members in split_by_category(rows)]
+        estimates += [{**row, "scoring": scoring, "protocol": protocol} for part in parts for row in part]
+    frame = frames.frame([*estimates, *measure_agreement(answers)])
+    scoring = choose_scoring(frame, asking)
+    return frames.label(frame, headline=np.where(frame["scoring"] == scoring, "yes", ""))
 
 
-def headline(frame: pd.DataFrame, asking: str | None) -> str:
-    """The scoring that stands for a model: what is written, unless no letter could be read there; of a judge
-    that is asked about each option, and seldom says yes to just one, the likeliest yes."""
+def choose_scoring(frame: pd.DataFrame, asking: str | None) -> str:
+    """The scoring that headlines a model: the generated letter, unless none could be read. A judge that is
+    asked about one option at a time seldom says yes to exactly one, so its likeliest yes comes first."""
     accuracies = frames.select(frame, task="accuracy", protocol="fixed")
-    scored = accuracies.groupby("scoring", sort=False)["n"].sum()
+    counts = accuracies.groupby("scoring", sort=False)["n"].sum()  # scoring -> questions with a letter
     order = ("logprob", "generated") if asking == "options" else ("generated", "logprob")
-    return next((name for name in order if scored.get(name)), str(next(iter(scored.index), "")))
+    return next((name for name in order if counts.get(name)), str(next(iter(counts.index), "")))
 
 
-def by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
-    """The categories that occur, in the paper's order, then the average, of all rows."""
+def split_by_category(rows: ScoreTable) -> Iterator[tuple[str, ScoreTable]]:
+    """Yields the categories that occur, in the paper's order, then all rows as the average."""
     for category in (*CATEGORIES, OTHER):
         if len(members := rows.where(category=category)):
             yield category, members
     yield AVERAGE, rows
 
 
-def _accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
+def _estimate_accuracies(rows: ScoreTable, protocol: str) -> Iterator[Row]:
     for variant in VARIANTS:
-        what: Row = {"task": "accuracy", "metric": "accuracy", "variant": variant, "unit": "%"}
-        for category, members in by_category(rows.where(variant=variant)):
-            estimate = accuracy(members, category, protocol)
-            yield members.described(estimate, **what, category=category, interval="clustered")
+        labels: Row = {"task": "accuracy", "metric": "accuracy", "variant": variant, "unit": "%"}
+        for category, members in split_by_category(rows.where(variant=variant)):
+            estimate = estimate_accuracy(members, category, protocol)
+            labels["category"] = category
+            yield members.described(estimate, **labels, interval="clustered")
             if protocol == "paper":
-                yield members.described(normal(estimate), **what, category=category, interval="normal")
+                yield members.described(with_normal_interval(estimate), **labels, interval="normal")
 
 
-def accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
+def estimate_accuracy(rows: ScoreTable, category: str, protocol: str) -> Estimate | None:
     """Share of right answers over all questions of a category; under "paper", but for the average, the
     unweighted mean of its subsets' accuracies, as the released notebook has it."""
     scored = rows.scored
     if protocol != "paper" or category == AVERAGE or not len(scored):
         return rows.estimate()
-    subset = scored.frame["subset"].cat.codes.to_numpy()
-    weights = 1 / np.bincount(subset)[subset]
+    subset = scored.frame["subset"].cat.codes.to_numpy()  # (N,) int: subset of each question
+    weights = 1 / np.bincount(subset)[subset]  # (N,) float64: every subset weighs the same
     return statistics.bounded_mean(scored.values, scored.clusters, weights=weights)
 
 
-def normal(estimate: Estimate | None) -> Estimate | None:
+def with_normal_interval(estimate: Estimate | None) -> Estimate | None:
     """The same share with the interval of NegVQA's Table 1 (arXiv:2505.22946), not cut off at 0 and 1."""
     if estimate is None:
         return None
-    value = min(1.0, max(0.0, estimate.value))
-    reach = 1.96 * math.sqrt(value * (1 - value) / estimate.n)
-    return replace(estimate, low=value - reach, high=value + reach, standard_error=None)
+    value = min(1.0, max(0.0, estimate.value))  # rounding may leave [0, 1]
+    half_width = 1.96 * math.sqrt(value * (1 - value) / estimate.n)
+    return replace(estimate, low=value - half_width, high=value + half_width, standard_error=None)
 
 
-def _by_subset(rows: ScoreTable) -> Iterator[Row]:
+def _estimate_subsets(rows: ScoreTable) -> Iterator[Row]:
     for (subset,), members in rows.groups("subset"):
-        what = {"task": "subsets", "subset": subset}
-        ends = [members.where(variant=v).figure(metric="accuracy", variant=v, **what) for v in VARIANTS]
+        labels = {"task": "subsets", "subset": subset}
+        ends = [members.where(variant=v).figure(metric="accuracy", variant=v, **labels) for v in VARIANTS]
         yield from ends
         first, second = (end["value"] for end in ends)
         if first is not None and second is not None:
-            yield frames.number(first - second, unit="points", metric="difference", **what)
+            yield frames.number(first - second, unit="points", metric="difference", **labels)
 
 
-def _blind(rows: ScoreTable, others: ScoreTable) -> Iterator[Row]:
-    """Of the questions that were also asked without a half, and of all beside the text reader."""
+def _compare_with_baselines(rows: ScoreTable, others: ScoreTable) -> Iterator[Row]:
+    """others: scores of the same questions without the image or the question, and of the text reader."""
     for variant in VARIANTS if len(others) else ():
-        seen = rows.where(variant=variant)
-        for category, members in by_category(others.where(variant=variant)):
-            what = {"task": "blind", "variant": variant, "category": category}
-            yield from baselines.figures(seen, members, **what)
+        answers = rows.where(variant=variant)
+        for category, members in split_by_category(others.where(variant=variant)):
+            labels = {"task": "blind", "variant": variant, "category": category}
+            yield from baselines.figures(answers, members, **labels)
 
 
-def paired(rows: ScoreTable, category: str) -> Iterator[Row]:
-    """Both questions of a pair together: the negation gap with its test, and the outcomes with McNemar's,
-    which takes pairs for independent."""
+def compare_pairs(rows: ScoreTable, category: str) -> Iterator[Row]:
+    """The negation gap of a category with its test, and the outcomes of its pairs with McNemar's test, which
+    assumes that pairs are independent."""
     first, second = (rows.where(variant=variant) for variant in VARIANTS)
-    original, negated, clusters = first.pair(second)
+    original, negated, clusters = first.pair(second)  # (n,) each: values 0 or 1, and the image
     n = len(original)
-    what: Row = {"task": "gap", "category": category}
-    *ends, gap = rows.gap(*VARIANTS, **what)
-    for row in (*ends, gap):  # original, negated, gap: metrics here
+    labels: Row = {"task": "gap", "category": category}
+    *ends, gap = rows.gap(*VARIANTS, **labels)
+    for row in (*ends, gap):  # "original", "negated" and "gap" are variants there, metrics here
         yield {**row, "metric": row["variant"], "variant": ""}
     ratio = statistics.pairs_ratio(original, negated, clusters)
-    yield frames.figure(ratio, unit="", metric="ratio", **what)
-    what |= {"task": "outcomes", "unscored": len(first) - n, "n": n}
+    yield frames.figure(ratio, unit="", metric="ratio", **labels)
+    labels |= {"task": "outcomes", "unscored": len(first) - n, "n": n}
     counts = {name: int(((original == a) & (negated == b)).sum()) for name, (a, b) in OUTCOMES.items()}
     for name, count in counts.items():
-        yield frames.number(count / n if n else None, unit="%", metric=name, **what)
+        yield frames.number(count / n if n else None, unit="%", metric=name, **labels)
     exact = mcnemar(counts["only_original"], counts["only_negated"])
     for metric, p in (("mcnemar", exact), ("clustered", gap.get("p"))):
-        yield frames.number(None, unit="", metric=metric, p=p, **what)
+        yield frames.number(None, unit="", metric=metric, p=p, **labels)
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -148,34 +150,34 @@ def mcnemar(first: int, second: int) -> float:
     return float(binomtest(first, first + second).pvalue) if first + second else 1.0
 
 
-def _positions(rows: ScoreTable) -> Iterator[Row]:
-    """Share of "A" among the letters given and among the right letters of the same questions."""
+def _estimate_positions(rows: ScoreTable) -> Iterator[Row]:
+    """Share of "A" among the letters that were answered, and among the right letters of these questions."""
     for variant in VARIANTS:
         members = rows.where(variant=variant)
-        given = ScoreTable(members.frame[members.frame["letter"].notna()])
-        answered = (given.frame["letter"] == "A").to_numpy(np.float64)
-        right = len(given.where(answer="A")) / len(given) if len(given) else None
-        what: Row = {"task": "position", "variant": variant, "unit": "%"}
-        yield frames.figure(statistics.bounded_mean(answered, given.clusters), metric="answered", **what)
-        yield frames.number(right, metric="right", n=len(given), **what)
+        lettered = ScoreTable(members.frame[members.frame["letter"].notna()])
+        answered = (lettered.frame["letter"] == "A").to_numpy(np.float64)  # (N,) 1 for "A"
+        right = len(lettered.where(answer="A")) / len(lettered) if len(lettered) else None
+        labels: Row = {"task": "position", "variant": variant, "unit": "%"}
+        yield frames.figure(statistics.bounded_mean(answered, lettered.clusters), metric="answered", **labels)
+        yield frames.number(right, metric="right", n=len(lettered), **labels)
 
 
-def agreement(scored: ScoreTable) -> Row | None:
-    """Share of questions whose generated and likeliest letters are the same, of those that have both; None
-    where one way of scoring was not asked for."""
-    fixed = scored.where(protocol="fixed").frame
-    fixed = fixed.astype({"scoring": str})
-    letters = fixed.pivot(index=["id", "variant"], columns="scoring", values="letter")
-    if letters.shape[1] < 2:
-        return None
-    both = letters.dropna()
-    same, n = int((both.iloc[:, 0] == both.iloc[:, 1]).sum()), len(both)
-    return frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
+def measure_agreement(scores: ScoreTable) -> Iterator[Row]:
+    """Share of questions whose generated and likeliest letters are the same, among those that have both;
+    nothing where only one scoring was asked for."""
+    fixed = scores.where(protocol="fixed").frame.astype({"scoring": str})
+    letters = fixed.pivot(
+        index=["id", "variant"], columns="scoring", values="letter"
+    )  # (questions, scorings)
+    if letters.shape[1] == 2:
+        pairs = letters.dropna()
+        same, n = int((pairs.iloc[:, 0] == pairs.iloc[:, 1]).sum()), len(pairs)
+        yield frames.number(same / n if n else None, unit="%", n=n, task="agreement", metric="same")
 
 
-def _unread(rows: ScoreTable) -> Iterator[Row]:
+def _count_unread(rows: ScoreTable) -> Iterator[Row]:
     for variant in VARIANTS:
         reasons = Counter(rows.where(variant=variant).frame["reason"].dropna())
-        what: Row = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
+        labels: Row = {"unit": "count", "task": "unread", "metric": "answers", "variant": variant}
         for reason, count in reasons.most_common():
-            yield frames.number(count, reason=reason, **what)
+            yield frames.number(count, reason=reason, **labels)

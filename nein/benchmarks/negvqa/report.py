@@ -1,4 +1,4 @@
-"""What a report of finished runs says besides its tables and plots, and what stands beside Table 1."""
+"""The page of finished NegVQA runs: heading, notes, single questions; and our numbers next to the paper's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from nein.benchmarks.negvqa import data, scores, sections
 from nein.benchmarks.negvqa.config import NegvqaConfig, ReportConfig
-from nein.benchmarks.negvqa.data import ANSWERS, Answer, is_negvqa, printed_as
+from nein.benchmarks.negvqa.data import ANSWERS, Answer, find_paper_name, is_negvqa
 from nein.benchmarks.negvqa.estimates import OUTCOMES
 from nein.benchmarks.runner import Finished, PaperEstimate, select_rows
 from nein.datasets import negvqa as questions
@@ -24,7 +24,8 @@ from nein.reporting.cards import Cell
 from nein.reporting.page import Page
 from nein.reporting.tables import widest
 
-SIDE = 256
+SIDE = 256  # pixels of an image's longer side
+#: (value of the original, value of the negated question) -> what the page calls it
 _OUTCOMES: dict[tuple[float | None, ...], str] = {
     values: sections.OUTCOME_TITLES[name] for name, values in OUTCOMES.items()
 }
@@ -33,27 +34,28 @@ MEASURES = tuple(cards.Measure(variant, f"{variant} question") for variant in VA
 COLUMNS = ("question", "answer", "read as", "log p")
 
 
-def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
+def make_page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> Page:
     """Raises UserError when runs asked different questions."""
     first, *others = finished
     for other in others:
         if other.manifest["data"]["sha256"] != first.manifest["data"]["sha256"]:
             raise UserError(
-                f"'{first.name}' and '{other.name}' were asked different questions; report them apart."
+                f"'{first.name}' and '{other.name}' were asked different questions; give each a report."
             )
     finding = widest(negation_gaps(finished), what="accuracy", change="a question becomes its negation")
+    # Only the published questions stand next to the paper's numbers.
     comparable = {
         run.name: (run.figures, run.manifest["reference"])
         for run in finished
         if is_negvqa(run.manifest["data"])
     }
-    figures = [part for name, given in comparable.items() for part in _own_by_size(name, *given)]
-    figures += [by_size()] if comparable else []
-    figures += [table_1(comparable), over_models({run.name: run.figures for run in finished})]
+    parts_of_page = [part for name, entry in comparable.items() for part in _scale_model(name, *entry)]
+    parts_of_page += [scale_paper_models()] if comparable else []
+    parts_of_page += [table_1(comparable), summarize_models({run.name: run.figures for run in finished})]
     as_published = {run.manifest["protocol"] for run in finished} == {"paper"}
-    chief = frames.select(frames.concat(run.figures for run in finished), headline="yes")
-    chief = chief.drop_duplicates("model")
-    headlines = dict(zip(chief["model"], chief["scoring"], strict=True))
+    headline_rows = frames.select(frames.concat(run.figures for run in finished), headline="yes")
+    headline_rows = headline_rows.drop_duplicates("model")
+    headlines = dict(zip(headline_rows["model"], headline_rows["scoring"], strict=True))  # model -> scoring
     samples = cards.Samples(
         [cards.Member(run.name) for run in finished],
         MEASURES,
@@ -67,7 +69,7 @@ def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> 
     if isinstance(options, ReportConfig) and options.shown:  # an evaluation writes no page
         count = max(run.manifest["limit"] for run in finished)
         note = f"{options.shown} of {count:,} questions, drawn at random." if count > options.shown else ""
-        read = functools.partial(asked, finished, find_items(first, options), options.shown, headlines)
+        read = functools.partial(make_cards, finished, find_items(first, options), options.shown, headlines)
         parts = [cards.browser(samples, read, title="Answers", note=note)]
     return Page(
         "NegVQA",
@@ -75,26 +77,30 @@ def page(finished: Sequence[Finished], options: NegvqaConfig | ReportConfig) -> 
         _notes(finished),
         [finding] if finding else [],
         parts,
-        figures=figures,
+        figures=parts_of_page,
         sections=[section for section in sections.SECTIONS if comparable or section.key != sections.PAPER],
-        headline=[*([sections.accuracy("paper", "clustered")] if as_published else []), sections.OVER_ALL],
+        headline=[
+            *([sections.accuracy_table("paper", "clustered")] if as_published else []),
+            sections.OVER_ALL,
+        ],
     )
 
 
 def negation_gaps(finished: Sequence[Finished]) -> pd.DataFrame:
-    """As of `Benchmark.gaps`: over all categories, by the scoring that counts for a model."""
+    """See `Benchmark.gaps`: over all categories, by the scoring that headlines a model."""
     rows: list[Row] = []
-    where = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
+    columns = {"task": "gap", "category": AVERAGE, "protocol": "fixed", "headline": "yes"}
     for run in finished:
-        by = {row["metric"]: row for row in frames.records(run.figures, **where)}
-        if by.get("gap", {}).get("value") is not None:
-            what = {"run": run.name, "model": run.name, "measure": f"accuracy ({by['gap']['scoring']})"}
-            rows += frames.gap(by["original"]["value"], by["negated"]["value"], by["gap"], **what)
+        ends = {row["metric"]: row for row in frames.records(run.figures, **columns)}
+        gap = ends.get("gap", {})
+        if gap.get("value") is not None:
+            labels = {"run": run.name, "model": run.name, "measure": f"accuracy ({gap['scoring']})"}
+            rows += frames.gap(ends["original"]["value"], ends["negated"]["value"], gap, **labels)
     return frames.frame(rows)
 
 
 def _subtitle(finished: Sequence[Finished]) -> str:
-    """Data, number of questions and date of all runs: they have the first two in common, but for a limit."""
+    """Data, number of questions and date of runs on the same data; their --limit may differ."""
     manifests = [run.manifest for run in finished]
     origin = manifests[0]["data"]
     source = origin.get("file", "drawn questions of the miniature world")
@@ -102,28 +108,28 @@ def _subtitle(finished: Sequence[Finished]) -> str:
         source = f"hub:{origin['name']}{'@' + origin['revision'] if origin.get('revision') else ''}"
     counts = sorted({manifest["limit"] for manifest in manifests})
     number = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
-    whole = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
+    total = "" if counts == [origin["questions"]] else f" of {origin['questions']:,}"
     last = max(call["started"] for manifest in manifests for call in manifest["invocations"])
-    return f"Data: {source}. n = {number}{whole} questions, each as it is and negated. Date: {last[:10]}."
+    return f"Data: {source}. n = {number}{total} questions, each original and negated. Date: {last[:10]}."
 
 
 def _notes(finished: Sequence[Finished]) -> list[str]:
     manifests = [run.manifest for run in finished]
     presets = {manifest["preset"] for manifest in manifests}
-    nano = "Miniature models on drawn questions: real measurements, not comparable with the paper's"
+    nano = "nano (miniature models on drawn questions: real measurements, not comparable with the paper's)"
     prompts = ", ".join(sorted({manifest["identity"]["prompt"] for manifest in manifests}))
     matchers = ", ".join(sorted({manifest["matcher"] for manifest in manifests}))
     notes = [
         f"Preset: {nano if presets == {'nano'} else ', '.join(sorted(presets))}. Prompt: {prompts}. "
-        f"Letters under protocol 'paper': VLMEvalKit's rule, matcher {matchers}."
+        f"Protocol 'paper' reads letters by VLMEvalKit's rule, with matcher {matchers}."
     ]
     if not all(is_negvqa(manifest["data"]) for manifest in manifests):
-        notes.append("These are not NegVQA's own questions, so nothing here is comparable with its Table 1.")
+        notes.append("These are not NegVQA's own questions: no number here is comparable with its Table 1.")
     for run in finished:
         if run.manifest["identity"].get("asking") == "options":
             notes.append(
-                f"{run.name}: asked about one option at a time in its yes/no question about a caption; "
-                "'generated' is the only option with a yes, 'logprob' the one whose yes is likelier."
+                f"{run.name}: the judge answers yes or no to one option at a time; 'generated' is the only "
+                "option with a yes, 'logprob' the one with the likelier yes."
             )
     return notes
 
@@ -132,162 +138,169 @@ def _notes(finished: Sequence[Finished]) -> list[str]:
 
 
 def find_items(run: Finished, options: Any) -> Sequence[Item]:
-    """The questions that runs were asked, where they can be found."""
+    """The questions of a run, read again from its data; empty where these are not named. Raises UserError for
+    other data."""
     origin = run.manifest["data"]
     if "world" in origin:
         return questions.load(origin["world"], questions=origin["questions"]).items
     if options.data is None:
         return ()
-    found = questions.load(
+    data_set = questions.load(
         options.data,
         negated=getattr(options, "negated", None),
         pictures=options.images,
         columns=origin.get("columns"),
         split=origin.get("split", "test"),
     )
-    if found.sha256 != origin["sha256"]:
-        raise UserError(f"'{options.data}' does not hold the questions that '{run.folder.path}' was asked.")
-    return found.items
+    if data_set.sha256 != origin["sha256"]:
+        raise UserError(f"'{options.data}' has other questions than '{run.folder.path}'; pass its --data.")
+    return data_set.items
 
 
-def asked(
+def make_cards(
     finished: Sequence[Finished], items: Sequence[Item], limit: int, headlines: Mapping[str, str]
 ) -> Iterator[cards.Card]:
-    """The first model's questions in data order, `limit` random ones if there are more. items: with their
-    images, where they can be found. headlines: model -> the scoring that makes an answer right or wrong."""
-    rows: dict[str, dict[str, Answer]] = {}
+    """A card per question of the first model, in data order; `limit` random ones if there are more.
+
+    items      The questions with their images, if the data are at hand.
+    headlines  Model -> the scoring that makes an answer right or wrong.
+    """
+    rows: dict[str, dict[str, Answer]] = {}  # id -> variant -> answer
     for row in select_rows(finished[0].folder, ANSWERS):
         rows.setdefault(row.id, {})[row.variant] = row
-    whole = [name for name, both in rows.items() if [*both] == [*VARIANTS]]
-    rows = {name: rows[name] for name in cards.drawn(whole, limit)}
+    complete = [name for name, variants in rows.items() if [*variants] == [*VARIANTS]]
+    rows = {name: rows[name] for name in cards.drawn(complete, limit)}
     replies: dict[tuple[str, str, str], Reply] = {}
     for run in finished:
-        order = sorted(
-            run.manifest["scoring"], key=lambda scoring: (scoring != headlines.get(run.name), scoring)
-        )
+        scorings = run.manifest["scoring"]
+        order = sorted(scorings, key=lambda scoring: (scoring != headlines.get(run.name), scoring))
         for row in select_rows(run.folder, ANSWERS):
             if row.id in rows:
-                replies[run.name, row.id, row.variant] = _reply(row, order)
-    pictures = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
-    for name, both in rows.items():
-        said = [[replies.get((run.name, name, variant), Reply()) for variant in VARIANTS] for run in finished]
-        values = [[half.value for half in pair] for pair in said]
-        one = both[VARIANTS[0]]
-        options = (f"{letter}: {text}" for letter, text in zip(LETTERS, one.options, strict=False))
+                replies[run.name, row.id, row.variant] = _read_reply(row, order)
+    images = {item.id: cards.of_file(item.picture, SIDE) for item in items if item.id in rows}
+    for name, variants in rows.items():
+        keys = [[(run.name, name, variant) for variant in VARIANTS] for run in finished]  # (runs, 2)
+        pairs = [[replies.get(key, Reply()) for key in pair] for pair in keys]
+        values = [[reply.value for reply in pair] for pair in pairs]
+        original = variants[VARIANTS[0]]
+        lines = [f"{key.capitalize()}: {row.question} ({row.answer})" for key, row in variants.items()]
+        lines += [" · ".join(f"{a}: {text}" for a, text in zip(LETTERS, original.options, strict=False))]
         outcomes = {_OUTCOMES.get(tuple(pair), "unscored") for pair in values}
         yield cards.Card(
             name,
-            one.question,
-            one.subset,
-            {"Subset": [one.subset], "Pair": sorted(outcomes)},
+            original.question,
+            original.subset,
+            {"Subset": [original.subset], "Pair": sorted(outcomes)},
             values,
-            [("", pictures[name])] if name in pictures else [],
-            [
-                *(f"{v.capitalize()}: {both[v].question} ({both[v].answer})" for v in both),
-                " · ".join(options),
-            ],
-            [cards.CardReply(cells=[h.cell for h in p], rows=[h.row for h in p if h.row]) for p in said],
+            [("", images[name])] if name in images else [],
+            lines,
+            [cards.CardReply(cells=[r.cell for r in p], rows=[r.row for r in p if r.row]) for p in pairs],
         )
 
 
 class Reply(NamedTuple):
-    """An answer in the page: 1.0 right, 0.0 wrong, None unscored or not asked; its cell and its row below."""
+    """An answer as the page shows it."""
 
-    value: float | None = None
+    value: float | None = None  # 1.0 right, 0.0 wrong, None unscored or not asked
     cell: Cell = Cell("not asked", mark="none")
-    row: tuple[str, ...] = ()
+    row: tuple[str, ...] = ()  # entries of `COLUMNS`
 
 
-def _reply(row: Answer, scorings: Sequence[str]) -> Reply:
-    """Read under the protocol "fixed"; by the first scoring it is right or wrong."""
-    verdicts = [scores.read(row, scoring, "fixed") for scoring in scorings]
-    read = ", ".join(f"{s} {v['letter'] or v['reason']}" for s, v in zip(scorings, verdicts, strict=True))
-    text, value = row.error or row.text or "", verdicts[0]["value"]
+def _read_reply(row: Answer, scorings: Sequence[str]) -> Reply:
+    """Reads an answer under the protocol "fixed"; the first scoring decides whether it is right."""
+    readings = [scores.read_answer(row, scoring, "fixed") for scoring in scorings]
+    letters = ", ".join(f"{s} {r['letter'] or r['reason']}" for s, r in zip(scorings, readings, strict=True))
+    text, value = row.error or row.text or "", readings[0]["value"]
     logs = " / ".join("–" if p is None else f"{p:.2f}" for p in row.logprobs or ())
-    return Reply(value, Cell(text, read, MARKS[value]), (row.question, text, read, logs))
+    return Reply(value, Cell(text, letters, MARKS[value]), (row.question, text, letters, logs))
 
 
-# --- what is printed -------------------------------------------------------------------------------
+# --- the paper's numbers ---------------------------------------------------------------------------
 
 
 def paper_gaps() -> Iterator[Row]:
-    """The averages of Table 1 as a leaderboard has them."""
-    for model, part in frames.select(data.cells(), category=AVERAGE).groupby("model", sort=False):
+    """See `Benchmark.paper_gaps`: the averages of Table 1."""
+    for model, part in frames.select(data.read_table_1(), category=AVERAGE).groupby("model", sort=False):
         shares = dict(zip(part["variant"], part["value"], strict=True))
         ends = {"affirmed": shares["original"], "negated": shares["negated"]}
         yield {"model": model, "data": HUB, "measure": "accuracy (generated)", **ends}
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
-    """Table 1 for `nein reproduce`: of the model of a run, by its manifest, or all. A model that lies in a
-    folder is known by the name that it was given: the end of its hub id."""
-    wanted = {"model": printed_as(run["reference"]) or printed_as(run["name"])} if run else {}
+    """See `Benchmark.paper_estimates`: Table 1. A model in a folder is recognized by the folder's name, if
+    that is the end of its hub id."""
+    model_row = {"model": find_paper_name(run["reference"]) or find_paper_name(run["name"])} if run else {}
     facts = {"task": "accuracy", "protocol": "paper", "scoring": "generated", "interval": "clustered"}
-    for cell in frames.records(data.cells(), **wanted):
-        of = {**facts, "variant": cell["variant"], "category": cell["category"]}
-        yield PaperEstimate(cell["model"], of, cell["value"], "%", cell["n"])
+    for cell in frames.records(data.read_table_1(), **model_row):
+        key = {**facts, "variant": cell["variant"], "category": cell["category"]}
+        yield PaperEstimate(cell["model"], key, cell["value"], "%", cell["n"])
 
 
-def _as_printed(figures: pd.DataFrame, name: str, **where: str) -> pd.DataFrame:
-    """A model's accuracies as Table 1 has them (`source` "here"), of what it wrote where it was asked to."""
-    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **where)
+def _select_as_in_table(figures: pd.DataFrame, name: str, **columns: str) -> pd.DataFrame:
+    """A model's accuracies in the form of Table 1 (`source` "here"): of generated letters, if there are."""
+    shares = frames.select(figures, task="accuracy", protocol="paper", interval="normal", **columns)
     shares = shares[shares["value"].notna()]
-    return shares[shares["scoring"] == shares["scoring"].min()].assign(model=name, source="here")
+    first = shares["scoring"].min()  # "generated" before "logprob"
+    return shares[shares["scoring"] == first].assign(model=name, source="here")
 
 
 def table_1(runs: Mapping[str, tuple[pd.DataFrame, str]]) -> pd.DataFrame:
-    """Table 1 (task "table1", `source` "printed"), and below each of its models those measured here ("here",
-    protocol "paper"); others stand at the end. runs: name -> (figures, reference)."""
-    here = [(printed_as(reference), _as_printed(own, name)) for name, (own, reference) in runs.items()]
+    """Table 1 (task "table1", `source` "printed"), with the runs of its models ("here", protocol "paper")
+    below each, other runs at the end. runs: name -> (estimates, reference)."""
+    measured = [
+        (find_paper_name(reference), _select_as_in_table(estimates, name))
+        for name, (estimates, reference) in runs.items()
+    ]
     parts = []
-    for model, part in data.cells().groupby("model", sort=False):
-        parts += [part.assign(source="printed"), *(own for printed, own in here if printed == model)]
-    return frames.concat([*parts, *(own for printed, own in here if printed is None)], task="table1")
+    for model, part in data.read_table_1().groupby("model", sort=False):
+        parts += [part.assign(source="printed"), *(rows for name, rows in measured if name == model)]
+    return frames.concat([*parts, *(rows for name, rows in measured if name is None)], task="table1")
 
 
-def over_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """The best model of either kind of questions, and the mean drop over models (task "overall"): of Table 1
-    ("printed") and, where there are several, of the figures of runs ("here"), protocol "paper"."""
+def summarize_models(runs: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The best model on each kind of questions, and the mean drop over models (task "overall", protocol
+    "paper"): of Table 1 ("printed"), and of runs if there are several ("here")."""
     rows: list[Row] = []
-    here = frames.concat(_as_printed(figures, name) for name, figures in runs.items())
-    for source, part in (("printed", data.cells()), ("here", here)):
+    measured = frames.concat(_select_as_in_table(figures, name) for name, figures in runs.items())
+    for source, part in (("printed", data.read_table_1()), ("here", measured)):
         if not len(part := frames.select(part, category=AVERAGE)):
             continue
+        # (models, 2): accuracy on original and on negated questions
         wide = part.pivot(index="model", columns="variant", values="value").reindex(columns=VARIANTS).dropna()
         if len(wide) > 1:
-            what: Row = {"task": "overall", "source": source, "n": len(wide)}
+            labels: Row = {"task": "overall", "source": source, "n": len(wide)}
             drop = float((wide["original"] - wide["negated"]).mean())
-            rows.append(frames.number(drop, unit="points", metric="mean drop", **what))
+            rows.append(frames.number(drop, unit="points", metric="mean drop", **labels))
             for variant, column in wide.items():
-                best = frames.number(column.max(), unit="%", metric="best", variant=variant, **what)
+                best = frames.number(column.max(), unit="%", metric="best", variant=variant, **labels)
                 rows.append({**best, "model": column.idxmax()})
     return frames.frame(rows)
 
 
-def by_size() -> pd.DataFrame:
-    """The printed figures of the models that the paper draws, by family and size (task "scaling"), and those
+def scale_paper_models() -> pd.DataFrame:
+    """The accuracies of the models that the paper plots, by family and size: of Table 1 (task "scaling"), and
     of the notebook by subset (task "subset scaling")."""
     parts = []
-    for task, table in (("scaling", data.cells()), ("subset scaling", data.subset_cells())):
+    for task, table in (("scaling", data.read_table_1()), ("subset scaling", data.read_notebook())):
         table = table.assign(source="printed", low=None, high=None)
         for model, part in table.groupby("model", sort=False):
             if model in data.HUB_IDS and model != "Molmo-7B-D":  # as in the paper's plots
-                parts.append(_sized(part, task, str(model)))
+                parts.append(_add_size(part, task, str(model)))
     return frames.concat(parts)
 
 
-def _own_by_size(model: str, figures: pd.DataFrame, reference: str) -> list[pd.DataFrame]:
-    """The same of a model measured here."""
-    name = printed_as(reference) or reference
+def _scale_model(model: str, figures: pd.DataFrame, reference: str) -> list[pd.DataFrame]:
+    """The same for a model measured here."""
+    name = find_paper_name(reference) or reference
     subsets = frames.select(figures, task="subsets", metric="accuracy", headline="yes")
     subsets = subsets[subsets["value"].notna()].assign(model=model, source="here")
-    whole = _as_printed(figures, model, headline="yes")
-    return [_sized(whole, "scaling", name), _sized(subsets, "subset scaling", name)]
+    averages = _select_as_in_table(figures, model, headline="yes")
+    return [_add_size(averages, "scaling", name), _add_size(subsets, "subset scaling", name)]
 
 
-def _sized(figures: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
-    """The figures of a model with its family and size; none where its name does not say them."""
-    if (size := data.family(name)) is None:
+def _add_size(figures: pd.DataFrame, task: str, name: str) -> pd.DataFrame:
+    """Adds family and size to a model's estimates; no rows if its name does not tell them."""
+    if (size := data.parse_size(name)) is None:
         return figures.head(0)
     line = {"line": f"{size[0]}, " + figures["variant"]} if task == "subset scaling" else {}
     return figures.assign(task=task, family=size[0], size=f"{size[1]:g}", **line)

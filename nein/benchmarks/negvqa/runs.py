@@ -1,4 +1,5 @@
-"""The runs of `nein negvqa`: which model is asked what. Everything is checked and nothing is loaded."""
+"""The benchmark NegVQA and the runs of `nein negvqa`: a run is a model, alone or with a remedy, or a file of
+answers. Names, data and models are checked here; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -37,16 +38,16 @@ from nein.models.remedies import answers as remedies
 from nein.reporting.scores import ScoreTable
 
 JUDGE = "judge"
-MATCHER_TOKENS = 2048  # of the toolkit's client
-_questions = functools.lru_cache(maxsize=2)(questions.load)  # names of runs are looked up before they begin
+MATCHER_TOKENS = 2048  # longest answer of the matcher, as in the toolkit
+_load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may be called twice
 
 
 def run_name(model: str, config: NegvqaConfig) -> str:
-    """Of a run's folder: the name that the user gave. A model behind an endpoint is known by its own name:
-    servers move."""
-    given, reference = references.named(model)
-    if given is not None:
-        return given
+    """The name of a run's folder: the user's, else one made from the reference. A model behind an endpoint
+    goes by its own name: servers move."""
+    label, reference = references.named(model)
+    if label is not None:
+        return label
     if model in config.answers_from:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
@@ -54,17 +55,17 @@ def run_name(model: str, config: NegvqaConfig) -> str:
     return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
-def answerer(reference: str, config: NegvqaConfig) -> Answerer:
-    """Raises UserError or MetricError for a model that cannot be asked."""
-    where = source = config.judge if reference == JUDGE else reference
+def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
+    """Checks a model of the command line. Raises UserError or MetricError for one that cannot be asked."""
+    location = source = config.judge if reference == JUDGE else reference
     if (model := references.offered(reference)) is not None:
         possible: Sequence[str] = model.scorings
     else:
-        where = references.resolve(source)
-        models.check_reference(where)
-        check_options(where, config.model_options)
+        location = references.resolve(source)
+        models.check_reference(location)
+        check_options(location, config.model_options)
         possible = choices.ASKINGS[config.judge_asking] if reference == JUDGE else SCORINGS
-        if reference != JUDGE and parse_reference(where).is_code:
+        if reference != JUDGE and parse_reference(location).is_code:
             possible = choices.FunctionChoices.scorings
     if not (scorings := sorted(set(config.scoring) & {*possible})):
         words, more = " or ".join(possible), ", or --judge-asking options" if reference == JUDGE else ""
@@ -72,27 +73,27 @@ def answerer(reference: str, config: NegvqaConfig) -> Answerer:
     toolkit = choices.prompt_format(source)
     wording = toolkit.prompt if config.prompt == "vlmevalkit" else config.prompt
     form = choices.PromptFormat(wording, config.max_new_tokens or toolkit.max_new_tokens)
-    return Answerer(reference, source, where, scorings, form)
+    return Answerer(reference, source, location, scorings, form)
 
 
-def load_model(asked: Answerer, config: NegvqaConfig, device: str) -> Any:
-    """Raises MetricError or UserError."""
-    if (model := references.offered(asked.reference)) is not None:
+def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
+    """The loaded model behind an answerer. Raises MetricError or UserError."""
+    if (model := references.offered(answerer.reference)) is not None:
         return model
-    served = is_served(asked.where)
+    served = is_served(answerer.location)
     services = Services.of(config, config.out_dir / "cache" / "answers.sqlite" if served else None)
     options: dict[str, Any] = {"device": device, "dtype": config.dtype}
     options |= {**(services.options if served else {}), **config.model_options}
-    if asked.reference == JUDGE:
+    if answerer.reference == JUDGE:
         if config.judge_quantization != "none":
             options["quantization"] = config.judge_quantization
-        judge = services.keep(models.load_judge("vqa", asked.where, **options))
+        judge = services.keep(models.load_judge("vqa", answerer.location, **options))
         return choices.JudgeChoices(judge, config.judge_asking)
-    options |= {"batch_size": config.batch_size, "max_new_tokens": asked.format.max_new_tokens}
-    return services.keep(models.load_choices(asked.where, **options))
+    options |= {"batch_size": config.batch_size, "max_new_tokens": answerer.format.max_new_tokens}
+    return services.keep(models.load_choices(answerer.location, **options))
 
 
-def load_mended(load: Callable[[], Any], remedy: str, wording: str) -> Any:
+def load_with_remedy(load: Callable[[], Any], remedy: str, wording: str) -> Any:
     return remedies.WithRemedy(load(), remedy, wording)
 
 
@@ -104,75 +105,76 @@ def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes the runs of a command on its data."""
+    """Makes the runs of a command: its configuration, its questions, and the device of its models."""
 
     config: NegvqaConfig
     data: Questions
     device: str
 
-    def of_model(self, name: str, reference: str) -> Iterator[Run]:
-        """The model as it is, then with each remedy of `--mend`."""
-        asked = answerer(reference, self.config)
-        load = Shared(functools.partial(load_model, asked, self.config, self.device))
-        yield self._of_arm(name, asked, load, "")
+    def make_model_runs(self, name: str, reference: str) -> Iterator[Run]:
+        """The run of a model, then one with each remedy of `--mend`; all share the loaded model."""
+        answerer = find_answerer(reference, self.config)
+        load = Shared(functools.partial(load_model, answerer, self.config, self.device))
+        yield self._make_arm(name, answerer, load, "")
         for remedy in self.config.mend:
-            if remedy == "consistent" and "logprob" not in asked.scorings:
+            if remedy == "consistent" and "logprob" not in answerer.scorings:
                 raise UserError(
-                    f"'{reference}' gives no probabilities of letters, by which --mend {remedy} chooses; "
-                    "leave it out."
+                    f"--mend {remedy} needs probabilities of letters, which '{reference}' does not give; "
+                    "omit the remedy."
                 )
-            mended = functools.partial(load_mended, load, remedy, asked.format.prompt)
-            yield self._of_arm(f"{name}+{remedy}", asked, mended, remedy)
+            mended = functools.partial(load_with_remedy, load, remedy, answerer.format.prompt)
+            yield self._make_arm(f"{name}+{remedy}", answerer, mended, remedy)
 
-    def _of_arm(self, name: str, asked: Answerer, load: Callable[[], Any], remedy: str) -> Run:
+    def _make_arm(self, name: str, answerer: Answerer, load: Callable[[], Any], remedy: str) -> Run:
         config, items = self.config, self.data.items
+        # The paper's toolkit reads its table with pandas, to which an option "None" is a missing value.
         hides = config.protocol == "paper" and any(not MISSING.isdisjoint(item.options) for item in items)
         identity: dict[str, Any] = {
-            "model": references.identity(asked.source),
-            "role": JUDGE if asked.reference == JUDGE else "model",
-            "prompt": asked.format.prompt,
-            "scoring": asked.scorings,
-            "max_new_tokens": asked.format.max_new_tokens,
-            **references.contents({"model": asked.source}),
+            "model": references.identity(answerer.source),
+            "role": JUDGE if answerer.reference == JUDGE else "model",
+            "prompt": answerer.format.prompt,
+            "scoring": answerer.scorings,
+            "max_new_tokens": answerer.format.max_new_tokens,
+            **references.contents({"model": answerer.source}),
         }
         if hides:
             identity["missing"] = "not shown"
         if config.model_options:
             identity["options"] = config.model_options
-        if asked.reference == JUDGE:
+        if answerer.reference == JUDGE:
             identity |= {"quantization": config.judge_quantization, "asking": config.judge_asking}
         if remedy:
             identity["mend"] = remedy
-        called = f"{asked.reference}+{remedy}" if remedy else asked.reference
-        model = Model.one(called, load, references.place(asked.source))
-        ask = functools.partial(Questioning, model=model, items=items, asked=asked, hides=hides)
+        model_name = f"{answerer.reference}+{remedy}" if remedy else answerer.reference
+        model = Model.one(model_name, load, references.place(answerer.source))
+        ask = functools.partial(Questioning, model=model, items=items, answerer=answerer, hides=hides)
         blocks = Blocks.first(len(items), config.batch_size, config.limit)
-        plain = [Asking(variant) for variant in VARIANTS]
-        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, askings=plain, invalidates=(MATCHES,))]
+        askings = [Asking(variant) for variant in VARIANTS]
+        stages: list[Stage] = [ask(name=ANSWERS, blocks=blocks, askings=askings, invalidates=(MATCHES,))]
         if config.blind:
-            unseen = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
-            if remedy not in remedies.IN_PAIRS:  # which have nothing to ask without both questions
-                unseen.append(Asking("", PICTURE_ONLY))
-            stages.append(ask(name=BLIND, blocks=spread(blocks, config.blind), askings=unseen))
-        return self._run(name, asked.reference, identity, stages)
+            askings = [Asking(variant, TEXT_ONLY) for variant in VARIANTS]
+            if remedy not in remedies.IN_PAIRS:  # these ask both questions of a pair, or nothing
+                askings.append(Asking("", PICTURE_ONLY))
+            stages.append(ask(name=BLIND, blocks=spread(blocks, config.blind), askings=askings))
+        return self._make_run(name, answerer.reference, identity, stages)
 
-    def of_file(self, name: str, file: str) -> Run:
-        """A run of the questions that a file has answers to."""
+    def make_file_run(self, name: str, file: str) -> Run:
+        """The run of a file of answers, over the questions that it answers."""
         path = expand_user(file)
         answers = questions.answers(path, self.data.items)
         items = [item for item in self.data.items if item.id in answers]
         blocks = Blocks.first(len(items), self.config.batch_size, self.config.limit)
         identity: dict[str, Any] = {"model": f"answers {json_digest(answers)}", "role": "answers"}
         identity |= {"prompt": "not asked here", "scoring": ["generated"]}
-        return self._run(
+        return self._make_run(
             name, path.name, identity, [FileAnswers(blocks=blocks, items=items, answers=answers)]
         )
 
-    def _run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
+    def _make_run(self, name: str, reference: str, identity: dict[str, Any], stages: list[Stage]) -> Run:
         config, data, outputs = self.config, self.data, {}
         folder, blocks = AnswersDir(config.out_dir / name), stages[0].blocks
-        texts = identity.get("asking") != "options"  # a judge's answers about one option are none to match
-        if config.matching and texts and "generated" in identity["scoring"]:
+        in_words = identity.get("asking") != "options"  # else yes or no to each option: nothing to match
+        if config.matching and in_words and "generated" in identity["scoring"]:
             model = Model(
                 config.matcher,
                 functools.partial(load_matcher, config, self.device),
@@ -183,35 +185,35 @@ class _Maker:
             stages.append(Matching(folder=folder, blocks=blocks, model=model))
             matcher = references.identity(config.matching)
             outputs = {MATCHES: {"matcher": matcher, **references.contents({"matcher": config.matching})}}
-        about: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
-        about["subsets"] = Counter(item.subset for item in data.items)
+        data_facts: dict[str, Any] = {"sha256": data.sha256, "questions": len(data.items)}
+        data_facts["subsets"] = Counter(item.subset for item in data.items)
         facts = {
             "reference": reference,
             "protocol": config.protocol,
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
-            "data": {**data.origin, **about},
-            "limit": len(blocks.indices),
+            "data": {**data.origin, **data_facts},
+            "limit": len(blocks.wanted),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
-        is_nano = reference.startswith("nano:") and name.startswith("nano-")  # not by a name of the user's
-        label = name.replace("nano-", "nano:", 1) if is_nano else name
-        return Run(folder, label, identity, stages, facts, outputs)
+        if reference.startswith("nano:") and name.startswith("nano-"):  # not a name of the user's
+            name = name.replace("nano-", "nano:", 1)
+        return Run(folder, name, identity, stages, facts, outputs)
 
 
 class NegVqa(Benchmark):
-    """Questions about pictures, and their negations."""
+    """Questions about images, and their negations, of vision-language models."""
 
     name, title = "negvqa", "NegVQA"
     config, report_config, folder = NegvqaConfig, ReportConfig, AnswersDir
     gap, sections = VARIANTS, sections.SECTIONS
-    page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
+    page, gaps = staticmethod(report.make_page), staticmethod(report.negation_gaps)
     paper_gaps = staticmethod(report.paper_gaps)
     paper_estimates = staticmethod(report.paper_estimates)
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and remedy, and per file of answers."""
-        data = _questions(
+        data = _load_questions(
             config.data,
             negated=config.negated,
             pictures=config.images,
@@ -221,31 +223,31 @@ class NegVqa(Benchmark):
         )
         absent = [item.picture for item in data.items if not item.picture.is_file()]
         if len(absent) == len(data.items):
-            raise UserError(
-                f"None of the pictures is there, for example '{absent[0]}'; say where with --images."
-            )
+            raise UserError(f"No image of the questions exists ('{absent[0]}'); pass --images FOLDER.")
         if config.matching:
             llm.check(config.matching)
-        asked = (*config.model, *config.answers_from)
-        names = runner.name_folders((run_name(given, config), given) for given in asked)
-        maker, found = _Maker(config, data, device), list[Run]()
-        for name, given in names.items():
-            reference = references.named(given)[1]
-            of_file = given in config.answers_from
-            found += [maker.of_file(name, reference)] if of_file else maker.of_model(name, reference)
-        return found
+        subjects = (*config.model, *config.answers_from)
+        names = runner.name_folders((run_name(subject, config), subject) for subject in subjects)
+        maker, runs = _Maker(config, data, device), list[Run]()
+        for name, subject in names.items():
+            reference = references.named(subject)[1]
+            if subject in config.answers_from:
+                runs.append(maker.make_file_run(name, reference))
+            else:
+                runs += maker.make_model_runs(name, reference)
+        return runs
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.of_run(run.folder, run.stages[0].items, run.stages[0].blocks.indices)
+        return scores.make_scores(run.folder, run.stages[0].items, run.stages[0].blocks.wanted)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return estimates.of_table(table, folder.manifest()["identity"].get("asking"))
+        return estimates.make_estimates(table, folder.manifest()["identity"].get("asking"))
 
     def harness_questions(self, run: Finished, options: Any) -> Iterable[Question]:
         return questions.export_questions(report.find_items(run, options))
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """The scores under `--protocol`, by the scoring named first."""
+        """The accuracies under `--protocol`, by the scoring named first."""
         facts = folder.manifest()
         return table.where(metric="accuracy", protocol=facts["protocol"], scoring=facts["scoring"][0])
 

@@ -1,4 +1,5 @@
-"""The answers of a run of NegVQA, read under both protocols: the table of scores."""
+"""From the answers of a run of NegVQA to its table of scores: letters are read and graded, under both
+protocols."""
 
 from __future__ import annotations
 
@@ -16,73 +17,85 @@ from nein.metrics.letters import LETTERS, by_option, parse, without_missing
 from nein.reporting.scores import ScoreTable
 
 #: "fixed": our own rule; an answer without a letter is unscored: counted, neither right nor wrong. "paper":
-#: VLMEvalKit's rule, then its matcher where there is one; an answer in which neither finds a letter is wrong.
-#: Of a judge asked about one option at a time, the only yes is the letter (`by_option`). A
-#: question without an answer is unscored in both: the toolkit, too, asks it again.
+#: VLMEvalKit's rule, then its matcher if there is one; an answer in which neither finds a letter is wrong.
+#: For a judge asked about one option at a time, the only yes is the letter (`by_option`). A question without
+#: an answer is unscored under both: the toolkit asks it again, too.
 PROTOCOLS = ("fixed", "paper")
-#: Columns besides the usual, where metric is "accuracy", or a baseline, which is read under "fixed" alone.
+#: Further columns of the table. metric: "accuracy", or a baseline, which is read under "fixed" alone.
 DETAILS = ("subset", "category", "answer", "scoring", "protocol", "letter", "failed")
 
 
-def of_run(folder: Folder, items: Sequence[Item], wanted: Iterable[int]) -> ScoreTable:
-    """The scores of a run that has all its answers. items: of the file, of which the `wanted` were asked."""
-    facts = folder.manifest()
-    matched = folder.done(MATCHES) if MATCHES in facts["selected"] else ()
-    rows = score(select_rows(folder, ANSWERS), facts["scoring"], folder.rows(MATCHES, sorted(matched)))
-    blind = select_rows(folder, BLIND) if BLIND in facts["selected"] else ()
-    return table(itertools.chain(rows, score(blind, facts["scoring"]), of_reader(items, wanted)))
+def make_scores(folder: Folder, items: Sequence[Item], indices: Iterable[int]) -> ScoreTable:
+    """The scores of a run that has all its answers. items: all questions; indices: those asked."""
+    manifest = folder.manifest()
+    outputs, scorings = manifest["selected"], manifest["scoring"]
+    matches = folder.rows(MATCHES, sorted(folder.done(MATCHES))) if MATCHES in outputs else ()
+    blind = select_rows(folder, BLIND) if BLIND in outputs else ()
+    return table(
+        itertools.chain(
+            score_answers(select_rows(folder, ANSWERS), scorings, matches),
+            score_answers(blind, scorings),
+            score_text_reader(items, indices),
+        )
+    )
 
 
-def of_reader(items: Sequence[Item], wanted: Iterable[int]) -> Iterator[Row]:
-    """Rows of the text reader, which learns from all items."""
-    learned = {}
+def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator[Row]:
+    """Rows of the text reader, a classifier of words that is trained on all items."""
+    training = {}
     for item, variant in itertools.product(items, VARIANTS):
         right = LETTERS.index(item.answers[variant])
         question = baselines.Question(item.questions[variant], item.options, right, item.source)
-        learned[item.id, variant] = question
-    right_by = baselines.read_texts(learned)
-    for item, variant in itertools.product((items[index] for index in wanted), VARIANTS if right_by else ()):
-        what = {key: getattr(item, key) for key in ("id", "subset", "category", "source")}
-        what |= {"metric": baselines.TEXT_READER, "variant": variant, "answer": item.answers[variant]}
-        yield {**what, "value": right_by[item.id, variant]}
+        training[item.id, variant] = question
+    values = baselines.read_texts(
+        training
+    )  # (id, variant) -> 1.0 right, 0.0 wrong; empty: too few to learn from
+    for item, variant in itertools.product((items[index] for index in indices), VARIANTS if values else ()):
+        labels = {key: getattr(item, key) for key in ("id", "subset", "category", "source")}
+        labels |= {"metric": baselines.TEXT_READER, "variant": variant, "answer": item.answers[variant]}
+        yield {**labels, "value": values[item.id, variant]}
 
 
 table = functools.partial(ScoreTable.of, details=DETAILS)
 
 
-def score(answers: Iterable[Answer], scorings: Sequence[str], matches: Iterable[Match] = ()) -> Iterator[Row]:
+def score_answers(
+    answers: Iterable[Answer], scorings: Sequence[str], matches: Iterable[Match] = ()
+) -> Iterator[Row]:
     """A row per answer, scoring and protocol: `letter`, `value` (1.0, 0.0, None: unscored) and `reason`.
 
-    matches  What the matcher made of answers without a letter.
+    matches  The letters that the matcher found in answers without one.
     """
-    matched = {(match.id, match.variant): match for match in matches}
+    by_question = {(match.id, match.variant): match for match in matches}
     for row in answers:
-        what = {key: getattr(row, key) for key in ("id", "variant", "subset", "category", "source", "answer")}
-        what["metric"] = row.baseline or "accuracy"
-        match = matched.get((row.id, row.variant))
+        labels = {
+            key: getattr(row, key) for key in ("id", "variant", "subset", "category", "source", "answer")
+        }
+        labels["metric"] = row.baseline or "accuracy"
+        match = by_question.get((row.id, row.variant))
         for scoring in scorings:
-            for protocol in PROTOCOLS[:1] if row.baseline else PROTOCOLS:
-                reading = read(row, scoring, protocol, match)
-                yield {**what, "scoring": scoring, "protocol": protocol, **reading}
+            for protocol in PROTOCOLS[:1] if row.baseline else PROTOCOLS:  # a baseline: "fixed" alone
+                reading = read_answer(row, scoring, protocol, match)
+                yield {**labels, "scoring": scoring, "protocol": protocol, **reading}
 
 
-def read(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
+def read_answer(row: Answer, scoring: str, protocol: str, match: Match | None = None) -> Row:
     """The letter of one answer, with its value or the reason why it has none; `failed`: there is no answer.
-    match: what the matcher made of it."""
+    match: the matcher's letter, if it was asked."""
     failed = bool(row.error)
     if failed:
         letter, reason = None, row.error
-    elif scoring == "logprob":
+    elif scoring == "logprob":  # the likeliest letter
         letter, reason = None, "no probabilities of letters"
         if row.logprobs is not None:
             try:
                 letter = Reply(logprobs=row.logprobs).likeliest
                 reason = "" if letter else "no letter is likeliest"
-            except ValueError as error:  # a number that is not finite, in a file that was damaged
+            except ValueError as error:  # a damaged file: a number is not finite
                 reason = str(error)
-    elif row.each is not None:
+    elif row.each is not None:  # a judge, asked about one option at a time
         letter, reason, _ = by_option(row.each, protocol)
-    elif protocol == "paper" and match is not None:
+    elif protocol == "paper" and match is not None:  # VLMEvalKit's second step
         failed = bool(match.error)
         letter, reason = match.letter, match.error or match.reason
     elif protocol == "paper":
@@ -91,5 +104,5 @@ def read(row: Answer, scoring: str, protocol: str, match: Match | None = None) -
         letter, reason, _ = parse(row.text or "", row.options, "fixed")
     value = None if letter is None else float(letter == row.answer)
     if letter is None and protocol == "paper" and scoring == "generated" and not failed:
-        value = 0.0
+        value = 0.0  # as the toolkit counts it
     return {"letter": letter, "reason": reason or None, "failed": "yes" if failed else None, "value": value}

@@ -1,4 +1,4 @@
-"""The tables and plots of a NegVQA report."""
+"""The tables and plots of a NegVQA report, each a selection of rows and columns of the estimates."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _INTERVALS = {
     "clustered": _CLUSTERED,
     "normal": "95 % intervals by the paper's formula, p ± 1.96 √(p(1 − p)/n), which is not cut at 0 and 100",
 }
+# --- tables ----------------------------------------------------------------------------------------
+
 _NAME = (Row("model"), Row("scoring"))
 _CATEGORY, _QUESTIONS = Row("category", names=TITLES), Row("variant", "questions")
 _SOURCE = Row("source", "figures", {"printed": "printed", "here": "measured here"})
@@ -34,18 +36,18 @@ _CATEGORIES = Column(by="category", names=TITLES, order=ORDER)
 _SCORED = Column("scored", {"category": AVERAGE}, tables.scored)
 
 
-def accuracy(protocol: str, interval: str) -> Table:
-    """Accuracy per category and average, original above negated."""
-    which = _INTERVALS[interval]
+def accuracy_table(protocol: str, interval: str) -> Table:
+    """The table of accuracy per category and average, original above negated questions."""
+    interval_note = _INTERVALS[interval]
     if (protocol, interval) == ("paper", "clustered"):
-        which += "; by random weights of pictures where subsets are averaged"
+        interval_note += "; averages of subsets by random weights of pictures"
     return Table(
         f"accuracy_{protocol}_{interval}",
         f"Accuracy, protocol '{protocol}', {interval} intervals",
         (*_NAME, _QUESTIONS),
         (_CATEGORIES, _SCORED),
         {"task": "accuracy", "protocol": protocol, "interval": interval},
-        f"{_HOW[protocol]} {which}.",
+        f"{_HOW[protocol]} {interval_note}.",
     )
 
 
@@ -62,8 +64,8 @@ GAP = Table(
         Column("pairs", {"metric": "gap"}, tables.scored),
     ),
     note="Accuracy in per cent on original questions and on their negations, over pairs scored in both. Gap: "
-    "the paired difference, clustered by picture; 0: nothing is lost by the negation. Ratio: "
-    "– where no negated question was right.",
+    "the paired difference, clustered by picture; 0: negation costs nothing. Ratio: "
+    "– if no negated question was right.",
 )
 OVER_ALL = replace(GAP, rows=_NAME, where={"task": "gap", "category": AVERAGE})
 BLIND = Table(
@@ -79,7 +81,7 @@ BLIND = Table(
 
 
 def _count_and_share(figures: Sequence[Figure]) -> str:
-    """ "12 (37.5)"."""
+    """A count with its share in per cent: "12 (37.5)"."""
     figure = figures[0]
     if figure["value"] is None:
         return "0"
@@ -96,9 +98,9 @@ PAIRS = Table(
         Column("p (McNemar)", {"metric": "mcnemar"}, tables.p_value()),
         Column("p (clustered)", {"metric": "clustered"}, tables.p_value()),
     ),
-    note="Pairs, and per cent of them. A model that does not read the negation gives one answer to both "
-    "questions and is right on one of them only; a constant letter cannot have both right. McNemar's "
-    "exact test takes pairs for independent; the other p respects questions about one picture.",
+    note="Pairs, and per cent of them. A model that ignores the negation gives the same answer to both "
+    "questions and is right on only one of them; a constant letter is never right on both. McNemar's "
+    "exact test assumes independent pairs; the other p accounts for questions about the same picture.",
 )
 POSITION = Table(
     "position",
@@ -109,7 +111,7 @@ POSITION = Table(
         Column("A is right %", {"metric": "right"}),
         Column("letters", {"metric": "answered"}, tables.count()),
     ),
-    note="A share of A far from the share that is right means that the place decides.",
+    note="If A is answered far more or less often than it is right, the model chooses by position.",
 )
 AGREEMENT = Table(
     "agreement",
@@ -120,7 +122,7 @@ AGREEMENT = Table(
         Column("same", show=lambda figures: _count_and_share(figures).partition(" ")[0]),
         Column("questions with both", show=tables.count()),
     ),
-    note="The letter that is written against the letter with the highest probability in the first forward.",
+    note="The generated letter against the letter with the highest probability as the first token.",
 )
 SUBSETS = Table(
     "subsets",
@@ -164,9 +166,11 @@ UNREAD = Table(
     "Answers in which the rule finds no letter",
     (*_NAME, Row("protocol"), _QUESTIONS, Row("reason")),
     (Column("answers"),),
-    note="Unscored under 'fixed'. Under 'paper' what was generated is wrong where no matcher reads it, and "
-    "unscored where nothing was answered.",
+    note="Unscored under 'fixed'. Under 'paper' a generated answer that no matcher reads is wrong; a "
+    "question without an answer is unscored.",
 )
+
+# --- plots -----------------------------------------------------------------------------------------
 
 _FIXED = {"headline": "yes", "protocol": "fixed"}
 _WITH_BASELINES = {
@@ -179,7 +183,7 @@ _AS_BARS: Mapping[str, Any] = {
     "series": "variant",
     "colors": dict(zip(VARIANTS, (plots.BLUE, plots.RED), strict=True)),
     "axis": "accuracy, per cent",
-    "rule": 50,
+    "rule": 50,  # chance with two options
     "marks": baselines.MARKS,
     "order": (*ORDER, *VARIANTS),
 }
@@ -218,7 +222,7 @@ OUTCOMES_OF_PAIRS = plots.plot(
 _BY_SIZE: Mapping[str, Any] = {
     "x": "size",
     "axes": ("parameters, billions", "accuracy, per cent"),
-    "hollow": {"source": "here"},
+    "hollow": {"source": "here"},  # open marks: measured here
     "rule": 50,
     "log": True,
 }
@@ -248,13 +252,17 @@ SUBSET_SCALING = plots.plot(
     panel=("subset",),
     **_BY_SIZE,
 )
-PAPER = "paper"
+PAPER = "paper"  # key of the section that only published questions get
 SECTIONS = (
     Section("gap", "Negation gap", [GAP, BLIND, PAIRS], [ORIGINAL_AND_NEGATED, OUTCOMES_OF_PAIRS]),
     Section(
         "accuracy",
         "Accuracy",
-        [accuracy("fixed", "clustered"), *(accuracy("paper", kind) for kind in _INTERVALS), SUBSETS],
+        [
+            accuracy_table("fixed", "clustered"),
+            *(accuracy_table("paper", kind) for kind in _INTERVALS),
+            SUBSETS,
+        ],
         [BARS, SUBSET_SCALING],
     ),
     Section(PAPER, "Compared with the paper", [TABLE_1, OVER_MODELS], [SCALING]),

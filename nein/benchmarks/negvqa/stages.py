@@ -1,8 +1,8 @@
-"""The stages of a run of NegVQA and their rows: questions asked of a model, or answered by a file, and what a
-matcher reads where VLMEvalKit's rule finds no letter.
+"""The stages of a run of NegVQA: `Questioning` asks a model, `FileAnswers` reads answers from a file, and
+`Matching` finds the letter where VLMEvalKit's rule finds none.
 
-The matcher is the toolkit's second step: a language model is asked three times at most; then one of the
-letters or none is drawn. That the paper did without (`--matcher exact`) is our assumption.
+The matcher is the toolkit's second step: a language model is asked up to three times; then one of the
+letters, or none, is drawn. We assume that the paper did without it (`--matcher exact`).
 """
 
 from __future__ import annotations
@@ -27,107 +27,118 @@ from nein.metrics.choices import ChoiceQuestion, Reply
 from nein.metrics.letters import LETTERS, parse, without_missing
 from nein.models import llm
 
-NO_IMAGE = "no picture: "
-ATTEMPTS = 3  # of the matcher
+NO_IMAGE = "no picture: "  # start of the error of a question whose image cannot be read
+ATTEMPTS = 3  # requests to the matcher per answer
 READ = "no letter by the rule; the matcher reads one"
 DRAWN = "the matcher named no option three times, and one was drawn as VLMEvalKit does"
 
 
 @dataclass(frozen=True)
 class Asking:
-    """A way in which a question is asked: its variant, "" without the question, and the baseline
-    (`nein.benchmarks.baselines`), "" for image and question."""
+    """One way to ask a question."""
 
-    variant: str
-    baseline: str = ""
+    variant: str  # "original", "negated"; "": without the question
+    baseline: str = ""  # of `nein.benchmarks.baselines`; "": image and question
 
     def question(self, item: Item, wording: str, hides: bool) -> ChoiceQuestion:
-        """hides: without the options that pandas takes for missing."""
+        """hides: omit the options that pandas reads as missing values."""
         text = item.questions[self.variant] if self.variant else ""
         prompt = choices.prompt(wording, text, without_missing(item.options) if hides else item.options)
         return ChoiceQuestion(prompt, len(item.options), text, item.options)
 
     def rows(self, item: Item, reply: Reply) -> Iterator[Answer]:
-        """An answer without the question counts for it and for its negation."""
+        """The rows of a reply; one that was given without the question counts for both variants."""
         for variant in [self.variant] if self.variant else VARIANTS:
-            what = (item.id, variant, item.subset, item.category, item.source, item.questions[variant])
-            said = (reply.text, reply.logprobs, reply.each, reply.error, self.baseline)
-            yield Answer(*what, item.options, item.answers[variant], *said)
+            yield Answer(
+                id=item.id,
+                variant=variant,
+                subset=item.subset,
+                category=item.category,
+                source=item.source,
+                question=item.questions[variant],
+                options=item.options,
+                answer=item.answers[variant],
+                text=reply.text,
+                logprobs=reply.logprobs,
+                each=reply.each,
+                error=reply.error,
+                baseline=self.baseline,
+            )
 
 
 @dataclass(frozen=True)
 class Answerer:
-    """A model under test, checked and not loaded.
+    """A model under test, checked and not loaded."""
 
-    reference  As given, without a name; "judge" stands for `source`, the reference of --judge.
-    where      What is loaded.
-    scorings   Those of --scoring that it can be read by.
-    format     The wording of its questions and the longest answer.
-    """
-
-    reference: str
-    source: str
-    where: str
-    scorings: list[str]
-    format: choices.PromptFormat
+    reference: str  # as given, without a name; "judge" stands for `source`
+    source: str  # the reference, or that of --judge
+    location: str  # the folder, hub id or address that is loaded
+    scorings: list[str]  # those of --scoring that it supports
+    format: choices.PromptFormat  # wording of its questions, longest answer
 
 
 @dataclass(kw_only=True)
 class Questioning(Stage):
-    """Every question of a block in every way of asking, in this order. hides: options that pandas takes for
-    missing are not shown."""
+    """Asks a model every question of a block in every way, in this order.
+
+    hides  Options that pandas reads as missing values are not shown, as in the paper.
+    """
 
     name: str
     blocks: Blocks
     model: Model
     items: Sequence[Item]
     askings: Sequence[Asking]
-    asked: Answerer
+    answerer: Answerer
     hides: bool
     invalidates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.outputs = (self.name,)
-        self.asks = {self.asked.where: len(self.askings)} if is_served(self.asked.where) else {}
+        self.outputs, location = (self.name,), self.answerer.location
+        self.asks = {location: len(self.askings)} if is_served(location) else {}  # requests per question
 
     def files(self, records: range) -> list[Path]:
         return [self.items[index].picture for index in records]
 
     def read(self, number: int) -> list[tuple[Item, np.ndarray | str]]:
-        """Questions with their image, (H, W, 3) uint8, or why there is none."""
-        return [(self.items[index], _image(self.items[index])) for index in self.blocks.members(number)]
+        """Questions with their image, (H, W, 3) uint8, or the reason why there is none."""
+        return [(self.items[index], _read_image(self.items[index])) for index in self.blocks.members(number)]
 
     def work(
         self, model: Any, block: list[tuple[Item, np.ndarray | str]], missing: tuple[str, ...]
     ) -> dict[str, list[Answer]]:
         readable = [(item, image) for item, image in block if not isinstance(image, str)]
         replies: dict[tuple[str, Asking], Reply] = {}
-        for unseen in (False, True):
-            askings = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == unseen]
+        wording, scorings = self.answerer.format.prompt, self.answerer.scorings
+        for is_text_only in (False, True):  # with the images, then with a gray one
+            askings = [asking for asking in self.askings if (asking.baseline == TEXT_ONLY) == is_text_only]
             if not askings:
                 continue
-            shown = [grey() if unseen else image for _, image in readable]
-            wording = self.asked.format.prompt
-            rows = [[one.question(item, wording, self.hides) for one in askings] for item, _ in readable]
-            answered = choices.answer_each(model, shown, rows, self.asked.scorings)
-            for (item, _), row in zip(readable, answered, strict=True):
+            images = [grey() if is_text_only else image for _, image in readable]  # (H, W, 3) uint8
+            prompts = [
+                [asking.question(item, wording, self.hides) for asking in askings] for item, _ in readable
+            ]
+            # All questions about one image go together: its prefix is computed once.
+            answers = choices.answer_each(model, images, prompts, scorings)
+            for (item, _), row in zip(readable, answers, strict=True):
                 replies |= {(item.id, asking): reply for asking, reply in zip(askings, row, strict=True)}
-        lines: list[Answer] = []
+        rows: list[Answer] = []
         for item, image in block:
             for asking in self.askings:
-                lines += asking.rows(item, replies.get((item.id, asking)) or Reply(error=str(image)))
-        return {self.name: lines}
+                rows += asking.rows(item, replies.get((item.id, asking)) or Reply(error=str(image)))
+        return {self.name: rows}
 
     def ids(self, records: range) -> list[str]:
         count = sum(1 if asking.variant else len(VARIANTS) for asking in self.askings)
         return [self.items[index].id for index in records for _ in range(count)]
 
     def is_valid(self, output: str, number: int, rows: list[Answer]) -> bool:
-        """A question that failed is asked again; one without an image, as soon as its file changes."""
+        """False if a question failed: it is asked again. One without an image is asked again as soon as its
+        file changes (`files`)."""
         return all(row.error.startswith(NO_IMAGE) for row in rows if row.error)
 
 
-def _image(item: Item) -> np.ndarray | str:
+def _read_image(item: Item) -> np.ndarray | str:
     try:
         return images.decode(item.picture)
     except images.ImageError as error:
@@ -136,11 +147,11 @@ def _image(item: Item) -> np.ndarray | str:
 
 @dataclass(kw_only=True)
 class FileAnswers(Stage):
-    """The answers of a file (`--answers-from`): id -> variant -> text."""
+    """Turns the answers of a file (`--answers-from`) into rows."""
 
     blocks: Blocks
     items: Sequence[Item]
-    answers: Mapping[str, Mapping[str, str]]
+    answers: Mapping[str, Mapping[str, str]]  # id -> variant -> text
     name, outputs, invalidates = ANSWERS, (ANSWERS,), (MATCHES,)
 
     def read(self, number: int) -> list[Item]:
@@ -156,9 +167,9 @@ class FileAnswers(Stage):
 
 
 class LetterReply(llm.Plain):
-    """All that a language model says, whatever it is."""
+    """A reply of any form, read as a whole."""
 
-    END: ClassVar[str] = "\0"
+    END: ClassVar[str] = "\0"  # never generated
     text: str
 
     @classmethod
@@ -168,7 +179,7 @@ class LetterReply(llm.Plain):
 
 @dataclass(kw_only=True)
 class Matching(Stage):
-    """A row for every answer without a letter. The model is a `nein.models.llm.Client`."""
+    """Asks a language model (`nein.models.llm.Client`) which option each answer without a letter means."""
 
     folder: Folder
     blocks: Blocks
@@ -179,17 +190,19 @@ class Matching(Stage):
         return self.folder.read(ANSWERS, number)
 
     def work(self, client: Any, answers: list[Answer], missing: tuple[str, ...]) -> dict[str, list[Match]]:
-        return {MATCHES: matched(client, answers)}
+        return {MATCHES: match_answers(client, answers)}
 
     def is_valid(self, output: str, number: int, rows: list[Match]) -> bool:
         return not any(row.error for row in rows)
 
 
-def matched(client: Any, answers: Sequence[Answer]) -> list[Match]:
-    """See `Matching`."""
-    found: dict[tuple[str, str], Match] = {}
-    waiting = [row for row in answers if not (row.error or row.text is None or row.each or _is_read(row))]
-    for attempt in range(ATTEMPTS):
+def match_answers(client: Any, answers: Sequence[Answer]) -> list[Match]:
+    """A match for every answer in words in which the rule finds no letter, in the order of the answers."""
+    matches: dict[tuple[str, str], Match] = {}
+    waiting = [row for row in answers if not (row.error or row.text is None or row.each or _has_letter(row))]
+    for attempt in range(
+        ATTEMPTS
+    ):  # the attempt is the seed: a repeated request is not answered from the cache
         texts = [
             choices.matching(row.question, without_missing(row.options), row.text or "") for row in waiting
         ]
@@ -197,26 +210,26 @@ def matched(client: Any, answers: Sequence[Answer]) -> list[Match]:
         for row, outcome in zip(waiting, client.complete(requests, LetterReply), strict=True):
             key = row.id, row.variant
             if outcome.value is None:
-                found[key] = Match(*key, error=f"the matcher gave no answer: {outcome.reason}")
+                matches[key] = Match(*key, error=f"the matcher gave no answer: {outcome.reason}")
                 continue
             letter = parse(outcome.value.text, without_missing(row.options), "vlmevalkit")
             if letter.letter or letter.declined:
                 reason = READ if letter.letter else "the matcher finds no option in the answer"
-                found[key] = Match(*key, outcome.value.text, letter.letter, reason)
-        waiting = [row for row in waiting if (row.id, row.variant) not in found]
+                matches[key] = Match(*key, outcome.value.text, letter.letter, reason)
+        # An answer that names no option is asked about again.
+        waiting = [row for row in waiting if (row.id, row.variant) not in matches]
     for row in waiting:
-        found[row.id, row.variant] = Match(row.id, row.variant, letter=draw(row), reason=DRAWN)
-    return [match for row in answers if (match := found.get((row.id, row.variant)))]
+        matches[row.id, row.variant] = Match(row.id, row.variant, letter=draw_letter(row), reason=DRAWN)
+    return [match for row in answers if (match := matches.get((row.id, row.variant)))]
 
 
-def _is_read(row: Answer) -> bool:
+def _has_letter(row: Answer) -> bool:
     letter = parse(row.text or "", without_missing(row.options), "vlmevalkit")
     return letter.letter is not None or letter.declined
 
 
-def draw(row: Answer) -> str | None:
-    """One of the letters, or None, which the toolkit calls Z, all equally likely; by the question's own
-    seed."""
+def draw_letter(row: Answer) -> str | None:
+    """One of the letters, or None (the toolkit's "Z"), equally likely, drawn by the question's own seed."""
     rng = random.Random(sample_seed(0, f"{row.id}/{row.variant}/{MATCHES}"))
     options = zip(LETTERS, without_missing(row.options), strict=False)
     return rng.choice([*(letter for letter, text in options if text is not None), None])

@@ -56,7 +56,9 @@ def unit(metric: str) -> str:
     return "%" if METRICS[metric].unit == "per cent" else ""
 
 
-def of_table(every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative") -> pd.DataFrame:
+def make_estimates(
+    every: ScoreTable, corpus: Mapping[str, CorpusRow], track: str = "negative"
+) -> pd.DataFrame:
     """The figures of one run. corpus: what exists only for the whole (corpus.json)."""
     table, frame = without_stays(every), every.frame
     rows: list[Figure] = []

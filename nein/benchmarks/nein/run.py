@@ -169,7 +169,7 @@ class NeIn(Benchmark):
         return folder.scored()
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
-        return estimates.of_table(table, folder.corpus(), folder.track)
+        return estimates.make_estimates(table, folder.corpus(), folder.track)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """The scores by the metric that lacks most."""
