@@ -251,11 +251,20 @@ def load(
     cache: Path | None = None,
     families: Sequence[str] = (),
 ) -> Dataset:
-    """Loads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
-    "hub:OWNER/NAME[@REVISION]"; samples are in the order of `interleave_sources`. Raises UserError.
+    """The samples of `read_samples` in the order of `interleave_sources`, so that a limit takes many images.
+
+    families Labels of `nein.wording.families`: other sentences than the data's own (`rephrase_samples`).
+    """
+    return _interleave(read_samples(data, split=split, columns=columns, cache=cache), families)
+
+
+def read_samples(
+    data: str, *, split: str, columns: Mapping[str, str] | None = None, cache: Path | None = None
+) -> Dataset:
+    """Reads "nano[:WORLD]", "nano:scope" (negation in scope), a folder in the official layout, or
+    "hub:OWNER/NAME[@REVISION]", in the order of the file, as training does. Raises UserError.
 
     columns  Renamed fields: the five official names, of the hub also `source_image` and `sample_image`.
-    families Labels of `nein.wording.families`: other sentences than the data's own (`rephrase_samples`).
     cache    Where a hub data set is laid out as files, once; the platform's cache folder by default.
     """
     for key in columns or {}:
@@ -271,7 +280,7 @@ def load(
         dataset, origin = load_folder(root, split=split), {"kind": "hub", **reference._asdict()}
     else:
         dataset, origin = load_folder(Path(data), split=split, columns=columns), {}
-    return _interleave(replace(dataset, origin={**dataset.origin, **origin}), families)
+    return replace(dataset, origin={**dataset.origin, **origin})
 
 
 def reload(origin: Row, moved: str | None = None, split: str = "val") -> Dataset:

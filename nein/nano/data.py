@@ -137,11 +137,11 @@ def ensure(
     half-written. Raises ValueError for an unknown split or a count below 1."""
     if split not in scenes.SPLITS:
         raise ValueError(f"unknown nano split {split!r}; choose one of {', '.join(scenes.SPLITS)}")
-    sources = DEFAULT_SOURCES[split] if sources is None else sources
-    if sources < 1:
-        raise ValueError(f"the number of source images must be at least 1, not {sources}")
-    name, parent = f"{world.name.replace(':', '-')}-{split}-{sources}", None if root is None else Path(root)
-    return draw_once(name, lambda to: write(to, split, sources, world), proof=f"{split}.json", parent=parent)
+    count = DEFAULT_SOURCES[split] if sources is None else sources
+    if count < 1:
+        raise ValueError(f"the number of source images must be at least 1, not {count}")
+    name, parent = f"{world.name.replace(':', '-')}-{split}-{count}", None if root is None else Path(root)
+    return draw_once(name, lambda to: write(to, split, count, world), proof=f"{split}.json", parent=parent)
 
 
 def draw_once(name: str, draw: Callable[[Path], None], *, proof: str, parent: Path | None = None) -> Path:

@@ -84,11 +84,12 @@ def layer(category: str, colour: str, size: int, flip: bool, style: str = PLAIN)
     if style == SKETCH:
         return _sketch_object(layer(category, colour, size, flip))
     look, color = LOOKS[category], PALETTE[colour]
-    width, height = (side * SUPERSAMPLE for side in look.extent(size))
+    width, height = (side * SUPERSAMPLE for side in look.extent(size))  # enlarged pixels
     image = Image.new("RGBA", (width, height))
     draw = ImageDraw.Draw(image)
     for kind, shade, points, *extras in look.shapes:
         more = extras[0] if extras else {}
+        # Points from 0 to 1 over the object's box -> (x, y) in enlarged pixels.
         xy = [(x * (width - 1), y * (height - 1)) for x, y in zip(points[::2], points[1::2], strict=True)]
         fill, outline = _shade(color, shade), _shade(color, more["edge"]) if "edge" in more else None
         stroke = max(1, round(more.get("width", 0.05) * (max(width, height) - 1)))
@@ -192,8 +193,8 @@ def background(kind: str, seed: int, style: str = PLAIN) -> Image.Image:
 
 # --- A sketch is made from the plain drawing by rule, with no random number -------------------------------
 
-_INK = np.array([38, 34, 60], np.float32)
-_PAPER = np.array([250, 246, 232], np.float32)
+_INK = np.array([38, 34, 60], np.float32)  # RGB
+_PAPER = np.array([250, 246, 232], np.float32)  # RGB
 _NARROWER, _LOWER = 0.86, 0.96  # a sketched object's width and height beside the plain one's
 _WAVE, _PERIOD = 1.4, 26.0  # of a contour: amplitude and length in enlarged pixels
 _HATCH, _STROKE = 12, 7  # distance and thickness of the lines that fill an object, in enlarged pixels
@@ -209,7 +210,7 @@ def _sketch_object(drawing: Image.Image) -> Image.Image:
     canvas = Image.new("RGBA", drawing.size)
     canvas.paste(small, ((width - small.width) // 2, height - small.height))
     # Every row is moved sideways along a sine; what leaves on one side is cut off.
-    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)
+    plain, pixels = np.asarray(canvas), np.zeros((height, width, 4), np.uint8)  # both (H, W, 4) RGBA
     for row in range(height):
         shift = round(_WAVE * float(np.sin(2 * np.pi * row / _PERIOD)))
         strip = plain[row, max(0, -shift) : width - max(0, shift)]
@@ -217,25 +218,25 @@ def _sketch_object(drawing: Image.Image) -> Image.Image:
     covered = pixels[..., 3] >= 128  # H, W
     # Inside the object, next to its rim or to another color, is a line.
     inner = Image.fromarray(covered).convert("L").filter(ImageFilter.MinFilter(_LINE + 2))
-    flat, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0
-    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > _EDGE
-    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > _EDGE
+    flat, line = pixels[..., :3].astype(np.int32), np.asarray(inner) == 0  # (H, W, 3), (H, W) bool
+    line[:, 1:] |= np.abs(flat[:, 1:] - flat[:, :-1]).sum(-1) > _EDGE  # against the left neighbor
+    line[1:] |= np.abs(flat[1:] - flat[:-1]).sum(-1) > _EDGE  # against the upper neighbor
     colours = flat.astype(np.float32)
-    stroke, cold = _strokes(colours, falling=False), _colder(colours)
+    stroke, cold = _strokes(colours, falling=False), _colder(colours)  # (H, W, 1), (H, W, 3)
     colours = stroke * cold + (1 - stroke) * (cold + 0.45 * (_PAPER - cold))  # lighter stripes between
     colours[covered & line] = _INK
     return Image.fromarray(np.dstack([_round_colors(colours), np.where(covered, 255, 0).astype(np.uint8)]))
 
 
 def _sketch_background(image: Image.Image) -> Image.Image:
-    colours = np.asarray(image).astype(np.float32)
+    colours = np.asarray(image).astype(np.float32)  # (H, W, 3)
     hatched = 0.65 * _colder(colours) + 0.35 * _PAPER - 20 * _strokes(colours, falling=True)
     return Image.fromarray(_round_colors(hatched))
 
 
 def _strokes(colours: np.ndarray, *, falling: bool) -> np.ndarray:
     """(H, W, 1) float32: 1 on slanting lines, 0 between them."""
-    rows, columns = np.indices(colours.shape[:2])
+    rows, columns = np.indices(colours.shape[:2])  # each (H, W)
     position = columns + (rows if falling else -rows)
     return ((position % _HATCH) < _STROKE).astype(np.float32)[..., None]
 
@@ -312,21 +313,19 @@ class Scene:
         return replace(self, items=(*self.items, item))
 
 
-def place(
-    rng: random.Random, category: str, others: Collection[Item], attempts: int = 60, usual: bool = False
-) -> Item | None:
+def place(rng: random.Random, category: str, others: Collection[Item], usual: bool = False) -> Item | None:
     """A random object that overlaps none of `others`, None without room. usual: as most people would draw it,
     in the category's first colour and a middle size."""
     look = LOOKS[category]
     colour = look.colours[0] if usual else rng.choice(look.colours)
     flip = not usual and look.mirror and rng.random() < 0.5
     sizes = (USUAL_SIZE, USUAL_SIZE) if usual else (MIN_SIZE, MAX_SIZE)
-    for attempt in range(attempts):
-        size = rng.randint(*(sizes if attempt < attempts // 2 else (MIN_SIZE, MIN_SIZE + 2)))
-        across, down = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # room, enlarged
+    for attempt in range(60):  # small ones only after half of the attempts
+        size = rng.randint(*(sizes if attempt < 30 else (MIN_SIZE, MIN_SIZE + 2)))
+        across, down = ((SIZE - side) * SUPERSAMPLE for side in look.extent(size))  # room, in enlarged pixels
         x = rng.randint(0, across)
         # Things that fly are mostly up, things that stand mostly down, but nothing is impossible.
-        low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)
+        low, high = (0.0, 0.7) if look.airborne else (0.25, 1.0)  # fractions of the room, from the top
         if rng.random() < 0.2:
             low, high = 0.0, 1.0
         y = rng.randint(round(low * down), round(high * down))
@@ -359,8 +358,7 @@ def render(scene: Scene, style: str = PLAIN) -> np.ndarray:
 
 def box(item: Item, style: str = PLAIN) -> tuple[float, float, float, float]:
     """Tight x0, y0, x1, y1 around the visible object, exact to a quarter of a pixel."""
-    bounds = item.layer(style).getchannel("A").getbbox()
-    assert bounds is not None, f"{item.category} draws nothing"
+    bounds: Any = item.layer(style).getchannel("A").getbbox()  # in enlarged pixels of the layer
     x0, y0, x1, y1 = (bound / SUPERSAMPLE for bound in bounds)
     return item.x + x0, item.y + y0, item.x + x1, item.y + y1
 

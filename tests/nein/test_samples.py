@@ -47,6 +47,8 @@ def test_a_limit_takes_the_first_sample_of_every_image_first(make_data):
     assert [sample.id for sample in data.samples] == [f"NeIn_00000000000{name}" for name in order]
     assert [list(data.select(limit, None)) for limit in (2, 3)] == [[0, 1], [0, 1, 2]]
     assert loading.reload(data.origin).samples == data.samples
+    in_file = loading.read_samples(str(root), split="val").samples  # what training sees
+    assert [sample.id for sample in in_file] == sorted(sample.id for sample in data.samples)
     cells = loading.load(str(root), families=["minimal_pairs"]).samples[:8]  # whole pairs, of two images
     assert [cell.source_id[-1] for cell in cells] == [*"11112222"]
 

@@ -118,7 +118,7 @@ def _dataset(config: TuneConfig) -> Any:
         except (ValueError, OSError) as error:
             raise UserError(f"The nano data cannot be drawn: {error}.") from None
         return load_folder(folder, split=config.split)
-    return loading.load(config.data, split=config.split, columns=config.columns)
+    return loading.read_samples(config.data, split=config.split, columns=config.columns)
 
 
 def _choose_samples(samples: Sequence[Sample], config: TuneConfig) -> list[int]:

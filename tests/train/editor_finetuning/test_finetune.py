@@ -234,6 +234,8 @@ def test_validation_uses_the_benchmark_and_leaves_training_as_it_was(whole, tune
 
 def test_held_out_objects_and_templates_are_in_no_instruction(config):
     everything = loading.load(config())
+    ids = [example.id for example in everything.negative]
+    assert ids == sorted(ids)  # the file's order, not that of --limit in an evaluation
     words = {e.instruction for e in everything.negative}
     noun = next(n for n in ("cat", "dog", "car", "cup", "bird", "book") if any(f" {n}" in w for w in words))
     held = loading.load(config(hold_out_objects=noun, hold_out_templates="0,3,7", mix_affirmative=0.5))
