@@ -58,6 +58,7 @@ class EditResult:
     refused    Whether a service declined the request; `error` has its words.
     transient  Whether the error is about the service or the machine, and another try may succeed.
     cause      What a user's function raised.
+    rewritten  The instruction as a rewriter worded it before the model painted; None without a rewriter.
     """
 
     id: str
@@ -67,6 +68,7 @@ class EditResult:
     refused: bool = False
     transient: bool = False
     cause: BaseException | None = field(default=None, compare=False, repr=False)
+    rewritten: str | None = None
 
 
 #: What `describe` says that decides no result.

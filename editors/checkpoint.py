@@ -169,14 +169,18 @@ def check_parts(index: Mapping[str, Any], checkpoint: str, source: str, revision
     """`whole` of every model that the index of a pipeline names, on the device "meta": no memory is taken."""
     libraries: dict[Any, Any] = {"diffusers": diffusers, "transformers": transformers}
     for part, entry in index.items():
-        library, name = entry if isinstance(entry, list) else (None, None)
+        library, name, *spec = entry if isinstance(entry, list) else (None, None)
         cls = getattr(libraries.get(library), name or "", None)
         if not (isinstance(cls, type) and issubclass(cls, ModelMixin | PreTrainedModel)):
             continue
-        if is_local(source) and not Path(source, part).is_dir():
+        origin, folder, version = source, part, revision
+        if spec and not (is_local(source) and Path(source, part).is_dir()):  # of blocks, from elsewhere
+            origin, version = locate(spec[0]["pretrained_model_name_or_path"], spec[0]["revision"])
+            folder = spec[0]["subfolder"]
+        if is_local(origin) and not Path(origin, folder or "").is_dir():
             raise EditorError(f"{checkpoint!r} lacks the folder {part}, which its index names")
-        how: dict[str, Any] = {"use_safetensors": True, "subfolder": part, "device_map": "meta"}
-        whole(cls, checkpoint, source, revision, **how)
+        how: dict[str, Any] = {"use_safetensors": True, "subfolder": folder, "device_map": "meta"}
+        whole(cls, checkpoint, origin, version, **how)
 
 
 def check_tokenizers(pipeline: Any, checkpoint: str) -> None:

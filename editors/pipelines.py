@@ -1,6 +1,6 @@
 """Diffusers' own editing pipelines behind one adapter; presets.yaml says how each of them is called. They get
 a generator on the CPU for every sample, one image per call unless several give the same, and the instruction
-verbatim.
+verbatim, or what the vendor's own rewriter makes of it.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Recipe:
     result: str = "images"  # field of the output with the images; of "frames" the last is the edit
     #: Arguments without which a negative prompt does not act, where its own are not above 1; None: it cannot.
     negative: Mapping[str, float] | None = field(default_factory=dict)
+    rewriter: str = ""  # the block (of a pipeline of blocks) or method that rewrites the instruction
     needs: str = ""  # package that the class calls without checking that it is there
     output: str = ""  # what a reader should know about the size of the results
 
@@ -91,6 +92,7 @@ class DiffusersPipeline(Editor):
     negative_prompt       Of every request that has none of its own; None passes none.
     resolution            Where the class lets one choose, in pixels.
     cosxl                 The weights are CosXL's, whose noise schedule is in no file of theirs.
+    rewriter              Whether the vendor's rewriter words the instruction anew before the model paints.
     lora                  Weights to fuse into those of the checkpoint: see `presets.split_lora`.
     offload               "model": each part is on the GPU only while it works; "sequential": each layer.
     """
@@ -112,6 +114,7 @@ class DiffusersPipeline(Editor):
         resolution: int | None = None,
         config: str | None = None,
         cosxl: bool = False,
+        rewriter: bool = False,
         lora: str | None = None,
         offload: str = "none",
     ) -> None:
@@ -123,13 +126,23 @@ class DiffusersPipeline(Editor):
             raise EditorError(f"offload is {offload!r}, which needs a GPU, but the device is 'cpu'")
         where = checkpoint if isinstance(checkpoint, str) else "in memory"
         if isinstance(checkpoint, str):
-            self._pipeline, published = _load(checkpoint, revision, name=pipeline, config=config, dtype=dtype)
+            how: dict[str, Any] = {"name": pipeline, "config": config, "dtype": dtype, "rewriter": rewriter}
+            self._pipeline, published = _load(checkpoint, revision, **how)
         elif lora is not None:
             raise EditorError("a pipeline in memory has its weights; leave out lora")
         else:
             self._pipeline, published = checkpoint, {"class": type(checkpoint).__name__}
         kind = type(self._pipeline).__name__
         self._recipe = recipe = RECIPES[choose("pipeline class", kind, RECIPES)]
+        if rewriter and not recipe.rewriter:
+            raise EditorError(
+                f"{kind} has no rewriter of its own; leave out rewriter, or take --mend rewrite"
+            )
+        if offload != "none" and not hasattr(self._pipeline, f"enable_{offload}_cpu_offload"):
+            raise EditorError(
+                f"{kind} is made of blocks and cannot be offloaded; leave out offload={offload}"
+            )
+        self._rewriter = recipe.rewriter if rewriter else ""
         check_tokenizers(self._pipeline, where)
         if lora is not None:
             add_lora(self._pipeline, lora)
@@ -172,6 +185,7 @@ class DiffusersPipeline(Editor):
             "scheduler": effective_config(self._pipeline.scheduler),
             "dtype": dtype,
             "noise": "one CPU generator per sample",
+            **({"rewriter": self._rewriter} if rewriter else {}),
             **({"lora": lora} if lora else {}),
             **({"with a negative prompt": dict(recipe.negative)} if recipe.negative else {}),
         }
@@ -211,19 +225,21 @@ class DiffusersPipeline(Editor):
         with self._lock, torch.random.fork_rng(devices=devices):
             # Some pipelines sample words with the global generator.
             torch.manual_seed(requests[0].seed)
-            edited = self._edited(requests, size)
+            edited, texts = self._paint(requests, size)
         results = []
-        for request, image in zip(requests, edited, strict=True):
+        for request, image, text in zip(requests, edited, texts, strict=True):
             if np.isfinite(image).all():
                 pixels = (image[..., :3].clip(0, 1) * 255).round().astype(np.uint8)  # without transparency
-                results.append(EditResult(request.id, pixels))
+                results.append(EditResult(request.id, pixels, rewritten=text))
             else:
                 fault = "the model gave values that are not finite; try another dtype"
-                results.append(EditResult(request.id, None, fault))
+                results.append(EditResult(request.id, None, fault, rewritten=text))
         return results
 
-    def _edited(self, requests: list[EditRequest], size: Size) -> list[np.ndarray]:
-        """(H, W, 3) float in [0, 1] each."""
+    def _paint(
+        self, requests: list[EditRequest], size: Size
+    ) -> tuple[list[np.ndarray], Sequence[str | None]]:
+        """(H, W, 3) float in [0, 1] each, and the text of the vendor's rewriter; None of it without one."""
         recipe, several = self._recipe, len(requests) > 1
         arguments: dict[str, Any] = {**recipe.fixed, **self._guidance}
         if recipe.size:
@@ -248,15 +264,26 @@ class DiffusersPipeline(Editor):
         source: Any = images if several else images[0]
         for _ in range(recipe.nested):
             source = [source]
+        texts: Sequence[str | None] = [None] * len(requests)
+        modular = isinstance(self._pipeline, diffusers.ModularPipeline)
+        if self._rewriter and not modular:  # the method, by itself: the call keeps its text to itself
+            rewrite = getattr(self._pipeline, self._rewriter)
+            # It samples with the global generator, at the temperature that is its default.
+            texts = rewrite([arguments["prompt"]], images=images, device=self._device)
+            arguments["prompt"] = texts[0]
+        if modular:  # a block that rewrites puts its text in the place of the prompt
+            arguments["output"] = [recipe.result, "prompt"]
         output = self._pipeline(
             **{recipe.image: source}, num_inference_steps=self.steps, output_type="np", **arguments
         )
-        results = getattr(output, recipe.result)
-        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results]
+        if self._rewriter and modular:
+            texts = [output["prompt"]]
+        results = output[recipe.result] if modular else getattr(output, recipe.result)
+        return [np.asarray(image[-1] if recipe.result == "frames" else image) for image in results], texts
 
 
 def _load(
-    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, dtype: str
+    checkpoint: str, revision: str | None, *, name: str | None, config: str | None, dtype: str, rewriter: bool
 ) -> tuple[Any, Json]:
     """(pipeline, what the checkpoint declares). Raises EditorError."""
     source, _, file = (checkpoint, "", "") if is_local(checkpoint) else checkpoint.partition(":")
@@ -275,14 +302,33 @@ def _load(
             load = getattr(diffusers, name).from_single_file
             published = {"class": None, "file": file or Path(path).name}
             return load(path, config=config, torch_dtype=torch_dtype(dtype)), published
-        index = diffusers.DiffusionPipeline.load_config(source, revision=revision)
+        modular = (name or "").endswith("ModularPipeline")
+        loader = diffusers.ModularPipeline if modular else diffusers.DiffusionPipeline
+        index = loader.load_config(source, revision=revision)
         published = {"class": index.get("_class_name")}
         chosen = name or str(published["class"])
         recipe = RECIPES[choose("pipeline class", chosen, RECIPES)]
         if recipe.needs and importlib.util.find_spec(recipe.needs) is None:
             raise EditorError(f"{chosen} needs the package {recipe.needs}; pip install -e '.[pipelines]'")
+        cls = getattr(diffusers, chosen)
+        if modular:
+            blocks = getattr(diffusers, cls.default_blocks_name)()
+            if recipe.rewriter and not rewriter:
+                blocks.sub_blocks.pop(recipe.rewriter)  # its model is not loaded
+            inner = [blocks]
+            for block in inner:  # the pipeline tells the outermost blocks alone to show no bar
+                inner += getattr(block, "sub_blocks", {}).values()
+                if hasattr(block, "set_progress_bar_config"):
+                    block.set_progress_bar_config(disable=True)
+            pipeline = cls(blocks, source, revision=revision)
+            parts = {part: index[part] for part in pipeline.components if part in index}
+            check_parts(parts, checkpoint, source, revision)
+            pipeline.load_components(dtype=torch_dtype(dtype), use_safetensors=True)
+            if absent := [part for part, loaded in pipeline.components.items() if loaded is None]:
+                raise EditorError(f"{source!r} lacks the {absent[0]} of {chosen}; fetch it anew (nein fetch)")
+            return pipeline, published
         check_parts(index, checkpoint, source, revision)
-        load = getattr(diffusers, chosen).from_pretrained
+        load = cls.from_pretrained
         dtypes = {"default": torch_dtype(dtype), **dict.fromkeys(recipe.float32, torch.float32)}
         options: dict[str, Any] = {"torch_dtype": dtypes if recipe.float32 else torch_dtype(dtype)}
         options |= {"safety_checker": None} if "safety_checker" in index else {}

@@ -15,7 +15,7 @@ import yaml
 
 from nein.editors.base import EditorError
 from nein.loading.digests import Json
-from nein.loading.errors import choose, unknown
+from nein.loading.errors import UserError, choose, unknown
 from nein.loading.references import check_hub, expand_user, is_address, parse_reference, without_credentials
 
 
@@ -136,13 +136,18 @@ def declared(name: str) -> Mapping[str, Any]:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    given = parse_reference(name)
-    try:
-        file = expand_user(name) / "model_index.json"
-        if given.kind == "hub":
-            check_hub(given.name, given.revision)
-            file = Path(hf_hub_download(given.name, "model_index.json", revision=given.revision))
-        index = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, EntryNotFoundError):
-        return {}  # the loader says more about what is wrong
-    return index if isinstance(index, dict) else {}
+    reference = parse_reference(name)
+    for index_name in ("model_index.json", "modular_model_index.json"):  # the second of one made of blocks
+        try:
+            file = expand_user(name) / index_name
+            if reference.kind == "hub":
+                check_hub(reference.name, reference.revision)
+                file = Path(hf_hub_download(reference.name, index_name, revision=reference.revision))
+            index = json.loads(file.read_text(encoding="utf-8"))
+        except UserError:
+            break
+        except (OSError, ValueError, EntryNotFoundError):
+            continue
+        if isinstance(index, dict):
+            return index
+    return {}  # the loader says more about what is wrong

@@ -24,6 +24,8 @@ from tests.editors import tiny_pipelines
 from tests.editors.tiny_pipelines import SIDE
 from tests.helpers import plain
 
+MODULAR = [name for name in RECIPES if name.endswith("ModularPipeline")]
+
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory):
@@ -95,6 +97,7 @@ def arguments(name, picture, text):
         "Flux2Pipeline": flux2,
         "Flux2KleinPipeline": flux2,
         "Flux2KleinKVPipeline": plain,
+        **{kind: {**plain, "output": ["images", "prompt"]} for kind in MODULAR},
         "LongCatImageEditPipeline": {**avoiding, "guidance_scale": 4.5},
         "ChronoEditPipeline": {**avoiding, "guidance_scale": 5.0, "num_frames": 5, "width": 64, "height": 48},
         "JoyImageEditPipeline": {"image": picture, **joy},
@@ -115,12 +118,15 @@ def arguments(name, picture, text):
 def direct_call(folder, name, request):
     """The edit by the pipeline itself, every argument written out here; (H, W, 3) uint8."""
     pipeline = getattr(diffusers, name).from_pretrained(folder)
+    if name in MODULAR:
+        pipeline.load_components()
     pipeline.set_progress_bar_config(disable=True)
     generator = torch.Generator().manual_seed(request.seed)
     torch.manual_seed(request.seed)
     given = arguments(name, Image.fromarray(request.image), request.instruction)
     given |= {"generator": generator, "num_inference_steps": 2}
-    return np.asarray(pipeline(**given).images[0])
+    edited = pipeline(**given)
+    return np.asarray(edited["images"][0] if name in MODULAR else edited.images[0])
 
 
 @pytest.mark.parametrize("name", tiny_pipelines.BUILDERS)
@@ -138,25 +144,62 @@ def test_an_edit_is_what_the_pipeline_gives_by_hand_and_a_negative_prompt_acts(
         assert (image_of(editor, replace(request, negative_prompt="a big yellow dog")) != found).any()
 
 
+@pytest.mark.parametrize("name", ["Flux2Pipeline", "Flux3ModularPipeline", "Flux3DistilledModularPipeline"])
+def test_the_rewriter_of_a_vendor_is_a_switch_and_what_it_wrote_is_what_is_painted(
+    name, build, folder_of, request_of, capfd
+):
+    if name not in tiny_pipelines.BUILDERS:
+        pytest.skip(f"diffusers {diffusers.__version__} has no {name}")
+    request, verbatim, rewriting = request_of(), build(name, rewriter=False), build(name, rewriter=True)
+    [plain], [rewritten] = verbatim.edit([request]), rewriting.edit([request])
+    assert plain.rewritten is None
+    assert rewritten.rewritten not in ("", None, request.instruction)
+    assert (plain.image != rewritten.image).any()
+    [told] = verbatim.edit([replace(request, instruction=rewritten.rewritten)])
+    np.testing.assert_array_equal(told.image, rewritten.image)
+    assert rewriting.describe()["rewriter"] == RECIPES[name].rewriter
+    assert rewriting.fingerprint != verbatim.fingerprint
+    if name in MODULAR:  # the model that rewrites is not even loaded
+        assert "prompt_upsampler" not in verbatim._pipeline.components
+        assert "0/2" not in capfd.readouterr().err  # no bar of the steps of any block
+    else:
+        pipeline = diffusers.Flux2Pipeline.from_pretrained(folder_of(name))
+        picture = Image.fromarray(request.image)
+        given = {**arguments(name, picture, request.instruction), "image": [picture]}
+        with torch.random.fork_rng():
+            torch.manual_seed(request.seed)
+            generator = torch.Generator().manual_seed(request.seed)
+            how = {"generator": generator, "num_inference_steps": 2, "caption_upsample_temperature": 0.15}
+            byhand = np.asarray(pipeline(**given, **how).images[0])
+        np.testing.assert_allclose(rewritten.image.astype(int), byhand.astype(int), atol=1)
+
+
 def shell_of(name, calls):
     """An object with the name and the signatures of a class of diffusers, without its parts: what its methods
     are called with has to fit and is kept, and the edit is grey."""
     kind = getattr(diffusers, name)
+    inputs = {entry.name for entry in kind().blocks.inputs} | {"output"} if name in MODULAR else None
     grey = np.full((64, 96, 3), 0.5)
 
     signature = inspect.signature(kind.__call__)
 
     def call(self, **given):
         signature.bind(self, **given)
+        assert inputs is None or given.keys() <= inputs
         calls.append(given)
         recipe = RECIPES[name]
         pictures = [[grey * 0, grey]] if recipe.result == "frames" else [grey]
-        return SimpleNamespace(**{recipe.result: pictures})
+        found = {recipe.result: pictures, "prompt": given.get("prompt")}
+        return found if inputs else SimpleNamespace(**found)
 
     call.__signature__ = signature
     ignored = {one: lambda self, *args, **how: None for one in ("to", "set_progress_bar_config")}
     facts = {"components": {}, "scheduler": SimpleNamespace(config={}), "is_cosxl_edit": False}
-    return type(name, (), {"__call__": call, **ignored, **facts})()
+    if name in MODULAR:  # a kind of its class, whose block that rewrites is in the real call's test
+        facts["__init__"] = lambda self: None
+    return type(
+        name, (diffusers.ModularPipeline,) if inputs else (), {"__call__": call, **ignored, **facts}
+    )()
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -192,7 +235,7 @@ def test_a_class_is_called_with_arguments_that_it_has_and_sentences_go_in_verbat
         assert all(calls[-1][argument] > 1 for argument in recipe.negative)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in MODULAR])
 def test_a_recipe_names_the_parts_and_the_result_of_its_class(name):
     recipe, kind = RECIPES[name], getattr(diffusers, name)
     assert {*recipe.float32} <= inspect.signature(kind.__init__).parameters.keys()
@@ -304,6 +347,7 @@ def test_what_the_installed_class_leaves_out_is_a_warning(folder_of, tmp_path, c
         ("OmniGenPipeline", {"offload": "model"}, "needs a GPU"),
         ("OmniGenPipeline", {"resize": "r64"}, "Unknown option 'resize'"),
         ("FluxKontextPipeline", {"image_guidance_scale": 2.0}, "has no image_guidance_scale"),
+        ("FluxKontextPipeline", {"rewriter": True}, "has no rewriter of its own; leave out rewriter"),
     ],
 )
 def test_impossible_settings_are_refused_in_a_sentence(name, option, expected, build):

@@ -3,11 +3,13 @@ UNet, one that takes several pictures, one that is told an object."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import tokenizers
 import torch
 import transformers
 
@@ -124,3 +126,124 @@ def _(parts: Path) -> Any:
         vae=kl_vae(levels=4),  # eight pixels a latent: the processor counts on it
         tokenizer=transformers.LlamaTokenizer(vocab=vocabulary, merges=[]),
     )  # fmt: skip
+
+
+# --- pipelines with a rewriter of their own
+
+END = "<|endoftext|>"
+VISION = ("<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>")
+#: A turn after the other, an image as the marks that a processor fills.
+CHAT = (
+    "{% for message in messages %}{{ message['role'] }}: {% if message['content'] is string %}"
+    "{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}\n{% endfor %}"
+)
+TEXT = {
+    "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 8192,
+}  # fmt: skip
+SIGHT = {"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 16}
+
+
+def byte_tokenizer() -> Any:
+    symbols = [*sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), END, *VISION]
+    return transformers.Qwen2Tokenizer(
+        vocab={symbol: index for index, symbol in enumerate(symbols)}, merges=[], unk_token=END,
+        eos_token=END, pad_token=END, additional_special_tokens=list(VISION), model_max_length=8192,
+    )  # fmt: skip
+
+
+def briefly(model: Any) -> Any:
+    """The model, whose texts end at every third token of its vocabulary: they would take minutes."""
+    model.generation_config.eos_token_id = [*range(0, 256, 3)]
+    return model
+
+
+def flux_vae() -> Any:
+    return diffusers.AutoencoderKLFlux2(
+        block_out_channels=(8, 8, 8), down_block_types=("DownEncoderBlock2D",) * 3, layers_per_block=1,
+        up_block_types=("UpDecoderBlock2D",) * 3, latent_channels=1, norm_num_groups=4, sample_size=32,
+    )  # fmt: skip
+
+
+@builds("Flux2Pipeline")
+def _(parts: Path) -> Any:
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer()._tokenizer, pad_token=END, eos_token=END
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]})
+    config = transformers.Mistral3Config(
+        text_config={
+            **TEXT, "model_type": "mistral", "vocab_size": len(tokenizer), "sliding_window": None,
+            "num_hidden_layers": 31, "eos_token_id": tokenizer.eos_token_id,  # layers 10, 20, 30 are read
+        },
+        vision_config={
+            "model_type": "pixtral", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "head_dim": 8, "image_size": 32, "patch_size": 8,
+        },
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"), spatial_merge_size=1,
+    )  # fmt: skip
+    sight = transformers.PixtralImageProcessor(size={"longest_edge": 32}, patch_size=8)
+    return diffusers.Flux2Pipeline(
+        scheduler=flow(),
+        vae=flux_vae(),
+        text_encoder=briefly(transformers.Mistral3ForConditionalGeneration(config)),
+        tokenizer=transformers.PixtralProcessor(
+            image_processor=sight, tokenizer=tokenizer, patch_size=8,
+            chat_template=CHAT.replace("IMAGE", "[IMG]"),
+        ),
+        transformer=diffusers.Flux2Transformer2DModel(
+            patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
+            num_attention_heads=2, joint_attention_dim=48, axes_dims_rope=(4, 4, 4, 4), guidance_embeds=True,
+        ),
+    )  # fmt: skip
+
+
+def flux3(parts: Path, name: str) -> Any:
+    tokenizer = byte_tokenizer()
+    sight = transformers.Qwen2VLImageProcessor(
+        size={"shortest_edge": 32 * 32, "longest_edge": 64 * 64}, patch_size=16
+    )
+    processor = transformers.Qwen3VLProcessor(
+        image_processor=sight, tokenizer=tokenizer, video_processor=transformers.Qwen3VLVideoProcessor(),
+        chat_template=CHAT.replace("IMAGE", "".join(VISION[:2]) + VISION[3]),
+    )  # fmt: skip
+    names = ("vision_start_token_id", "image_token_id", "video_token_id", "vision_end_token_id")
+    marks = {key: tokenizer.convert_tokens_to_ids(mark) for key, mark in zip(names, VISION, strict=True)}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+    text = {**TEXT, "vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    encoder = transformers.Qwen3VLConfig(
+        text_config={**text, "rope_parameters": rope, "num_hidden_layers": 33},  # layers 4, 8 to 32 are read
+        vision_config={**SIGHT, "patch_size": 16, "deepstack_visual_indexes": [1]},
+        **marks,
+    )
+    upsampler = transformers.Qwen3_5Config(
+        text_config={
+            **text, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+            "rope_parameters": {**rope, "partial_rotary_factor": 1.0}, "linear_num_value_heads": 2,
+            "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        },
+        vision_config={**SIGHT, "patch_size": 16},
+        **marks,
+    )  # fmt: skip
+    pipeline = getattr(diffusers, name)()
+    pipeline.update_components(
+        prompt_upsampler=briefly(transformers.Qwen3_5ForConditionalGeneration(upsampler)),
+        prompt_upsampler_processor=processor,
+        text_encoder=transformers.Qwen3VLForConditionalGeneration(encoder),
+        tokenizer=processor,
+        vae=flux_vae(),
+        scheduler=flow(),
+        transformer=diffusers.Flux3Transformer2DModel(
+            in_channels=4, cond_in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
+            num_attention_heads=2, joint_attention_dim=16 * 8, timestep_channels=16,
+            axes_dims_rope=(4, 4, 4, 4), flow_map="Distilled" in name,
+        ),
+    )  # fmt: skip
+    return pipeline
+
+
+for _name in ("Flux3ModularPipeline", "Flux3DistilledModularPipeline"):
+    if hasattr(diffusers, _name):
+        builds(_name)(functools.partial(flux3, name=_name))

@@ -65,6 +65,7 @@ class EditRow:
     again: bool = False  # the service or the machine failed, and the same command tries again
     refused: bool = False  # the service declined the request
     note: str = ""
+    rewritten: str | None = None  # the instruction as a rewriter worded it, and the editor was told
 
     @property
     def why_not(self) -> str:

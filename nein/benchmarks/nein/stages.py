@@ -88,6 +88,7 @@ class Edit(Stage):
                 continue
             result, row.orientation = next(results)
             row.sample_sha256, row.note = pixel_digest(image), result.note
+            row.rewritten = result.rewritten
             row.seed = row.seed if getattr(editor, "seeded", True) else None
             if result.image is None:
                 row.error = result.error or "the editor gave no image and no reason"
