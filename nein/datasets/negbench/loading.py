@@ -11,17 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nein.datasets import interleave_sources
-from nein.datasets.negbench import official, other_tests, registry
-from nein.datasets.negbench.records import (
-    NEGATED,
-    ORIGINAL,
-    ChoiceTask,
-    Files,
-    Media,
-    RetrievalTask,
-    Task,
-    file_name,
-)
+from nein.datasets.negbench import official, other_tests, records, registry
+from nein.datasets.negbench.records import ChoiceTask, Files, Media, RetrievalTask, Task, file_name
 from nein.datasets.negbench.registry import AFFIRMED, NANO, ROWS, Part, Row
 from nein.loading.errors import UserError, unknown
 from nein.loading.references import expand_user
@@ -216,8 +207,8 @@ def _task(row: Row, part: Part, file: Path | None, negated: Path | None, media: 
     name, paths = f"{row.name}/{part.task}", [path for path in (file, negated) if path is not None]
     origin = {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}}
     if part.negated:
-        original = official.read_retrieval(file, ORIGINAL) if file else ()
-        denied = official.read_retrieval(negated, NEGATED) if negated else ()
+        original = official.read_retrieval(file, records.ORIGINAL) if file else ()
+        denied = official.read_retrieval(negated, records.NEGATED) if negated else ()
         counts = [len(items) for items, path in ((original, file), (denied, negated)) if path]
         task: Task = RetrievalTask(name, original, denied, media, part.variant, origin)
     elif part.judged:

@@ -25,19 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from nein.datasets.negbench.records import (
-    AFFIRMATION,
-    HYBRID,
-    NEGATION,
-    ORIGINAL,
-    TEMPLATES,
-    Option,
-    Question,
-    RetrievalItem,
-    check_ids,
-    check_records,
-    path_parts,
-)
+from nein.datasets.negbench import records
+from nein.datasets.negbench.records import AFFIRMATION, HYBRID, NEGATION, Option, Question, RetrievalItem
 from nein.engine import atomic
 from nein.engine.atomic import Row
 from nein.loading.errors import UserError
@@ -96,14 +85,14 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
 # --- files -------------------------------------------------------------------------------------
 
 
-def read_retrieval(path: Path, kind: str = ORIGINAL) -> tuple[RetrievalItem, ...]:
+def read_retrieval(path: Path, kind: str = records.ORIGINAL) -> tuple[RetrievalItem, ...]:
     """The items of a retrieval file, also those without a caption or with an empty one: the released script
     for paraphrasing loses some. Raises UserError."""
     items = []
     for location, row, fields in _rows(path, ("filepath", "captions")):
         captions = strings(row["captions"], f"{location}, captions")
         items.append(RetrievalItem(captions=captions, kind=kind, **fields))
-    check_ids(items, str(path))
+    records.check_ids(items, str(path))
     return tuple(items)
 
 
@@ -122,7 +111,7 @@ def read_questions(path: Path, layout: str = "real") -> tuple[Question, ...]:
             kinds[correct] = type_
         options = tuple(map(Option, texts, kinds))
         questions.append(Question(options=options, correct=correct, type=type_, **fields))
-    check_records(questions, str(path))
+    records.check_records(questions, str(path))
     return tuple(questions)
 
 
@@ -174,7 +163,7 @@ class Table:
         if record.id in self.ids:
             raise UserError(f"{self.path}: the id '{record.id}' occurs more than once; rename an image.")
         self.ids.add(record.id)
-        check_records([record], str(self.path))
+        records.check_records([record], str(self.path))
         rows, text = self._cells(record), io.StringIO()
         writer = csv.DictWriter(text, self._columns(), restval="", lineterminator="\n")
         if self._file is None:
@@ -232,7 +221,7 @@ def short_names(references: Iterable[str]) -> dict[str, str]:
     "patient7/study1/view1_frontal.jpg". What stands before it depends on the machine."""
     ends: dict[str, list[str]] = {}
     for name in dict.fromkeys(references):
-        parts = path_parts(name) or (name,)
+        parts = records.path_parts(name) or (name,)
         ends[name] = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
     times = Counter(itertools.chain(*ends.values()))
     return {
@@ -294,7 +283,7 @@ def _template(word: str, location: str) -> str | None:
     """Our name for a template, from the file's or our own."""
     word = word.strip().lower()
     template = WORDS.get(word, word)
-    if template and template not in TEMPLATES:
+    if template and template not in records.TEMPLATES:
         raise UserError(f"{location}: unknown template '{word}'; allowed: {', '.join(WORDS)}.")
     return template or None
 
