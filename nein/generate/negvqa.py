@@ -243,7 +243,7 @@ class Negate(ShardStage):
             elif model is None:
                 negations.append(Negation(item.id, NEGATED, item.negated))
             else:
-                negations.append(_negation(item, next(outcomes)))
+                negations.append(_read_outcome(item, next(outcomes)))
         return negations
 
     def is_valid(self, output: str, number: int, rows: list[Any]) -> bool:
@@ -251,7 +251,7 @@ class Negate(ShardStage):
         return not any(row.again for row in rows)
 
 
-def _negation(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negation:
+def _read_outcome(item: Choice, outcome: llm.Outcome[PrintedVerdict]) -> Negation:
     if (verdict := outcome.value) is None:
         return Negation(item.id, FAILED, "", outcome.reason, outcome.failure)
     if not verdict.negatable:

@@ -41,7 +41,7 @@ TITLES = {
 
 
 class Failed(AssertionError):
-    """A check that did not hold; the message says what was seen."""
+    """A failed check; the message says what the subject did."""
 
 
 def run(options: CheckConfig) -> int:

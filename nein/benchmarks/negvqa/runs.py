@@ -193,7 +193,7 @@ class _Maker:
             "scoring": [name for name in config.scoring if name in identity["scoring"]],
             "matcher": config.matcher,
             "data": {**data.origin, **data_facts},
-            "limit": len(blocks.wanted),
+            "limit": len(blocks.indices),
         }
         identity = {**identity, "data": data.sha256, **runner.machine_identity(config, self.device)}
         if reference.startswith("nano:") and name.startswith("nano-"):  # not a name of the user's
@@ -238,7 +238,7 @@ class NegVqa(Benchmark):
         return runs
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.make_scores(run.folder, run.stages[0].items, run.stages[0].blocks.wanted)
+        return scores.make_scores(run.folder, run.stages[0].items, run.stages[0].blocks.indices)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.make_estimates(table, folder.manifest()["identity"].get("asking"))

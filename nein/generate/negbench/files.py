@@ -10,6 +10,7 @@ Everything is written in one pass: memory holds the ids of each file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 from collections import Counter
@@ -26,7 +27,6 @@ from nein.datasets.negbench.sentences import Concepts, add_negatives
 from nein.engine import atomic
 from nein.engine.folder import Row
 from nein.engine.images import write_png
-from nein.engine.run import Executor
 from nein.generate import maker
 from nein.generate.config import NegbenchConfig
 from nein.generate.maker import NO_CAPTION, BuildFolder, Listing, Maker, llm_identity, losses, make, section
@@ -106,8 +106,6 @@ def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
     stems = sorted(path.stem for path in annotations.glob("*.xml"))
     if config.image_set is not None:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
-        if not listing.is_file():
-            raise UserError(f"There is no list '{listing}'; see --image-set.")
         stems = [line.split()[0] for line in atomic.read_text_lines(listing) if line.strip()]
     return add_negatives([_voc_image(annotations / f"{stem}.xml") for stem in stems], config.absent)
 
@@ -136,13 +134,14 @@ def _read_captioned(config: NegbenchConfig, path: Path) -> Iterator[Concepts]:
 
 
 #: CheXpert's columns of findings but "No Finding", which is none.
-_FINDINGS = """Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, \
-Pneumonia, Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices"""
-FINDINGS = tuple(_FINDINGS.split(", "))
-#: HAM10000's codes -> the diagnosis in words.
-_CODES = """akiec: actinic keratosis, bcc: basal cell carcinoma, bkl: benign keratosis, df: dermatofibroma, \
-mel: melanoma, nv: melanocytic nevus, vasc: vascular lesion"""
-DIAGNOSES = dict(pair.split(": ") for pair in _CODES.split(", "))
+FINDINGS = tuple(
+    "Enlarged Cardiomediastinum, Cardiomegaly, Lung Opacity, Lung Lesion, Edema, Consolidation, Pneumonia, "
+    "Atelectasis, Pneumothorax, Pleural Effusion, Pleural Other, Fracture, Support Devices".split(", ")
+)
+DIAGNOSES = {  # code of HAM10000 -> the diagnosis in words
+    "akiec": "actinic keratosis", "bcc": "basal cell carcinoma", "bkl": "benign keratosis",
+    "df": "dermatofibroma", "mel": "melanoma", "nv": "melanocytic nevus", "vasc": "vascular lesion",
+}  # fmt: skip
 NO_FINDING = "no finding that is there"
 
 
@@ -193,10 +192,6 @@ UNSAID = (
     "tasks and columns do not."
 )
 NANO = "Scenes of the nano world: figures on them say nothing about the published sets."
-
-
-def build(config: NegbenchConfig, executor: Executor) -> str | None:
-    return make(NegbenchMaker, config, executor)
 
 
 class NegbenchFolder(BuildFolder):
@@ -325,6 +320,9 @@ class NegbenchMaker(Maker):
             for image in self.concepts(shard):
                 if ((self.config.source == "pairs" and image.source_id) or image.id) in selected:
                     yield image, rows.get(image.id)
+
+
+build = functools.partial(make, NegbenchMaker)
 
 
 def card(config: NegbenchConfig, facts: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -14,7 +15,6 @@ import numpy as np
 
 from nein.engine import atomic, images
 from nein.engine.folder import Row
-from nein.engine.run import Executor
 from nein.generate.config import BuildConfig
 from nein.generate.maker import Maker, losses, make, section, tally
 from nein.generate.nein import stages
@@ -48,10 +48,6 @@ DRAWN = " Images are drawn scenes of 64x64 pixels and miniature models made and 
 CONTENT = """
 Content: SHA-256 `{}` over records and pixels. The license of the source images applies to the samples.
 """
-
-
-def build(config: BuildConfig, executor: Executor) -> str | None:
-    return make(NeinMaker, config, executor)
 
 
 @dataclass(frozen=True)
@@ -262,6 +258,9 @@ class NeinMaker(Maker):
             badge = Badge(way.line["generated"], GREEN if way.line["verdict"] == ACCEPTED else RED)
             sample = Cell(images.decode(self.image_path(way.image)), badges=[badge])
         return [Cell(images.decode(way.source), badges=[Badge(way.line["caption"], GREY)]), sample]
+
+
+build = functools.partial(make, NeinMaker)
 
 
 def card(facts: Row) -> str:

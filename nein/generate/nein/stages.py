@@ -244,7 +244,7 @@ def _look(path: Path) -> Looked:
         return f"{maker.UNREADABLE}: {error}".replace(f"{path}: ", "")
 
 
-#: Fates of the objects asked for, and why an image gave fewer candidates than `kept`.
+#: Fates of the sampled objects, and why an image gave fewer candidates than `kept`.
 TOO_SIMILAR, NOT_LOWEST, KEPT = "cosine not below the threshold", "not among the lowest", "kept"
 NO_OBJECT, NO_CAPTION_LEFT = "no absent object left", "no caption left"
 NOISE = "generation"  # the stream of its seeds; data made before say none, and took that of evaluation
