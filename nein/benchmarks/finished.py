@@ -121,14 +121,13 @@ def own_options(given: Any, benchmark: Benchmark, kind: type[Any], others: Seque
 
 def export(config: ExportConfig) -> str:
     """`nein export`: scores.csv and figures.csv of all runs, below each other, with a column `run`; or the
-    questions of a run as a task of another harness."""
+    questions of the runs as a task of another harness."""
     folders = registry.find_finished(config.runs)
     if config.format != "csv":
         benchmark = registry.get_shared(config.runs)
-        run = benchmark.load_finished(folders)[0]
-        written = harness.write(
-            benchmark.harness_questions(run, config), config.format, config.out, f"nein_{benchmark.name}"
-        )
+        finished = benchmark.load_finished(folders)
+        questions = (question for run in finished for question in benchmark.harness_questions(run, config))
+        written = harness.write(questions, config.format, config.out, f"nein_{benchmark.name}")
         return "".join(f"{path}\n" for path in written)
     atomic.make_folder(config.out)
     top = os.path.commonpath([*folders]) if len(folders) > 1 else folders[0].parent

@@ -2,13 +2,15 @@
 
 vlmevalkit  NAME.tsv: `index`, `image` (base64), `question`, `A`, `B` ..., `answer`, `category`. Put it
             into $LMUData and give --data NAME. Source: github.com/open-compass/VLMEvalKit (0f27427e),
-            vlmeval/dataset/image_base.py and image_mcq.py.
+            vlmeval/dataset/image_base.py and image_mcq.py: CustomMCQDataset reads `index`, `image`,
+            `question` and a column per letter, its evaluation `answer` and `category`.
 lmms-eval   NAME.yaml and NAME.parquet: --include_path FOLDER --tasks NAME. Source: lmms-eval 0.7.3,
             docs/task_guide.md and lmms_eval/api/task.py.
 inspect     eval.yaml and NAME.parquet: a data set of the hub, and a task by its id: inspect eval
             hf/OWNER/DATASET. Source: inspect_ai 0.3, _eval/task/hf.py.
 
-What one question is called there (`Question.key`) is in every log; so an answer is known by it again.
+`Question.key` identifies a question in VLMEvalKit's and inspect's logs; lmms-eval's logs have its place among
+the questions, which are written and read in the order of their keys.
 """
 
 from __future__ import annotations
@@ -16,16 +18,14 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase as LETTERS
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import yaml
-from PIL import Image
 
 from nein.engine import atomic
 from nein.loading.errors import UserError, message
@@ -41,14 +41,14 @@ PROMPT = "{question}\n{options}\nAnswer with the option's letter from the given 
 class Question:
     """One question with options.
 
-    key       Unique in its file; `id/variant` of a pair.
-    image     A whole PNG, JPEG or WebP file.
-    answer    The right letter.
-    category  What results are grouped by there.
+    key         Unique in its file, such as "ID/negated".
+    read_image  Gives a whole PNG, JPEG or WebP file.
+    answer      The right letter.
+    category    Groups results in the other harness.
     """
 
     key: str
-    image: bytes
+    read_image: Callable[[], bytes]
     text: str
     options: tuple[str, ...]
     answer: str
@@ -56,22 +56,21 @@ class Question:
 
     @property
     def prompt(self) -> str:
-        return prompt(self.text, self.options)
+        """The question in NegVQA's words."""
+        lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, self.options, strict=False))
+        return PROMPT.format(question=self.text, options="\n".join(lines))
 
 
-def png(image: np.ndarray) -> bytes:
-    """A PNG file of (H, W, 3) uint8."""
-    Image.fromarray(image).save(file := io.BytesIO(), "PNG")
-    return file.getvalue()
-
-
-def prompt(text: str, options: Sequence[str]) -> str:
-    lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, options, strict=False))
-    return PROMPT.format(question=text, options="\n".join(lines))
+def _order(questions: Iterable[Question]) -> dict[str, Question]:
+    """Key -> question, by key: several runs of the same questions ask each of them once."""
+    return dict(sorted({question.key: question for question in questions}.items()))
 
 
 def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> list[Path]:
-    """Writes the task `name` in the format `form` of FORMATS below `folder`; returns its files."""
+    """Write the task `name` in the format `form` of FORMATS below `folder`; return its files. Raises
+    UserError without a question."""
+    if not (questions := list(_order(questions).values())):
+        raise UserError("The run has no questions to export; give --data as in its own command.")
     atomic.make_folder(folder)
     if form == "vlmevalkit":
         rows = [_tsv_row(question) for question in questions]
@@ -90,17 +89,18 @@ def write(questions: Iterable[Question], form: str, folder: Path, name: str) -> 
 
 
 def _tsv_row(question: Question) -> dict[str, str]:
-    image = base64.b64encode(question.image).decode()
+    image = base64.b64encode(question.read_image()).decode()
     options = dict(zip(LETTERS, question.options, strict=False))
     about = {"index": question.key, "image": image, "question": question.text}
     return {**about, **options, "answer": question.answer, "category": question.category}
 
 
 def _parquet_row(question: Question) -> dict[str, Any]:
-    """`image` is decoded by lmms-eval, `image_uri` is sent by inspect."""
-    kind = {b"\x89PNG": "png", b"RIFF": "webp"}.get(question.image[:4], "jpeg")
-    uri = f"data:image/{kind};base64,{base64.b64encode(question.image).decode()}"
-    image = {"bytes": question.image, "path": None}
+    """`image` is for lmms-eval, which decodes it; `image_uri` for inspect, which sends it."""
+    content = question.read_image()
+    kind = {b"\x89PNG": "png", b"RIFF": "webp"}.get(content[:4], "jpeg")
+    uri = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    image = {"bytes": content, "path": None}
     about = {"key": question.key, "image": image, "image_uri": uri, "question": question.text}
     choices = {"choices": list(question.options), "prompt": question.prompt}
     return {**about, **choices, "answer": question.answer, "category": question.category}
@@ -152,47 +152,62 @@ def _inspect(name: str) -> dict[str, Any]:
 # --- answers ------------------------------------------------------------------------------------------
 
 
-def read_answers(path: Path, prompts: Mapping[str, str]) -> dict[str, str]:
-    """The answers of a log by the key of the question; those of epoch 1 where a question was asked again.
+def read_answers(path: Path, questions: Iterable[Question]) -> dict[str, str]:
+    """The answers of a log (inspect: of its first epoch) by the key of the question, "" where it has none.
 
-    .xlsx, .tsv  of VLMEvalKit: columns `index` and `prediction`
+    .xlsx, .tsv  of VLMEvalKit: columns `index`, `prediction`, and `answer` if it has one
     .jsonl       of lmms-eval --log_samples
     .json        of inspect --log-format json
-    prompts      Key -> prompt of all questions, in the order in which the task was written.
+    questions    All that the task was written of.
 
-    Raises UserError for a file without answers, or with those of other questions.
+    Raises UserError for a file without answers, or where questions or the order of options are others.
     """
-    readers = {".xlsx": _predictions, ".tsv": _predictions, ".jsonl": _samples, ".json": _log}
+    asked = _order(questions)
+    readers = {".xlsx": _read_table, ".tsv": _read_table, ".jsonl": _read_samples, ".json": _read_inspect}
+    if path.suffix not in readers or not path.is_file():
+        raise UserError(f"There is no log '{path}'; give a file that ends in {', '.join(LOGS)}.")
     try:
-        answers = dict(readers[path.suffix](path, prompts))
+        rows = [*readers[path.suffix](path, asked)]
     except (OSError, ValueError, KeyError, TypeError, IndexError, ImportError) as error:
         raise UserError(f"'{path}' cannot be read as a log: {message(error)}") from error
-    strange = next((key for key in answers if key not in prompts), None)
-    if strange is not None or not answers:
-        raise UserError(f"'{path}' has answers to other questions" + (f": '{strange}'." if strange else "."))
-    return answers
+    if not rows:
+        raise UserError(f"'{path}' has no answers.")
+    same = "give --data, --tasks, --limit, --seed as in the command of the exported run."
+    for key, right, _ in rows:
+        if key not in asked:
+            raise UserError(f"'{path}' has answers to other questions, such as '{key}'; {same}")
+        if right not in (None, asked[key].answer):
+            raise UserError(
+                f"'{path}' has {right} as the right answer to '{key}', here it is {asked[key].answer}; {same}"
+            )
+    return {key: text for key, _, text in rows}
 
 
-def _predictions(path: Path, prompts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+#: Key, right letter or None, and answer of every row of a log.
+LogRows = Iterator[tuple[str, str | None, str]]
+
+
+def _read_table(path: Path, asked: Mapping[str, Question]) -> LogRows:
     if path.suffix == ".xlsx":
         table = pd.read_excel(path, dtype=str, keep_default_na=False)
     else:
         table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False)
-    yield from zip(table["index"], table["prediction"], strict=True)
+    right = table["answer"] if "answer" in table else [None] * len(table)
+    yield from zip(table["index"], right, table["prediction"], strict=True)
 
 
-def _samples(path: Path, prompts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    keys = [*prompts]
+def _read_samples(path: Path, asked: Mapping[str, Question]) -> LogRows:
+    keys = [*asked]
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         key = keys[row["doc_id"]]  # the log names a question by its place alone
-        if row["input"] != prompts[key]:
+        if row["input"] != asked[key].prompt:
             raise ValueError(f"document {row['doc_id']} is not the question '{key}'")
         reply = row["filtered_resps"]
-        yield key, str(reply[0] if isinstance(reply, list) else reply)
+        yield key, row.get("target"), str(reply[0] if isinstance(reply, list) else reply)
 
 
-def _log(path: Path, prompts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _read_inspect(path: Path, asked: Mapping[str, Question]) -> LogRows:
     for row in json.loads(path.read_text(encoding="utf-8"))["samples"]:
         if row["epoch"] == 1:
-            yield row["metadata"]["key"], str(row["output"].get("completion") or "")
+            yield row["metadata"]["key"], row.get("target"), str(row["output"].get("completion") or "")

@@ -154,24 +154,19 @@ def answers(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
 
 
 def _read_log(path: Path, items: Iterable[Item]) -> dict[str, dict[str, str]]:
-    prompts = {
-        f"{item.id}/{variant}": harness.prompt(item.questions[variant], item.options)
-        for item in items
-        for variant in VARIANTS
-    }
     texts: dict[str, dict[str, str]] = {}
-    for key, text in harness.read_answers(path, prompts).items():
+    for key, text in harness.read_answers(path, export_questions(items)).items():
         name, _, variant = key.rpartition("/")
         texts.setdefault(name, dict.fromkeys(VARIANTS, ""))[variant] = text
     return texts
 
 
 def export_questions(items: Iterable[Item]) -> Iterator[harness.Question]:
-    """The questions for another harness, the original before the negated one."""
+    """The questions for another harness."""
     for item in items:
         for variant in VARIANTS:
             fields = item.questions[variant], item.options, item.answers[variant]
-            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes(), *fields, item.subset)
+            yield harness.Question(f"{item.id}/{variant}", item.picture.read_bytes, *fields, item.subset)
 
 
 def _item(row: Row, names: Mapping[str, str], letters: Sequence[str], folder: Path | None) -> Item:

@@ -4,6 +4,7 @@ Each log is of the form that VLMEvalKit, lmms-eval 0.7.3 and inspect_ai 0.3 writ
 """
 
 import base64
+import dataclasses
 import io
 import json
 
@@ -20,53 +21,64 @@ from tests.helpers.commands import exit_code
 
 def question(key, shade, answer):
     Image.fromarray(np.full((4, 4, 3), shade, np.uint8)).save(file := io.BytesIO(), "PNG")
-    return harness.Question(key, file.getvalue(), f"What is not {shade}?", ("dog", "cat"), answer, "presence")
+    return harness.Question(key, file.getvalue, f"What is not {shade}?", ("dog", "cat"), answer, "presence")
 
 
-QUESTIONS = [
-    question("a/1/original", 10, "A"),
+QUESTIONS = [  # in the order of their keys
     question("a/1/negated", 10, "B"),
+    question("a/1/original", 10, "A"),
     question("b/original", 200, "A"),
 ]
 PROMPTS = {one.key: one.prompt for one in QUESTIONS}
-SAID = {"a/1/original": "A", "a/1/negated": "B.", "b/original": ""}
+REPLIES = {"a/1/negated": "B.", "a/1/original": "A", "b/original": ""}
 
 
 def test_a_task_holds_the_questions_and_their_images(tmp_path):
-    [path] = harness.write(QUESTIONS, "vlmevalkit", tmp_path, "mine")
+    [path] = harness.write([*reversed(QUESTIONS), QUESTIONS[0]], "vlmevalkit", tmp_path, "mine")
     table = pd.read_csv(path, sep="\t", dtype=str)
     assert [*table.columns] == ["index", "image", "question", "A", "B", "answer", "category"]
     assert [*table["index"]] == [*PROMPTS]
-    assert base64.b64decode(table["image"][2]) == QUESTIONS[2].image
+    assert base64.b64decode(table["image"][2]) == QUESTIONS[2].read_image()
     description, data = harness.write(QUESTIONS, "lmms-eval", tmp_path, "mine")
     columns = pd.read_parquet(data)
     facts = yaml.safe_load(description.read_text())
     assert {facts[f"doc_to_{name}"] for name in ("visual", "text", "target")} <= {*columns.columns}
     assert [*columns["prompt"]] == [*PROMPTS.values()]
-    assert columns["image"][1]["bytes"] == QUESTIONS[1].image
+    assert columns["image"][1]["bytes"] == QUESTIONS[1].read_image()
     description, data = harness.write(QUESTIONS, "inspect", tmp_path / "hub", "mine")
     [task] = yaml.safe_load(description.read_text())["tasks"]
     columns = pd.read_parquet(data)
     assert columns[task["field_spec"]["input_image"]][0].startswith("data:image/png;base64,iVBOR")
-    assert [*columns[task["field_spec"]["target"]]] == ["A", "B", "A"]
+    assert [*columns[task["field_spec"]["target"]]] == ["B", "A", "A"]
     assert QUESTIONS[0].prompt.splitlines()[1:3] == ["A. dog", "B. cat"]
+    with pytest.raises(UserError, match="no questions to export"):
+        harness.write([], "vlmevalkit", tmp_path, "mine")
 
 
-def write_log(kind, path):
-    rows = list(SAID.items())
-    if kind == "tsv":
-        table = pd.DataFrame({"index": [*SAID], "prediction": [*SAID.values()], "A": "dog"})
-        table.to_csv(path, sep="\t", index=False)
-    elif kind == "jsonl":
+def write_log(path, task, replies):
+    """The log of the harness of that suffix, of replies to the questions of a task (a data frame: `key`,
+    `prompt`, `answer`)."""
+    rows = [
+        (row.key, row.prompt, row.answer, text) for row, text in zip(task.itertuples(), replies, strict=True)
+    ]
+    if path.suffix == ".tsv":
+        columns = {"index": task["key"], "A": "dog", "answer": task["answer"], "prediction": replies}
+        pd.DataFrame(columns).to_csv(path, sep="\t", index=False)
+    elif path.suffix == ".jsonl":
         lines = [
-            {"doc_id": number, "target": "A", "filtered_resps": text, "input": PROMPTS[key]}
-            for number, (key, text) in enumerate(rows)
+            {"doc_id": number, "target": right, "filtered_resps": text, "input": prompt}
+            for number, (_, prompt, right, text) in enumerate(rows)
         ]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     else:
         samples = [
-            {"id": number, "epoch": epoch, "metadata": {"key": key}, "output": {"completion": text * epoch}}
-            for number, (key, text) in enumerate(rows)
+            {
+                "epoch": epoch,
+                "target": right,
+                "metadata": {"key": key},
+                "output": {"completion": text * epoch},
+            }
+            for key, _, right, text in rows
             for epoch in (1, 2)
         ]
         path.write_text(json.dumps({"version": 2, "samples": samples}))
@@ -74,14 +86,21 @@ def write_log(kind, path):
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "json"])
 def test_a_log_gives_the_answers_back(kind, tmp_path):
-    write_log(kind, path := tmp_path / f"log.{kind}")
-    assert harness.read_answers(path, PROMPTS) == SAID
-    others = dict(reversed(PROMPTS.items())) if kind == "jsonl" else {"c": PROMPTS["b/original"]}
-    with pytest.raises(UserError, match=r"is not the question|answers to other questions"):
-        harness.read_answers(path, others)
+    fields = [(one.key, one.prompt, one.answer) for one in QUESTIONS]
+    task = pd.DataFrame(fields, columns=["key", "prompt", "answer"])
+    write_log(path := tmp_path / f"log.{kind}", task, [*REPLIES.values()])
+    assert harness.read_answers(path, reversed(QUESTIONS)) == REPLIES
+    for others, error in (
+        ([dataclasses.replace(one, key=f"c{one.key}", text="Why?") for one in QUESTIONS], "question"),
+        ([dataclasses.replace(one, answer="A") for one in QUESTIONS], "has B as the right answer"),
+    ):
+        with pytest.raises(UserError, match=error):
+            harness.read_answers(path, others)
     path.write_text("no log")
     with pytest.raises(UserError, match="cannot be read as a log"):
-        harness.read_answers(path, PROMPTS)
+        harness.read_answers(path, QUESTIONS)
+    with pytest.raises(UserError, match=r"no log '.*\.csv'; give a file that ends in .xlsx"):
+        harness.read_answers(tmp_path / "log.csv", QUESTIONS)
 
 
 def test_a_run_of_negvqa_is_a_task_and_answers_from_its_log_are_scored(tmp_path, capsys):
@@ -103,17 +122,67 @@ def test_a_run_of_negvqa_is_a_task_and_answers_from_its_log_are_scored(tmp_path,
     assert "vlmevalkit" in capsys.readouterr().err
 
 
-def test_multiple_choice_and_the_presence_in_edits_are_tasks(tmp_path):
-    asked = ["--model", "random", "--scenes", "6", "--limit", "3", "--tasks", "mcq", "--device", "cpu"]
-    assert exit_code("negbench", "eval", *asked, "--out", tmp_path / "negbench") == 0
-    edited = ["--editor", "solid", "--metrics", "l1", "--control", "none", "--limit", "3", "--device", "cpu"]
-    assert exit_code("eval", *edited, "--out", tmp_path / "nein") == 0
-    for name, options, right in (("negbench", 4, None), ("nein", 2, {"B"})):
-        words = ["--format", "vlmevalkit", "--out", tmp_path / "tasks"]
-        assert exit_code("export", tmp_path / name, *words) == 0
-        table = pd.read_csv(tmp_path / "tasks" / f"nein_{name}.tsv", sep="\t", dtype=str)
-        assert len(table["index"].unique()) == len(table) == 3
-        assert table[list("ABCD"[:options])].notna().all(None)
-        assert set(table["answer"]) == (right or set(table["answer"]))
-        for row in table.to_dict("records"):
-            Image.open(io.BytesIO(base64.b64decode(row["image"]))).load()
+def export_task(run, folder, name):
+    """The task of a run: `key`, `prompt` and `answer` of each question; all harnesses get the same."""
+    for form in harness.FORMATS:
+        assert exit_code("export", run, "--format", form, "--out", folder / form) == 0
+    task = pd.read_parquet(folder / "inspect" / f"{name}.parquet")
+    table = pd.read_csv(folder / "vlmevalkit" / f"{name}.tsv", sep="\t", dtype=str)
+    assert [*table["index"]] == [*task["key"]]
+    assert [*pd.read_parquet(folder / "lmms-eval" / f"{name}.parquet")["prompt"]] == [*task["prompt"]]
+    assert [*table["answer"]] == [*task["answer"]]
+    assert task["key"].is_unique
+    for row in table.to_dict("records"):
+        Image.open(io.BytesIO(base64.b64decode(row["image"]))).load()
+        for letter, option in zip("ABCD", task["choices"][task["key"] == row["index"]].item(), strict=False):
+            assert row[letter] == option
+    return task
+
+
+def test_multiple_choice_comes_back_from_every_log(tmp_path, capsys):
+    words = ["negbench", "eval", "--scenes", "6", "--tasks", "mcq", "--device", "cpu"]
+    out = ["--out", tmp_path / "run"]
+    assert exit_code(*words, "--model", "random", *out) == 0
+    task = export_task(tmp_path / "run", tmp_path, "nein_negbench")
+    replies = [answer if number % 3 else "B" for number, answer in enumerate(task["answer"])]
+    files = [tmp_path / f"{kind}.{kind}" for kind in ("tsv", "jsonl", "json")]
+    for file in files:
+        write_log(file, task, replies)
+    answered = [*words, "--model", "none", "--answers-from"]
+    assert exit_code(*answered, ",".join(map(str, files)), *out) == 0
+    expected = [float(reply == answer) for reply, answer in zip(replies, task["answer"], strict=True)]
+    for file in files:
+        scores = pd.read_csv(tmp_path / "run" / file.stem / "nano" / "scores.csv", dtype={"id": str})
+        scores = scores[scores["metric"] == "accuracy"].set_index("id")["value"]
+        ids = [key.partition("/")[2].partition("/")[2] for key in task["key"]]
+        assert [*scores[ids]] == expected
+        assert 0 < sum(expected) < len(expected)
+    write_log(files[0], task[2:], ["", *replies[3:]])
+    capsys.readouterr()
+    assert exit_code(*answered, f"part={files[0]}", "--fail-on-unscored", "--out", tmp_path / "part") == 3
+    assert "3 have no score (3 x the log has no answer)" in capsys.readouterr().err
+    for mistake in (["--seed", "7"], ["--limit", "2"], ["--protocol", "paper"]):
+        assert exit_code(*answered, files[2], *mistake, "--out", tmp_path / "mistake") == 2
+
+
+def test_the_presence_in_edits_comes_back_from_a_log(tmp_path, capsys):
+    words = ["eval", "--editor", "solid,identity", "--control", "remove", "--limit", "3", "--device", "cpu"]
+    words += ["--out", tmp_path / "run"]
+    answered = [*words, "--metrics", "l1,removal_vqa", "--answers-from", tmp_path / "log.jsonl"]
+    assert exit_code(*answered) == 2
+    assert "has no edits that answers could be about" in capsys.readouterr().err
+    assert exit_code(*words, "--metrics", "l1") == 0
+    task = export_task(tmp_path / "run", tmp_path, "nein_nein")
+    assert len(task) == 12  # two editors, two instructions
+    assert {*task["answer"]} == {"B"}
+    replies = ["B" if number % 4 else "yes" for number in range(11)]
+    write_log(tmp_path / "log.jsonl", task[:11], replies)
+    assert exit_code(*answered) == 0
+    removed = []
+    for key in task["key"]:
+        run, _, sample = key.rpartition("/")
+        scores = pd.read_csv(tmp_path / "run" / run / "scores.csv", index_col="id")
+        removed.append(scores[scores["metric"] == "removal_vqa"]["value"][sample])
+    np.testing.assert_array_equal(removed, [*(float(reply == "B") for reply in replies), np.nan])
+    assert exit_code(*words, "--metrics", "l1", *answered[-2:]) == 2
+    assert "add it to --metrics" in capsys.readouterr().err

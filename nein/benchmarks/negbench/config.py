@@ -45,6 +45,9 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
     match: Names = option(
         [], "image-text matching models: BLIP folder or hub id, plugin:NAME, module:attribute", "Main"
     )
+    answers_from: Names = option(
+        [], "score existing answers to MCQ: [NAME=]LOG of VLMEvalKit, lmms-eval or inspect", "Main"
+    )
     data: str = option(NANO, "nano, nano:WORLD, or a folder or file of released data", "Main")
     datasets: Names = option(
         ["all"],
@@ -92,7 +95,11 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
         ]
 
     def check(self) -> None:
-        if not self.model and not self.vlm and not self.match:
+        if self.answers_from and self.protocol == "paper":
+            raise UserError(
+                "--answers-from has letters of --protocol fixed, which shuffles options; give that one."
+            )
+        if not (self.model or self.vlm or self.match or self.answers_from):
             raise UserError("No model was named; say --model NAME, --vlm REFERENCE or --match REFERENCE.")
         if self.preset == "paper" and self.data == NANO:
             raise UserError(

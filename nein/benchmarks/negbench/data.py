@@ -23,7 +23,15 @@ from nein.datasets.negbench.registry import CSV_FILES
 from nein.engine.atomic import record
 from nein.engine.folder import EVERY, Folder, runs_below
 from nein.loading.errors import UserError, near_match
-from nein.loading.references import TEXTS, Need, is_local, is_served, load_attribute, parse_reference
+from nein.loading.references import (
+    TEXTS,
+    Need,
+    expanded,
+    is_local,
+    is_served,
+    load_attribute,
+    parse_reference,
+)
 from nein.metrics import choices
 from nein.models import references
 from nein.models.cached import Services
@@ -109,7 +117,7 @@ class Choice:
     name: str  # as tables show it
     slug: str  # its folder
     reference: str  # for `metrics.load_dual` or `metrics.load_judge`
-    kind: str = "dual"  # "dual", "vlm" or "itm": encodes, answers, or scores a picture with a sentence
+    kind: str = "dual"  # encodes; "vlm": answers; "itm": scores an image with a sentence; "log": has answered
     row: Model | None = None  # of `MODELS`
     remedy: str = ""  # around it (`nein.models.remedies.encoders`)
 
@@ -119,6 +127,9 @@ def choose(asked: str, kind: str = "dual") -> Choice:
     if references.offered(asked) is not None:
         return Choice(asked, asked, asked, asked, kind)
     given, reference = references.named(asked)
+    if kind == "log":
+        name = given or expanded(reference).stem
+        return Choice(asked, name, references.slug(name), reference, kind)
     row = MODELS.get(given or asked) if kind == "dual" else None
     if given is not None and row is None:
         return replace(choose(reference, kind), asked=asked, name=given, slug=given)
@@ -173,7 +184,7 @@ def check(choice: Choice) -> None:
     """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
     from nein.metrics.loading import check_folder
 
-    if references.offered(choice.asked) is not None:
+    if choice.kind == "log" or references.offered(choice.asked) is not None:
         return
     where = choice.reference
     if choice.kind != "dual":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,13 @@ from nein.benchmarks.negbench.stages import ModelTasks
 from nein.benchmarks.runner import Benchmark, Finished, Run
 from nein.datasets import harness
 from nein.datasets.negbench.loading import DataSet
-from nein.datasets.negbench.records import KINDS, ChoiceTask, RetrievalTask, Task
+from nein.datasets.negbench.records import KINDS, RetrievalTask, Task
 from nein.engine import atomic
 from nein.engine.folder import Row
 from nein.engine.stages import Model, Shared, Stage
+from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
-from nein.loading.references import parse_reference
+from nein.loading.references import expanded, parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services
 from nein.models.remedies import encoders
@@ -65,8 +66,15 @@ def _judge(config: EvalConfig, device: str) -> Model:
 
 
 def _run(
-    config: EvalConfig, choice: Choice, model: Model, data: DataSet, tasks: Sequence[Task], device: str
+    config: EvalConfig,
+    choice: Choice,
+    model: Model | None,
+    data: DataSet,
+    tasks: Sequence[Task],
+    device: str,
+    answers: Mapping[str, str],
 ) -> ModelRun:
+    """answers: of a log, by key."""
     identity: Row = {
         "model": references.identity(choice.asked),
         "kind": choice.kind,
@@ -77,6 +85,8 @@ def _run(
         **runner.machine_identity(config, device),
         **references.contents({"model": choice.reference}),
     }
+    if choice.kind == "log":
+        identity["model"] = f"answers {json_digest(dict(answers))[:12]}"
     if choice.remedy:
         identity["mend"] = choice.remedy
     if choice.kind == "vlm":
@@ -98,7 +108,7 @@ def _run(
     about = {"name": data.name, "records_sha256": data.sha256, "tasks": origins}
     facts = {"config": dataclasses.asdict(config), "data": about, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
-    asked = ModelTasks(folder, config, data, tasks, choice.kind, model)
+    asked = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs, stages = {}, list[Stage]()
     if choice.kind == "dual":  # the features, then what a judge says of what they find
@@ -146,7 +156,7 @@ class NegBench(Benchmark):
 
     def runs(self, config: Any, device: str) -> list[Run]:
         """One run per model and data set, everything looked at and nothing loaded."""
-        given = {"dual": config.model, "vlm": config.vlm, "itm": config.match}
+        given = {"dual": config.model, "vlm": config.vlm, "itm": config.match, "log": config.answers_from}
         choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
         runner.name_folders((choice.slug, choice.asked) for choice in choices)
         chosen = select_tasks(config)
@@ -162,10 +172,16 @@ class NegBench(Benchmark):
                     f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "
                     "--match answer questions; choose another model, or other --tasks."
                 )
+            answers: dict[str, str] = {}
+            if choice.kind == "log":
+                asked = [task for _, tasks in pairs for task in tasks]
+                questions = stages.export_questions(asked, config.seed)
+                answers = harness.read_answers(expanded(choice.reference), questions)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
                 arm = models.with_remedy(choice, remedy)
-                model = _model(arm, load)
-                all_runs += [_run(config, arm, model, data, tasks, device) for data, tasks in pairs if tasks]
+                model = None if choice.kind == "log" else _model(arm, load)
+                for data, tasks in pairs:
+                    all_runs += [_run(config, arm, model, data, tasks, device, answers)] if tasks else []
         return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
@@ -175,18 +191,8 @@ class NegBench(Benchmark):
         return estimates.make_estimates(table)
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
-        """Multiple choice, with the options in the order of `--protocol fixed`."""
         for asked in ModelTasks.load([run.folder]):
-            for task in asked.tasks:
-                for question in task.questions if isinstance(task, ChoiceTask) else ():
-                    if isinstance(image := stages.picture(task.media, question.image), str):
-                        raise UserError(f"Question '{question.id}' has no image: {image}.")
-                    places = stages.order(question, asked.config.seed)
-                    options = tuple(question.options[place].shown for place in places)
-                    key, text = f"{task.key}/{question.id}", question.asked or stages.QUESTION
-                    right = harness.LETTERS[places.index(question.correct)]
-                    about = question.type or task.key
-                    yield harness.Question(key, harness.png(image), text, options, right, about)
+            yield from stages.export_questions(asked.tasks, asked.config.seed)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
         """A row per caption, picture and question."""

@@ -16,19 +16,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import logging
 import random
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from nein.benchmarks.baselines import BASELINES, PICTURE_ONLY, TEXT_ONLY, grey, spread
 from nein.benchmarks.negbench import data as files
 from nein.benchmarks.negbench.config import EvalConfig
+from nein.datasets import harness
 from nein.datasets.negbench.loading import DataSet
 from nein.datasets.negbench.other_tests import NO, YES
 from nein.datasets.negbench.records import ChoiceTask, Drawn, Media, Option, Question, RetrievalTask, Task
@@ -320,6 +323,63 @@ class Matching(Questions):
         return found
 
 
+class FileAnswers(Asking):
+    """Reads letters in the answers of a log of another harness, by `question_key`. Rows: as of `Asking`."""
+
+    def __init__(self, *args: Any, answers: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.answers = answers
+
+    def read(self, number: int) -> list[Shown]:
+        """The questions without their images."""
+        return [Shown(self.task.questions[index], {}, "") for index in self.blocks.members(number)]
+
+    def answer(self, model: None, block: Sequence[Shown]) -> list[Row]:
+        rows = []
+        for question in (shown.question for shown in block):
+            text = self.answers.get(question_key(self.task, question))
+            places = order(question, self.config.seed)  # of the options, as they were exported
+            letter, reason = None, "the log has no answer"
+            if text:
+                letter, reason, *_ = parse(text, [question.texts[place] for place in places])
+            chosen = None if letter is None else places[LETTERS.index(letter)]
+            row = {"answer": text, "letter": letter, "chosen": chosen, "reason": reason}
+            rows.append({**row, "failed": ""})
+        return rows
+
+    def files(self, records: range) -> list[Path]:
+        return []
+
+
+def question_key(task: Task, question: Question) -> str:
+    """The name of a question in other harnesses."""
+    return f"{task.name}.{task.variant}/{question.id}"
+
+
+def export_questions(tasks: Sequence[Task], seed: int) -> Iterator[harness.Question]:
+    """The questions about one image each for another harness, with options in the order of `order`."""
+    for task in tasks:
+        for question in task.questions if isinstance(task, ChoiceTask) and task.fits_model("log") else ():
+            places = order(question, seed)
+            yield harness.Question(
+                key=question_key(task, question),
+                read_image=functools.partial(_read_png, task.media, question),
+                text=question.asked or QUESTION,
+                options=tuple(question.texts[place] for place in places),
+                answer=LETTERS[places.index(question.correct)],
+                category=question.type or task.key,
+            )
+
+
+def _read_png(media: Media, question: Question) -> bytes:
+    """A PNG file of the question's image, or of a video's frames. Raises UserError."""
+    pixels = picture(media, question.image)  # (H, W, 3) uint8, or why there are none
+    if isinstance(pixels, str):
+        raise UserError(f"Question '{question.id}' has no image: {pixels}.")
+    Image.fromarray(pixels).save(file := io.BytesIO(), "PNG")
+    return file.getvalue()
+
+
 def read_beaf(answer: str) -> bool | None:
     """As BEAF's release: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Without either it
     takes the answer to the question before; here None."""
@@ -397,6 +457,7 @@ class ModelTasks:
     tasks: Sequence[Task]  # those asked for, cut to `--limit`; those of `data` are whole
     kind: str  # of the model (`models.Choice`)
     model: Model | None = None  # of a run that works
+    answers: Mapping[str, str] = field(default_factory=dict)  # of a log, by `question_key`
 
     @classmethod
     def load(cls, folders: Sequence[Folder]) -> list[ModelTasks]:
@@ -452,8 +513,11 @@ class ModelTasks:
         """(the stage of a task's questions, None); then of each baseline."""
         whole = self.whole(task)
         assert isinstance(whole, ChoiceTask)
-        kind, output = (Asking, files.ANSWERS) if self.kind == "vlm" else (Matching, files.SCORES)
+        kind, output = (Matching, files.SCORES) if self.kind == "itm" else (Asking, files.ANSWERS)
         output, how = f"{output}/{task.key}", dict[str, Any](config=self.config, model=self.model)
+        if self.kind == "log":  # its model saw no baseline
+            yield FileAnswers(output, whole, self.blocks(task), answers=self.answers, **how), None
+            return
         yield kind(output, whole, self.blocks(task), **how), None
         for name in BASELINES if self.config.blind else ():
             distinct = Distinct.of_task(name, whole)

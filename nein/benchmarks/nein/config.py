@@ -86,6 +86,9 @@ class EvalConfig(
         "Main",
     )
     metrics: Names = option([], "metrics to compute, or all (nein list metrics)", "Main")
+    answers_from: str | None = option(
+        None, "score removal_vqa by a log of VLMEvalKit, lmms-eval or inspect", "Main", value="LOG"
+    )
     stages: Names = option(list(STAGES), "stages to run", "Main", among=STAGES, what="stage")
     align: Literal["stretch", "crop"] = option("stretch", "how the target is fitted", in_file=True)
     align_resolution: PositiveInt = option(512, "resolution of align: crop", in_file=True)
@@ -126,6 +129,8 @@ class EvalConfig(
             raise UserError(f"No stage was named; --stages takes some of {', '.join(STAGES)}.")
         if "score" in self.stages and not self.metrics:
             raise UserError("No metric was named; --metrics takes a comma list, or all.")
+        if self.answers_from and "removal_vqa" not in self.metrics:
+            raise UserError("--answers-from scores the metric removal_vqa only; add it to --metrics.")
         if self.preset == "paper" and self.data == "nano" and self.stages != ["report"]:
             raise UserError(
                 "The paper preset needs NeIn's data: --data FOLDER (with val.json, coco_for_val/ and "

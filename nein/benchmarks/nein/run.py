@@ -13,17 +13,27 @@ import pandas as pd
 from nein.benchmarks.compare import Side
 from nein.benchmarks.nein import estimates, paper_numbers, report, stages
 from nein.benchmarks.nein.config import CompareConfig, EvalConfig, ReportConfig
-from nein.benchmarks.nein.runs import CORPUS, EDIT, SCORES, RunDir, in_order, scores_of
+from nein.benchmarks.nein.runs import (
+    CORPUS,
+    EDIT,
+    SCORES,
+    RunDir,
+    export_questions,
+    in_order,
+    scores_of,
+)
 from nein.benchmarks.nein.stages import Edit, Score, Scorer
 from nein.benchmarks.runner import Benchmark, Finished, Run, machine_identity
 from nein.datasets import nein as loading
-from nein.datasets.harness import Question
+from nein.datasets.harness import Question, read_answers
 from nein.datasets.nein import Dataset
 from nein.editors import Editor
 from nein.engine import atomic
 from nein.engine.folder import Blocks, runs_at
 from nein.engine.stages import Model, Shared, Stage
+from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, shortlist
+from nein.loading.references import expanded
 from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.cached import Services
@@ -84,6 +94,22 @@ def services_of(config: EvalConfig) -> Services:
     return Services.of(config, config.cache_dir / "answers.sqlite")
 
 
+def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, str]:
+    """The answers of a log by `runs.question_key`. Raises UserError for a run without edits."""
+    runs = [
+        RunDir(config.out_dir / choice.slug / track)
+        for choice in choices
+        for track in ([choice.external.track] if choice.external else config.tracks)
+    ]
+    if empty := next((run for run in runs if not run.done(EDIT)), None):
+        raise UserError(
+            f"'{empty.path}' has no edits that answers could be about; run the command with --metrics l1 and "
+            "without --answers-from, then nein export."
+        )
+    questions = (question for run in runs for question in export_questions(run))
+    return read_answers(expanded(config.answers_from or ""), questions)
+
+
 class NeIn(Benchmark):
     """Editors on negative instructions."""
 
@@ -105,16 +131,20 @@ class NeIn(Benchmark):
         for choice in choices if edits else ():
             choice.check_references()
         wanted = config.metrics if scores else []
-        stages.check_references(wanted, config)
+        judged = [name for name in wanted if not (config.answers_from and name == "removal_vqa")]
+        stages.check_references(judged, config)
         dataset = _data(config, choices, wanted)
         notes = [*_missing_images(dataset, config.data)] if dataset.missing else []
-        if "vqa" in stages.model_kinds(wanted):
+        if "vqa" in stages.model_kinds(judged):
             notes += filter(None, (choice.kinship(config.models.vqa) for choice in choices))
         blocks = Blocks(len(dataset.samples), config.batch_size, dataset.select(config.limit, config.samples))
-        place = "device" if stages.model_kinds(config.metrics) else "host"
+        answers = _read_log(config, choices) if judged != wanted else None
+        place = "device" if stages.model_kinds(judged) else "host"
         load_scorer = functools.partial(Scorer, config, device)
         scorer = Model("scoring", load_scorer, Scorer.describe, place, Scorer.usage)
-        outputs = {scores_of(name): stages.score_identity(name, config, device) for name in wanted}
+        outputs = {scores_of(name): stages.score_identity(name, config, device) for name in judged}
+        if answers is not None:
+            outputs[scores_of("removal_vqa")] = {"answers": json_digest(answers)[:12]}
         how: dict[str, Any] = {"device": device, "dtype": config.dtype, "batch_size": config.batch_size}
         how["services"] = functools.partial(services_of, config)
         loaders: dict[str, Callable[[], Editor]] = {}  # of an editor with and without remedies one
@@ -146,7 +176,9 @@ class NeIn(Benchmark):
                         "samples; run the stage edit to make them."
                     )
                 if scores:
-                    steps.append(Score(edited=edited, metrics=wanted, model=scorer, **of_run))
+                    steps.append(
+                        Score(edited=edited, metrics=wanted, model=scorer, answers=answers, **of_run)
+                    )
                 identity = {**chosen, "track": track, "seed": config.seed, "data": dataset.records_sha256}
                 identity |= machine_identity(config, device)
                 facts = {"editor": choice.slug, "track": track, "config": dataclasses.asdict(config)}
@@ -177,12 +209,7 @@ class NeIn(Benchmark):
         return table.where(metric=lacking.index[0]) if len(lacking) else table
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[Question]:
-        """Whether the object is in each edit: the right answer is no, but where the object stays."""
-        for edit in run.folder.edits.values():
-            if edit.image:
-                text, right = f"Does this image contain {edit.object}?", "A" if edit.stays else "B"
-                image = run.folder.image_path(edit).read_bytes()
-                yield Question(edit.id, image, text, ("yes", "no"), right, edit.family or run.folder.track)
+        return export_questions(run.folder)
 
     def sides(self, finished: Sequence[Finished], options: Any) -> dict[str, Side]:
         loaded = in_order([entry.folder for entry in finished])

@@ -21,6 +21,7 @@ from typing_extensions import NotRequired
 
 from nein.benchmarks.nein import paper_numbers
 from nein.benchmarks.runner import SCORES_CSV, select_rows
+from nein.datasets.harness import Question
 from nein.datasets.nein import TRACKS
 from nein.engine import atomic, images
 from nein.engine.folder import EVERY, SEGMENT, Blocks, Folder, Row, runs_at
@@ -303,6 +304,29 @@ def of_edit(edit: EditRow, track: str) -> Row:
         "refused": edit.refused or None,
         **edit.difficulty,
     }
+
+
+#: The options of a presence question in another harness.
+YES_NO = ("yes", "no")
+
+
+def question_key(run: RunDir, sample_id: str) -> str:
+    """The name of a presence question in other harnesses."""
+    return f"{run.editor}/{run.track}/{sample_id}"
+
+
+def export_questions(run: RunDir) -> Iterator[Question]:
+    """For another harness, whether the object is in each edit: no, unless it is to stay."""
+    for edit in run.edits.values():
+        if edit.image:
+            yield Question(
+                key=question_key(run, edit.id),
+                read_image=run.image_path(edit).read_bytes,
+                text=f"Does this image contain {edit.object}?",
+                options=YES_NO,
+                answer="A" if edit.stays else "B",
+                category=edit.family or run.track,
+            )
 
 
 def load(paths: Sequence[Path]) -> list[RunDir]:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,17 @@ import numpy as np
 import safetensors.numpy
 
 from nein.benchmarks.nein.config import EvalConfig
-from nein.benchmarks.nein.runs import EDIT, SCORES, EditRow, RunDir, ScoreRow, read_image, scores_of
+from nein.benchmarks.nein.runs import (
+    EDIT,
+    SCORES,
+    YES_NO,
+    EditRow,
+    RunDir,
+    ScoreRow,
+    question_key,
+    read_image,
+    scores_of,
+)
 from nein.datasets.nein import Dataset, Sample
 from nein.editors import EditRequest, EditResult
 from nein.engine import atomic, images
@@ -34,6 +44,7 @@ from nein.metrics import METRICS
 from nein.metrics import models as loaders
 from nein.metrics.base import Score as Scored
 from nein.metrics.chat.endpoint import check_options
+from nein.metrics.letters import LETTERS, parse
 from nein.metrics.metric import Batch, EditPair, SceneObject, Settings
 from nein.metrics.metric import score as score_all
 from nein.models import judges
@@ -190,12 +201,14 @@ class Score(Stage):
     metrics: Sequence[str]
     model: Model
     config: EvalConfig
+    answers: Mapping[str, str] | None = None  # of a log, by `question_key`; they say removal_vqa
 
     def __post_init__(self) -> None:
+        self.judged = [name for name in self.metrics if self.answers is None or name != "removal_vqa"]
         self.blocks, self.outputs = self.edited.units, tuple(map(scores_of, self.metrics))
         self.plain, judge = self.config.protocol == "paper", self.config.models.vqa
         # About how many questions of a sample go to a judge behind an address: of a caption's objects six.
-        asking = [name for name in self.metrics if "vqa" in METRICS[name].models]
+        asking = [name for name in self.judged if "vqa" in METRICS[name].models]
         count = sum({"retention_vqa": 6}.get(name, 1) for name in asking)
         self.asks = {judge: count} if count and is_served(judge) else {}
 
@@ -251,9 +264,11 @@ class Score(Stage):
 
     def work(self, model: Scorer, inputs: Any, missing: tuple[str, ...]) -> dict[str, list[ScoreRow]]:
         number, items = inputs
-        wanted = [name for name in self.metrics if scores_of(name) in missing]
+        wanted = [name for name in self.judged if scores_of(name) in missing]
         rows: dict[str, list[ScoreRow]] = {}
-        for name, scores in model.score(items, wanted, self.metrics).items():
+        if self.judged != self.metrics:
+            rows[scores_of("removal_vqa")] = [self._read_answer(item) for item in items]
+        for name, scores in model.score(items, wanted, self.judged).items():
             if METRICS[name].kind == "corpus":
                 _write_features(self.run, name, number, items, scores)
             of_metric = rows.setdefault(scores_of(name), [])
@@ -261,6 +276,20 @@ class Score(Stage):
                 value = None if score.value is None else float(score.value)
                 of_metric.append(ScoreRow(item.id, value, score.reason, dict(score.detail), score.again))
         return rows
+
+    def _read_answer(self, item: EditPair) -> ScoreRow:
+        """Removal by the log's answer about an edit."""
+        text = (self.answers or {}).get(question_key(self.run, item.id))
+        if isinstance(item.edited, str) or not text:
+            return ScoreRow(
+                item.id, None, item.edited if isinstance(item.edited, str) else "the log has no answer"
+            )
+        letter, reason, *_ = parse(text, YES_NO)
+        if letter is None:
+            return ScoreRow(item.id, None, reason)
+        answer = YES_NO[LETTERS.index(letter)]
+        detail = {"object": item.object, "protocol": self.config.protocol, "answer": answer}
+        return ScoreRow(item.id, float(answer == "no"), f"the log answers {text!r}", detail)
 
     def is_valid(self, output: str, number: int, rows: list[ScoreRow]) -> bool:
         """No answer of an endpoint is lacking, and features are there where there must be some."""

@@ -169,9 +169,10 @@ class Task:
         return [text for record in self.records for text in record.texts]
 
     def fits_model(self, kind: str) -> bool:
-        """ "dual" and "itm" score captions with images, "vlm" is shown one image."""
+        """Whether a model of that kind can do it: "dual" and "itm" score captions with images, "vlm" and
+        "log" have seen one image."""
         questions = [record for record in self.records if isinstance(record, Question)]
-        if kind != "vlm":
+        if kind not in ("vlm", "log"):
             return not any(question.asked for question in questions) and bool(kind == "dual" or questions)
         return bool(questions) and not any(option.image for q in questions for option in q.options)
 
