@@ -26,7 +26,7 @@ from nein.loading.errors import UserError, near_match
 from nein.loading.references import (
     TEXTS,
     Need,
-    expanded,
+    expand_user,
     is_local,
     is_served,
     load_attribute,
@@ -128,7 +128,7 @@ def choose(asked: str, kind: str = "dual") -> Choice:
         return Choice(asked, asked, asked, asked, kind)
     given, reference = references.named(asked)
     if kind == "log":
-        name = given or expanded(reference).stem
+        name = given or expand_user(reference).stem
         return Choice(asked, name, references.slug(name), reference, kind)
     row = MODELS.get(given or asked) if kind == "dual" else None
     if given is not None and row is None:

@@ -29,7 +29,7 @@ from nein.engine.folder import Row
 from nein.engine.stages import Model, Shared, Stage
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError
-from nein.loading.references import expanded, parse_reference
+from nein.loading.references import expand_user, parse_reference
 from nein.models import judges, references
 from nein.models.cached import Services
 from nein.models.remedies import encoders
@@ -176,7 +176,7 @@ class NegBench(Benchmark):
             if choice.kind == "log":
                 asked = [task for _, tasks in pairs for task in tasks]
                 questions = stages.export_questions(asked, config.seed)
-                answers = harness.read_answers(expanded(choice.reference), questions)
+                answers = harness.read_answers(expand_user(choice.reference), questions)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
                 arm = models.with_remedy(choice, remedy)
                 model = None if choice.kind == "log" else _model(arm, load)

@@ -33,7 +33,7 @@ from nein.engine.folder import Blocks, runs_at
 from nein.engine.stages import Model, Shared, Stage
 from nein.loading.digests import json_digest
 from nein.loading.errors import UserError, shortlist
-from nein.loading.references import expanded
+from nein.loading.references import expand_user
 from nein.metrics import METRICS
 from nein.models import editor_choice
 from nein.models.cached import Services
@@ -107,7 +107,7 @@ def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, 
             "without --answers-from, then nein export."
         )
     questions = (question for run in runs for question in export_questions(run))
-    return read_answers(expanded(config.answers_from or ""), questions)
+    return read_answers(expand_user(config.answers_from or ""), questions)
 
 
 class NeIn(Benchmark):
