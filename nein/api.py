@@ -1,7 +1,7 @@
-"""The commands as functions: `nein.evaluate(my_edit, limit=48)`, for notebooks and scripts.
+"""The commands as functions, for notebooks and scripts: `nein.evaluate(my_edit, limit=48)`.
 
-A function takes the options of its command by their names, and objects where the command takes names. It
-works in this process and leaves the same folder: an interrupted call is resumed when it is made again.
+A function takes the options of its command by name, and objects in place of names. It works in this process
+and writes the same folder, which a second call resumes.
 """
 
 from __future__ import annotations
@@ -60,31 +60,31 @@ def evaluate(
     """Edits, scores and reports, as `nein eval` does.
 
     editor   `edit(image: PIL.Image.Image, instruction: str) -> PIL.Image.Image`, with a parameter `seed` if
-             it draws anything; a diffusers pipeline; an `editors.Editor`; a name ("magicbrush"), a folder, a
-             hub id, a place ("my_module:edit"); several of these; or a mapping from names to them.
+             it is random; a diffusers pipeline; an `editors.Editor`; a name ("magicbrush"), a folder, a hub
+             id, a place ("my_module:edit"); several of these; or a mapping from names to them.
     data     "nano" (drawn scenes that ship with nein), a folder in NeIn's layout, or "hub:OWNER/NAME".
     limit    Only the first samples.
-    metrics  Names of `metrics.METRICS`; all of the preset's if None.
-    control  Affirmative twins to run as well, "remove" and "add"; the preset's ("remove") if None.
+    metrics  Names of `metrics.METRICS` (default: the preset's).
+    control  Affirmative twins to run as well, "remove" and "add" (default: the preset's, "remove").
     preset   "nano", or "paper": the published checkpoints, judges and settings.
-    out      Folder of the results, which are resumed. If None, one below runs/ for these editors: another
-             function of the same name gets another one.
-    concurrency  Calls of a function at a time, 1 if None. It may be async; it is called again where a service
-             is busy or silent (see `editors.function`), and says with `nein.Refused` that a service declines.
-    options  The others of `nein eval`, by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
+    out      Folder of results, which is resumed (default: one below runs/ for these editors, and another one
+             for another function of the same name).
+    concurrency  Parallel calls of a function (default: 1). It may be async. It is called again if a service
+             is busy or silent (see `editors.function`), and raises `nein.Refused` if a service declines.
+    options  Other options of `nein eval` by name: `seed`, `batch_size`, `device`, `models={"vqa": ...}`.
 
-    Raises UserError, EditorError or MetricError (each a ValueError). What the function raises for a sample is
-    that sample's error, which is counted and shown; where it raises for all of the first, that is raised.
+    Raises UserError, EditorError or MetricError (each a ValueError). An exception of the function is the
+    error of its sample, which is counted and shown; if all first samples fail, it is raised.
     """
     if concurrency is not None:
         options["endpoint"] = {**options.get("endpoint", {}), "concurrency": concurrency}
         options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
-    editors, objects = _named(editor)
-    given = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
-    config = EvalConfig.of(preset=preset, editor=editors, **given, **options)
+    editors, objects = _name_models(editor)
+    values = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
+    config = EvalConfig.of(preset=preset, editor=editors, **values, **options)
     machine: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
-    # Options are for the editors that have a use for them; where none has, the first one says so.
+    # Editors get the options that they take; if none takes one, the first editor raises an error.
     any_takes = len(editors) > len(objects) or any(map(takes_options, objects.values()))
 
     def make(name: str, thing: Any, device: str) -> Any:
@@ -114,9 +114,9 @@ def negvqa(
              id); several of these; or a mapping from names to them.
     data     "nano" (drawn questions), "hub:OWNER/NAME", or a file in NegVQA's layout.
 
-    The others, and what is raised: as for `evaluate`.
+    Other arguments and exceptions: as for `evaluate`.
     """
-    models, objects = _named(model)
+    models, objects = _name_models(model)
     if len(objects) == len(models) and not any(map(is_choices, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
     config = NegvqaConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
@@ -131,13 +131,13 @@ def negvqa(
 
 
 def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, **options: Any) -> Result:
-    """Evaluates on a benchmark by its name, one of a plug-in too, with the options of its command by name."""
+    """Evaluates on a benchmark by its name, also of a plug-in, with the options of its command by name."""
     from nein.benchmarks import registry
 
-    found = registry.get(benchmark)
-    config: Any = found.config.of(preset=preset, out=out, **options)
-    made = _run(found, config, {}, lambda name, thing, device: thing)
-    return Result(*made, tuple(found.headline))
+    entry = registry.get(benchmark)
+    config: Any = entry.config.of(preset=preset, out=out, **options)
+    finished = _run(entry, config, {}, lambda name, thing, device: thing)
+    return Result(*finished, tuple(entry.headline))
 
 
 def negbench(
@@ -154,39 +154,39 @@ def negbench(
     model    An object with `encode_image(pictures) -> (N, D)` and `encode_text(sentences) -> (N, D)`; (model,
              processor) of transformers; (model, transform, tokenizer) of open_clip; what `nein negbench eval
              --model` takes ("nano:clip", a folder, a hub id); a list of these; or a mapping from names to
-             them. An object has a `fingerprint`, a text that changes with its weights, or goes by its code
-             and the weights of the torch modules that it is or holds.
+             them. An object may have a `fingerprint`, a text that changes with its weights (default: digits
+             of its code and of the weights of its torch modules).
     data     "nano" (drawn scenes), or a folder with NegBench's released files.
 
-    The others, and what is raised: as for `evaluate`.
+    Other arguments and exceptions: as for `evaluate`.
     """
-    models, objects = _named([model] if isinstance(model, tuple) else model)
+    models, objects = _name_models([model] if isinstance(model, tuple) else model)
     config = NegbenchConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
         mark = getattr(thing, "fingerprint", None)
-        if not isinstance(mark, str):  # the weights of (model, processor) are hashed by what takes it
+        if not isinstance(mark, str):  # `dual.of` hashes the weights of (model, processor)
             mark = "" if isinstance(thing, tuple) else dual.fingerprint_of(thing)
         return dual.of(thing, name=name, batch_size=config.batch_size, fingerprint=mark)
 
     from nein.benchmarks.negbench.runs import NEGBENCH
     from nein.benchmarks.negbench.sections import SECTIONS
 
-    shown = tuple(table for section in SECTIONS[:2] for table in section.tables)
-    return Result(*_run(NEGBENCH, config, objects, make), shown)
+    headline = tuple(table for section in SECTIONS[:2] for table in section.tables)
+    return Result(*_run(NEGBENCH, config, objects, make), headline)
 
 
 def judge(
     images: Any, questions: Any, *, model: str = "nano:llava", device: str = "auto", dtype: str = "float32"
 ) -> pd.DataFrame:
-    """What a judge answers about pictures, as it does for Removal.
+    """Asks a judge about images, as Removal does.
 
-    images     An image or several: `PIL.Image.Image`, or (H, W, 3) uint8.
-    questions  A question, or several, for every image.
-    model      As `--models.vqa` takes it.
+    images     One or several: `PIL.Image.Image`, or (H, W, 3) uint8.
+    questions  One or several, for every image.
+    model      A value of `--models.vqa`.
 
-    A row per image and question: `image` (index), `question`, `answer`, `p_yes`, `p_no`. Raises UserError or
-    MetricError.
+    Returns a row per image and question: `image` (index), `question`, `answer`, `p_yes`, `p_no`. Raises
+    UserError or MetricError.
     """
     import numpy as np
     import pandas as pd
@@ -200,8 +200,8 @@ def judge(
     words = list(questions) if several else [questions]
     if strange := [question for question in words if not isinstance(question, str)]:
         raise UserError(f"A question is {strange[0]!r}; give a sentence, or a list of them.")
-    here = Processes().device(device)
-    loaded = metrics.load_judge("vqa", references.resolve(model), device=here, dtype=dtype)
+    device = Processes().device(device)
+    loaded = metrics.load_judge("vqa", references.resolve(model), device=device, dtype=dtype)
     prompts = [template(loaded.template).wrap(question) for question in words]
     rows = [
         (number, question, answer.text, answer.p_yes, answer.p_no)
@@ -214,10 +214,10 @@ def judge(
 def _run(
     benchmark: Benchmark, config: Any, objects: Mapping[str, Any], make: Callable[[str, Any, str], Any]
 ) -> tuple[Benchmark, Path, tuple[str, ...]]:
-    """Makes models of the objects and does the work in this process: the first fields of a `Result`."""
+    """Makes models of the objects and runs the benchmark here; returns the first fields of a `Result`."""
     if objects and config.on == "ray":
         raise UserError(
-            f"on='{config.on}' computes in other processes, where {', '.join(objects)} of this one is not."
+            f"on='{config.on}' computes in other processes, which lack {', '.join(objects)}; leave out `on`."
         )
     with contextlib.closing(start(config)) as executor:
         models = {name: make(name, thing, executor.device) for name, thing in objects.items()}
@@ -238,10 +238,10 @@ def _run(
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Finished runs of one benchmark in a folder. In a notebook it shows as its table.
+    """Finished runs of one benchmark in a folder. A notebook shows its tables.
 
-    out    The folder of the results, with the benchmark's tables and plots.
-    names  Of the runs of this call, as tables show them.
+    out    The folder of results, with the benchmark's tables and plots.
+    names  Names of the runs of this call in tables.
     shown  The tables.
     """
 
@@ -251,41 +251,41 @@ class Result:
     shown: tuple[Table, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "out", self.out.absolute())  # found again from another working folder
+        object.__setattr__(self, "out", self.out.absolute())  # stays valid in another working folder
 
     @functools.cached_property
     def figures(self) -> pd.DataFrame:
-        """Every figure, tidy: what it is of, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
-        whole = self.out / FIGURES_CSV  # of NegBench, which says of each what data it is on
-        files = [whole] if whole.exists() else sorted(self.out.rglob(FIGURES_CSV))
-        found = frames.concat(map(frames.read, files))
-        return frames.select(found, model=self.models).reset_index(drop=True)
+        """Every estimate, tidy: its dimensions, `value`, `low`, `high` (95 % interval), `n`, `unscored`."""
+        file = self.out / FIGURES_CSV  # of NegBench, which says of each what data it is on
+        files = [file] if file.exists() else sorted(self.out.rglob(FIGURES_CSV))
+        figures = frames.concat(map(frames.read, files))
+        return frames.select(figures, model=self.models).reset_index(drop=True)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Of the figures of this call, as their column names them."""
+        """The entries of the column "model" of this call."""
         return self.names
 
     def table(self) -> pd.DataFrame:
         """The main table as text, a row per model: values with their 95 % intervals."""
-        return _as_frame(tables.sheets(self.shown, self.figures)[0])
+        return _to_frame(tables.sheets(self.shown, self.figures)[0])
 
     @property
     def runs(self) -> list[Path]:
-        """The folders of the runs of this call; of `evaluate` one per editor and kind of instruction."""
+        """The folders of the runs of this call; for `evaluate` one per editor and kind of instruction."""
         return [path for path in runs_below(self.out) if Folder(path).entries().get("name") in self.names]
 
     def gap(self) -> pd.DataFrame:
-        """The negation gap per model and metric, in points: what is lost when the input is negated (of
-        `evaluate` Removal when told "Remove the X." minus Removal when told that X is absent); `value`,
-        `low`, `high`, `n`. Empty without what is compared."""
+        """The negation gap per model and metric, in points: the loss when the input is negated (for
+        `evaluate`: Removal after "Remove the X." minus Removal after a sentence that X is absent); `value`,
+        `low`, `high`, `n`. Empty without a pair to compare."""
         every = self.benchmark.gaps(self.benchmark.load_finished(self.runs))
         gaps = frames.select(every, statistic="gap").rename(columns={"metric": "", "measure": "metric"})
         gaps = gaps.reindex(columns=["model", "metric", "value", "low", "high", "n"]).reset_index(drop=True)
         return gaps.assign(**{name: 100 * gaps[name] for name in ("value", "low", "high")})
 
     def samples(self) -> pd.DataFrame:
-        """A row per sample, run and metric: `model`, what the sample is, `value`, or NaN with a `reason`."""
+        """A row per sample, run and metric: `model`, the sample, `value`, or NaN with a `reason`."""
         import pandas as pd
 
         parts = []
@@ -295,7 +295,7 @@ class Result:
         return pd.concat(parts, ignore_index=True)
 
     def report(self, file: str | Path = "report.html", **options: Any) -> Path:
-        """Writes the page of `nein report`, whose options it takes: `formats=["html", "csv"]` adds files."""
+        """Writes the page of `nein report`, with its options: `formats=["html", "csv"]` adds files."""
         from nein.benchmarks.finished import report
 
         given = {"runs": self.runs, "out": Path(file), "formats": ["html"], **options}
@@ -304,7 +304,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         sheets = tables.sheets(self.shown, self.figures)
-        shown = (f"<h4>{sheet.title}</h4>{_as_frame(sheet).to_html(index=False)}" for sheet in sheets)
+        shown = (f"<h4>{sheet.title}</h4>{_to_frame(sheet).to_html(index=False)}" for sheet in sheets)
         return f"{''.join(shown)}<p>{html.escape(str(self.out))}</p>"
 
     def __repr__(self) -> str:
@@ -313,25 +313,25 @@ class Result:
 
 
 class EditingResult(Result):
-    """What `evaluate` gives."""
+    """The result of `evaluate`."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The folders of the editors: names without the instruction, "ip2p" of "ip2p/negative"."""
+        """The names of the editors: "ip2p" of "ip2p/negative"."""
         return tuple({name.rpartition("/")[0] for name in self.names})
 
     def table(self) -> pd.DataFrame:
         """All metrics as text, a row per editor and kind of instruction: values with their 95 % intervals."""
-        return _as_frame(sections.results().sheet(self.figures))
+        return _to_frame(sections.results().sheet(self.figures))
 
     def samples(self) -> pd.DataFrame:
         """A row per sample, editor, kind of instruction and metric: `value`, or NaN with a `reason`."""
-        found = super().samples()
-        found[["editor", "track"]] = found["model"].str.rsplit("/", n=1).tolist()
-        return found
+        table = super().samples()
+        table[["editor", "track"]] = table["model"].str.rsplit("/", n=1).tolist()
+        return table
 
     def grid(self, number: int = 6, **options: Any) -> Image:
-        """Samples as rows, editors as columns: the image of `nein grid`, whose options it takes."""
+        """The image of `nein grid`, with its options: samples as rows, editors as columns."""
         from PIL import Image
 
         from nein.benchmarks.nein.config import GridConfig
@@ -351,25 +351,23 @@ class EditingResult(Result):
         return f'{sentences}<img src="data:image/png;base64,{image}" alt="samples">{super()._repr_html_()}'
 
 
-def _as_frame(sheet: Sheet) -> pd.DataFrame:
+def _to_frame(sheet: Sheet) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(sheet.rows, columns=sheet.columns)
 
 
-def _named(given: Any) -> tuple[list[str], Json]:
-    """The names of models as the command takes them, and the objects among them by name.
-
-    given  A model, several, or a mapping from names to them: names, folders and places as texts or paths.
-    """
-    several = given if isinstance(given, Mapping | list | tuple | set) else [given]
+def _name_models(models: Any) -> tuple[list[str], Json]:
+    """The names of models for the command, and the objects among them by name. models: one model, several, or
+    a mapping from names to them: texts or paths, or objects."""
+    several = models if isinstance(models, Mapping | list | tuple | set) else [models]
     pairs = several.items() if isinstance(several, Mapping) else [("", thing) for thing in several]
     names: list[str] = []
     objects: Json = {}
     for name, thing in pairs:
         if thing is None:
             raise UserError(
-                "None is not an editor or a model; give a function, an object, a name, or a list of them."
+                "None is no editor or model; give a function, an object, a name, or a list of them."
             )
         if not name and not isinstance(thing, str | Path):
             name = name_of(thing[0] if isinstance(thing, tuple) and thing else thing)  # (model, processor)
@@ -383,5 +381,7 @@ def _named(given: Any) -> tuple[list[str], Json]:
             names.append(references.Offered(free, thing))
             objects[free] = thing
     if not names:
-        raise UserError("Nothing was given to evaluate; give a function, a name, or a list of them.")
+        raise UserError(
+            "There is no editor or model to evaluate; give a function, a name, or a list of them."
+        )
     return names, objects

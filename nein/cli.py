@@ -1,4 +1,4 @@
-"""The command `nein`: one table of subcommands. Nothing heavy is imported before a command has its options.
+"""The command `nein`: a table of subcommands. Heavy modules are imported after the options are parsed.
 
 Packages add benchmarks by entry points of the group `nein.benchmarks` (`nein.benchmarks.registry`).
 """
@@ -19,7 +19,7 @@ from nein.config.groups import Command
 from nein.engine.machine import USER_MISTAKE, exit_with, printable
 from nein.loading.errors import UserError, near_match
 
-#: The commands that stand first in `nein --help`.
+#: The first commands of `nein --help`.
 EVERYDAY = ("eval", "negbench eval", "negvqa", "report", "compare", "grid", "list")
 
 # fmt: off
@@ -33,7 +33,7 @@ COMMANDS: dict[str, Command] = {
         "nein.benchmarks.rewriters_config:RewritersConfig", "nein.benchmarks.rewriters:REWRITERS",
         shared=True, announces="nein.benchmarks.progress:lines"),
     "grid": Command(
-        "draw samples and their edits into one picture",
+        "draw samples and their edits in one image",
         "nein.benchmarks.nein.config:GridConfig", "nein.benchmarks.nein.grid:grid"),
     "report": Command(
         "write a page, tables and plots of finished runs",
@@ -76,7 +76,7 @@ COMMANDS: dict[str, Command] = {
         "nein.listing:ListConfig", "nein.listing:run"),
     "reproduce": Command(
         "measure a published table and compare it with the paper",
-        "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announced"),
+        "nein.reproduce:ReproduceConfig", "nein.reproduce:run", announces="nein.reproduce:announce"),
     "convert": Command(
         "convert an original checkpoint to safetensors",
         "nein.models.convert:ConvertConfig", "nein.models.convert:run"),
@@ -119,13 +119,13 @@ COMMANDS: dict[str, Command] = {
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """`nein ARGV`: runs a command and ends the process."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if "" not in sys.path:  # my_module:my_edit of this folder, as `python -m nein` finds it
+    if "" not in sys.path:  # finds my_module:my_edit in this folder, as `python -m nein` does
         sys.path.append("")
     exit_with(lambda: _run(words))
 
 
 def main_eval(argv: Sequence[str] | None = None) -> NoReturn:
-    """`nein-eval`, the name in the cards of models: the same as `nein eval`."""
+    """`nein-eval`, a name in model cards: the same as `nein eval`."""
     main(["eval", *(sys.argv[1:] if argv is None else argv)])
 
 
@@ -156,12 +156,12 @@ def _run(words: Sequence[str]) -> int | None:
 def launch(
     prog: str, command: Command, words: Sequence[str] | None = None, others: Sequence[str] = ()
 ) -> int:
-    """Reads the options of `PROG WORDS`, does the work, prints the text it returns; the exit code.
+    """Parses the options of `PROG WORDS`, runs the command, prints its text; returns the exit code.
 
-    prog    What is typed before the options: "nein negbench eval", "python -m research.nano".
+    prog    The words before the options: "nein negbench eval", "python -m research.nano".
     others  Commands whose names begin with this one's, for `--help`.
 
-    The function that works is imported only when the options are in order, and not at all for `--dry-run`.
+    The command is imported only when the options are valid, and not for `--dry-run`.
     """
     from nein.config import options
 
@@ -179,7 +179,7 @@ def launch(
     machine.tune_process()
     work = pkgutil.resolve_name(command.work)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("huggingface_hub").propagate = False  # it has a handler of its own
+    logging.getLogger("huggingface_hub").propagate = False  # it has its own handler
     if command.shared:
         with contextlib.closing(start(config)) as executor:
             answer = work(config, executor)
@@ -193,7 +193,7 @@ def launch(
 
 
 def _submit(words: Sequence[str]) -> int:
-    """`nein slurm NAME WORDS`: an array of jobs, a share each, and a last job."""
+    """`nein slurm NAME WORDS`: submits an array of jobs, one share each, and a last job."""
     match = _match(words)[0] if words else None
     if match is None or not match[1].shared:
         able = [name for name, command in COMMANDS.items() if command.shared]
@@ -210,10 +210,11 @@ def _submit(words: Sequence[str]) -> int:
     from nein.engine import atomic, slurm
     from nein.loading.references import without_credentials
 
-    name, command, rest = match
-    own: Any = pkgutil.resolve_name(command.configuration)
-    both: Any = dataclasses.make_dataclass(own.__name__, [], bases=(own, SlurmJobs), kw_only=True)
-    config, dry_run = options.read(both, rest, prog=f"nein slurm {name}", description=f"{command.help}.")
+    name, command, flags = match
+    config_class: Any = pkgutil.resolve_name(command.configuration)
+    bases, prog = (config_class, SlurmJobs), f"nein slurm {name}"
+    combined: Any = dataclasses.make_dataclass(config_class.__name__, [], bases=bases, kw_only=True)
+    config, dry_run = options.read(combined, flags, prog=prog, description=f"{command.help}.")
     if dry_run:
         print(options.dump(config), end="")
         return 0
@@ -222,44 +223,44 @@ def _submit(words: Sequence[str]) -> int:
     folder = config.out_dir / "slurm"
     slurm.make_submitter(config, folder, "slurm")  # fails before anything is written
     file = (folder / "command.yaml").resolve()
-    values = {item.name: getattr(config, item.name) for item in options.fields(own)}
-    atomic.write_text(file, options.dump(own(**{**values, "on": None})))
-    typed = tuple(without_credentials(word) for word in ("slurm", *name.split(), *rest))
+    values = {item.name: getattr(config, item.name) for item in options.fields(config_class)}
+    atomic.write_text(file, options.dump(config_class(**{**values, "on": None})))
+    typed = tuple(without_credentials(word) for word in ("slurm", *name.split(), *flags))
     last = slurm.Job((*name.split(), "--config", str(file)), typed)
     array = when = ""
     if config.array > 1:
         shares = [dataclasses.replace(last, share=f"{r}/{config.array}") for r in range(config.array)]
         jobs = slurm.submit(shares, config, folder)
         array = str(jobs[0].job_id).partition("_")[0]
-        when = f", which begins when {array} has ended"
+        when = f", which starts when {array} has ended"
         print(f"Submitted {len(jobs)} jobs, {jobs[0].job_id} to {jobs[-1].job_id}, one share each.")
     [job] = slurm.submit([last], config, folder, after=array)
-    print(f"Submitted {job.job_id}, which makes what is left and the report{when}.")
-    print(f"Scripts and logs: {folder}\nHow far they are: nein status {config.out_dir}")
+    print(f"Submitted {job.job_id}, which makes missing blocks and the report{when}.")
+    print(f"Scripts and logs: {folder}\nProgress: nein status {config.out_dir}")
     return 0
 
 
 def _fetch(words: Sequence[str]) -> int:
-    """`nein fetch NAME WORDS`; without a name, of `nein eval`."""
+    """`nein fetch NAME WORDS`; the default name is eval."""
     if not words or words[0] in ("-h", "--help"):
         print(
             "usage: nein fetch [COMMAND] [OPTIONS]\n\n"
-            "Download what a command (default: eval) needs to where libraries look (HF_HOME, TORCH_HOME).\n"
+            "Download models and data of a command (default: eval) to the caches HF_HOME and TORCH_HOME.\n"
             "--dry-run lists files and sizes. Then, without a network: HF_HUB_OFFLINE=1 nein COMMAND OPTIONS"
         )
         return 0 if words else USER_MISTAKE
     if (match := _match(["eval", *words] if words[0].startswith("-") else words)[0]) is None:
         raise _unknown(words[0], COMMANDS)
-    from nein.fetch import of_command
+    from nein.fetch import fetch_command
 
-    answer = of_command(*match)
+    answer = fetch_command(*match)
     print(answer if isinstance(answer, str) else "", end="")
     return answer if isinstance(answer, int) else 0
 
 
 def commands() -> dict[str, Command]:
-    """The table, with the benchmarks of installed packages. One that cannot be loaded is a row without
-    places, whose help says why: it must not hide the others."""
+    """The table with the benchmarks of installed packages. A broken one is a row whose help says why, so that
+    it does not hide the others."""
     table = dict(COMMANDS)
     for name, target in registry.plugins().items():
         try:
@@ -274,11 +275,9 @@ def commands() -> dict[str, Command]:
 
 
 def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None, dict[str, Command]]:
-    """The command with the longest name that `words` begin with, and the words after its name; and the table
-    that was looked in: plug-ins only where none of ours is meant.
-
-    A misspelt subcommand is not a word for the command above it ("negvqa reprot").
-    """
+    """The command with the longest name at the start of `words`, and the words after it; and the searched
+    table: plug-ins only if no command of ours fits. A misspelled subcommand ("negvqa reprot") is no argument
+    of the command above it."""
     first, pair, table = words[0], " ".join(words[:2]), COMMANDS
     for more in (dict, commands):
         table = {**table, **more()}
@@ -291,7 +290,7 @@ def _match(words: Sequence[str]) -> tuple[tuple[str, Command, list[str]] | None,
 
 
 def _unknown(name: str, allowed: Iterable[str]) -> UserError:
-    """allowed: names of commands; of those with two words the first is meant, unless `name` has two."""
+    """The error for an unknown command. allowed: names of commands; `name` has one word or two."""
     words = [other if " " in name else other.partition(" ")[0] for other in allowed]
     near = near_match(name, names := list(dict.fromkeys(words)))
     guess = f"; did you mean 'nein {near}'?" if near else "."
@@ -299,7 +298,7 @@ def _unknown(name: str, allowed: Iterable[str]) -> UserError:
 
 
 def _overview(start: str, table: Mapping[str, Command]) -> str:
-    """What `nein --help` and, for the commands whose name begins with `start`, `nein negbench --help` say."""
+    """The text of `nein --help` or, for commands that begin with `start`, of `nein negbench --help`."""
     rows = {name: command.help for name, command in table.items() if name.startswith(start)}
     first, groups = dict[str, str](), dict[str, str]()
     if not start:

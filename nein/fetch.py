@@ -1,4 +1,4 @@
-"""`nein fetch COMMAND OPTIONS`: the models and data of a command, beforehand, into the hub's cache (HF_HOME).
+"""`nein fetch COMMAND OPTIONS`: downloads the models and data of a command into the hub's cache (HF_HOME).
 
 nein fetch --preset paper --editor ip2p,magicbrush                     of nein eval
 nein fetch eval --preset paper --data hub:OWNER/NAME --editor all
@@ -23,25 +23,27 @@ from nein.loading.references import TEXTS, Need
 
 #: Weights as transformers and diffusers name them: no variant ("model.fp16.safetensors"), no single file.
 WEIGHTS = ("*model.safetensors", "*model-*-of-*.safetensors", "*model.bin", "*model-*-of-*.bin")
-#: Folders of a repository that nothing here reads.
+#: Folders of repositories that nein does not read.
 LEFT_OUT = ("onnx/*", "openvino/*", "coreml/*", "original/*", "safety_checker/*")
 NOTHING = "Nothing to fetch: everything this needs ships with nein."
 
 
 class Refused(Exception):
-    """A need that is not to be had: one sentence."""
+    """A need that cannot be downloaded; its message is one sentence."""
 
 
-def of_command(name: str, command: Command, words: Sequence[str]) -> int | str:
-    """`nein fetch NAME WORDS`: what this command needs."""
+def fetch_command(name: str, command: Command, words: Sequence[str]) -> int | str:
+    """`nein fetch NAME WORDS`: downloads, or lists, the needs of a command."""
     kind = pkgutil.resolve_name(command.configuration)
     prog, description = f"nein fetch {name}", f"{command.help}."
     config, dry_run = options.read(kind, words, prog=prog, description=description, to_fetch=True)
-    return "".join(f"{line}\n" for line in planned(config.needs())) if dry_run else fetch(config.needs())
+    return (
+        "".join(f"{line}\n" for line in describe_plan(config.needs())) if dry_run else fetch(config.needs())
+    )
 
 
 def fetch(needs: Sequence[Need]) -> int | str:
-    """Downloads what is not here; exit code 1 where something was refused. Raises UserError where nobody
+    """Downloads missing files; returns exit code 1 if something was refused. Raises UserError if nobody
     answers, the disk is full, or HF_HUB_OFFLINE is set."""
     if not needs:
         return f"{NOTHING}\n"
@@ -56,14 +58,14 @@ def fetch(needs: Sequence[Need]) -> int | str:
     return 1 if refused else "Everything is here: HF_HUB_OFFLINE=1 nein COMMAND ...\n"
 
 
-def planned(needs: Sequence[Need]) -> list[str]:
-    """What `--dry-run` prints: a line per need with its files and bytes, and the total against the free disk.
-    Without the hub, the repositories alone."""
+def describe_plan(needs: Sequence[Need]) -> list[str]:
+    """The lines of `--dry-run`: each need with its files and bytes, and the total against the free disk.
+    Without the hub only the repositories."""
     from huggingface_hub import constants
 
     if not needs:
         return [NOTHING]
-    lines, count, size, left = [], 0, 0, 0
+    lines, count, size, to_download = [], 0, 0, 0
     for need in dict.fromkeys(needs):
         try:
             files = download(need, dry_run=True)
@@ -75,20 +77,16 @@ def planned(needs: Sequence[Need]) -> list[str]:
             of_need = sum(file.file_size or 0 for file in files)
             lines.append(f"{need}: {len(files)} files, {gigabytes(of_need)}" if files else str(need))
             count, size = count + len(files), size + of_need
-            left += sum(file.file_size or 0 for file in files if file.will_download)
+            to_download += sum(file.file_size or 0 for file in files if file.will_download)
     root = Path(constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(path for path in (root, *root.parents) if path.exists())).free
-    total = f"{count} files, {gigabytes(size)}; {gigabytes(left)} to download"
+    total = f"{count} files, {gigabytes(size)}; {gigabytes(to_download)} to download"
     return [*lines, f"{total}, {gigabytes(free)} free on the disk of {root}."]
 
 
 def download(need: Need, *, dry_run: bool = False) -> list[Any]:
-    """`snapshot_download` of a need's files, or torch's download of a file at an address.
-
-    dry_run  Gives the files (`huggingface_hub.DryRunFileInfo`) and downloads none; [] of an address.
-
-    Raises Refused or UserError.
-    """
+    """Downloads a need's files by `snapshot_download`, or by torch from an address. dry_run: returns the
+    files (`huggingface_hub.DryRunFileInfo`; [] for an address). Raises Refused or UserError."""
     from huggingface_hub import HfApi, constants, errors, snapshot_download
     from huggingface_hub.utils import httpx
 
@@ -99,18 +97,16 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
             if not dry_run:
                 _download_address(need)
             return []
-        names = HfApi().list_repo_files(need.reference, revision=need.revision, repo_type=need.kind)
-        files = choose(need, names)
-        found = snapshot_download(
-            need.reference, repo_type=need.kind, revision=need.revision, dry_run=dry_run,
-            allow_patterns=[glob.escape(name) for name in files],
-        )  # fmt: skip
-        return list(found) if dry_run else []
+        repository: dict[str, Any] = {"repo_type": need.kind, "revision": need.revision}
+        names = choose(need, HfApi().list_repo_files(need.reference, **repository))
+        patterns = [*map(glob.escape, names)]
+        plan = snapshot_download(need.reference, **repository, dry_run=dry_run, allow_patterns=patterns)
+        return list(plan) if dry_run else []
     except errors.GatedRepoError:
         page = f"{constants.ENDPOINT}/{'datasets/' if need.kind == 'dataset' else ''}{need.reference}"
         raise Refused(
-            f"'{need}' is gated: accept its licence at {page}, log in with `hf auth login` (or set "
-            "HF_TOKEN), and fetch again."
+            f"'{need}' is gated: accept its license at {page}, log in with `hf auth login` (or set HF_TOKEN), "
+            "and rerun the command."
         ) from None
     except errors.RepositoryNotFoundError:
         raise Refused(
@@ -120,34 +116,34 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
     except errors.RevisionNotFoundError:
         raise Refused(f"'{need.reference}' has no revision '{need.revision}'.") from None
     except (OSError, RuntimeError, ValueError, httpx.HTTPError) as error:
-        where = need.reference if need.kind == "url" else constants.ENDPOINT
+        source = need.reference if need.kind == "url" else constants.ENDPOINT
         raise UserError(
-            f"'{need}' cannot be downloaded from {where}: {first_line(error).rstrip('.')}. What is complete "
-            "stays; give the same command again, or set HF_ENDPOINT to a mirror."
+            f"'{need}' cannot be downloaded from {source}: {first_line(error).rstrip('.')}. Complete files "
+            "stay; rerun the command, or set HF_ENDPOINT to a mirror."
         ) from None
 
 
 def choose(need: Need, files: Sequence[str]) -> list[str]:
-    """The files of a repository that a need's loader reads; weights as safetensors alone where every folder
-    with weights has them."""
+    """The files of a repository that its loader reads; weights only as safetensors, if every folder with
+    weights has them."""
     if need.kind == "dataset":
         return list(files)
     patterns = need.files or (*TEXTS, *WEIGHTS)
     left_out = () if need.files else LEFT_OUT
-    found = [
+    chosen = [
         name
         for name in files
         if any(fnmatch(name, pattern) for pattern in patterns)
         and not any(fnmatch(name, pattern) for pattern in left_out)
     ]
-    tensors, pickles = ([n for n in found if n.endswith(suffix)] for suffix in (".safetensors", ".bin"))
+    tensors, pickles = ([n for n in chosen if n.endswith(suffix)] for suffix in (".safetensors", ".bin"))
     if {name.rpartition("/")[0] for name in pickles} <= {name.rpartition("/")[0] for name in tensors}:
-        found = [name for name in found if name not in pickles]
-    return found
+        chosen = [name for name in chosen if name not in pickles]
+    return chosen
 
 
 def _download_address(need: Need) -> None:
-    """To where torch looks."""
+    """Downloads a file to torch's cache."""
     import torch
 
     file = Path(torch.hub.get_dir(), "checkpoints", need.reference.rpartition("/")[2])

@@ -1,5 +1,5 @@
-"""`nein list KIND`: what there is, where it comes from, its licence, and whether it is on this machine. Every
-row follows from the table that loads the thing; nothing is loaded, and no network is used."""
+"""`nein list KIND`: editors, metrics, models and data, with origin, license, and whether they are on this
+machine. Rows come from the tables that load them; loads nothing and uses no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nein.loading.references import TEXTS, Need, cached_folder
 
 HEAD = ("name", "what", "from", "licence", "here")
 WIDTH = 60  # of a column
-#: Judges of edits: (as it is typed, what it is, where it comes from).
+#: Judges of edits: (name, description, origin).
 REWARDS = (
     ("editscore:FOLDER", "two questions (arXiv:2509.23909)", "EditScore/EditScore-7B and others"),
     ("editscore:MODEL", "the same to any image-text model", "a folder, hub id or openai:URL#MODEL"),
@@ -34,7 +34,7 @@ SHIPPED, OURS = "ships with nein", "Apache-2.0"
 
 @dataclass(kw_only=True)
 class ListConfig(Options):
-    """What is listed."""
+    """The kind of a list."""
 
     kind: Literal["editors", "metrics", "judges", "models", "data", "benchmarks"] = argument(
         "KIND", "editors, metrics, judges, models, data or benchmarks"
@@ -45,10 +45,10 @@ class ListConfig(Options):
 class Entry:
     """A row.
 
-    name     As it is typed.
-    origin   A repository, "ships with nein", or how to come by it.
-    needs    What of it comes from elsewhere.
-    lacking  Why it is not here, where `needs` do not decide that.
+    name     As a user types it.
+    origin   A repository, "ships with nein", or how to get it.
+    needs    Its downloads.
+    lacking  Why it is not here, if `needs` do not decide that.
     """
 
     name: str
@@ -60,18 +60,18 @@ class Entry:
 
     def row(self) -> tuple[str, ...]:
         """The cells of `HEAD`."""
-        here = self.lacking or ("yes" if all(map(is_here, self.needs)) else "no")
+        availability = self.lacking or ("yes" if all(map(is_here, self.needs)) else "no")
         origin = self.origin if len(self.origin) <= WIDTH else f"{self.origin[: WIDTH - 3]}..."
-        return (self.name, self.what, origin, self.licence, here)
+        return (self.name, self.what, origin, self.licence, availability)
 
 
 def run(config: ListConfig) -> str:
     import tabulate
 
     rows = [entry.row() for entry in KINDS[config.kind]()]
-    here = sum(row[-1] == "yes" for row in rows)
+    available = sum(row[-1] == "yes" for row in rows)
     table = tabulate.tabulate(rows, HEAD, disable_numparse=True)
-    return f"{table}\n\n{here} of {len(rows)} are here. {NOTES[config.kind]}\n"
+    return f"{table}\n\n{available} of {len(rows)} are here. {NOTES[config.kind]}\n"
 
 
 # --- kinds ---------------------------------------------------------------------------------------
@@ -91,11 +91,11 @@ def _editors() -> Iterator[Entry]:
         needs = () if row.checkpoint.startswith("nano:") else tuple(editors.origins(row.name, None))
         named = (str(row.values.get(layout)) for layout in row.layouts)
         file = next((name for name in named if name.endswith((".pth", ".ckpt", ".safetensors"))), "")
-        lacking = f"no {file}" if needs and file and not Path(file).exists() else ""
-        yield _of(row.name, what, needs, lacking)
-    known = {name for row in rows for name in (row.name, row.editor)}
+        obstacle = f"no {file}" if needs and file and not Path(file).exists() else ""
+        yield _make_entry(row.name, what, needs, obstacle)
+    listed = {name for row in rows for name in (row.name, row.editor)}
     for name in editors.available():
-        if name not in known:
+        if name not in listed:
             plugin = editors.plugins().get(name)
             origin = SHIPPED if plugin is None else f"plug-in {plugin.value}"
             yield Entry(name, "no model" if plugin is None else "", origin, OURS if plugin is None else "")
@@ -113,7 +113,7 @@ def _judges() -> Iterator[Entry]:
     from nein import metrics
     from nein.metrics.models import GROUP
 
-    yield from _of_presets(metrics.JUDGES)
+    yield from _list_presets(metrics.JUDGES)
     for point in metadata.entry_points(group=GROUP):
         yield Entry(f"plugin:{point.name}", "a judge", f"plug-in {point.value}", "")
     yield Entry("module:attribute", "a judge of yours", "a Python file of yours", "")
@@ -129,14 +129,14 @@ def _models() -> Iterator[Entry]:
     from nein.nano import zoo
 
     for name in zoo.available():
-        yield _of(f"nano:{name}", "embedded", ())
-    yield from (row for row in _of_presets((*metrics.ENCODERS, "choices")) if row.needs)
+        yield _make_entry(f"nano:{name}", "embedded", ())
+    yield from (row for row in _list_presets((*metrics.ENCODERS, "choices")) if row.needs)
     for row in MODELS.values():
         what = "two towers (negbench)"
         if row.reference is None:
             yield Entry(row.name, what, row.obtain, "see there", lacking="by hand")
         else:
-            yield _of(row.name, what, tuple(of_model("dual", row.reference)))
+            yield _make_entry(row.name, what, tuple(of_model("dual", row.reference)))
 
 
 def _data() -> Iterator[Entry]:
@@ -150,7 +150,7 @@ def _data() -> Iterator[Entry]:
         yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
     yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OURS)
     for what, name in PUBLISHED.items():
-        yield _of(f"hub:{name}", what, tuple(of_data(f"hub:{name}")))
+        yield _make_entry(f"hub:{name}", what, tuple(of_data(f"hub:{name}")))
     for row in ROWS.values():
         rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
         tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
@@ -191,16 +191,16 @@ NOTES = {
 # --- rows ----------------------------------------------------------------------------------------
 
 
-def _of(name: str, what: str, needs: tuple[Need, ...], lacking: str = "") -> Entry:
-    """Of what is downloaded; without needs, of what ships."""
+def _make_entry(name: str, about: str, needs: tuple[Need, ...], obstacle: str = "") -> Entry:
+    """The row of a download; without needs, of a part of nein."""
     if not needs:
-        return Entry(name, what, SHIPPED, OURS)
+        return Entry(name, about, SHIPPED, OURS)
     said = dict.fromkeys(_licence(need) for need in needs if need.files != TEXTS)
-    return Entry(name, what, str(needs[0]), "; ".join(said), needs, lacking)
+    return Entry(name, about, str(needs[0]), "; ".join(said), needs, obstacle)
 
 
 def _licence(need: Need) -> str:
-    """What a card in the hub's cache says."""
+    """The license in the card of a repository in the hub's cache."""
     from huggingface_hub import metadata_load
 
     folder = cached_folder(need.reference, need.revision, need.kind)
@@ -215,13 +215,13 @@ def _presets(kind: Any) -> Iterator[tuple[str, Any]]:
         yield preset, options.read(kind, [f"--preset={preset}"], to_fetch=True)[0]
 
 
-def _of_presets(kinds: Iterable[str]) -> Iterator[Entry]:
-    """What presets name as models of these kinds, each once; without the rows of NegBench. Models of multiple
-    choice are of the kind "choices"."""
+def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
+    """The models of these kinds in presets, each once, without the rows of NegBench; multiple choice is the
+    kind "choices"."""
     from nein.benchmarks.negbench.data import MODELS
     from nein.models.needs import of_model
 
-    found: dict[tuple[str, str], list[str]] = {}
+    commands_of: dict[tuple[str, str], list[str]] = {}
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
     commands |= {command: pkgutil.resolve_name(place) for command, place in GENERATE.items()}
     for command, config_class in commands.items():
@@ -232,13 +232,13 @@ def _of_presets(kinds: Iterable[str]) -> Iterator[Entry]:
             for kind in kinds:
                 for reference in names(models.get(kind) or []):
                     if reference not in MODELS:
-                        found.setdefault((reference, kind), []).append(f"{command} {preset}")
-    for (reference, kind), where in found.items():
-        yield _of(reference, f"{kind} of {', '.join(where)}", tuple(of_model(kind, reference)))
+                        commands_of.setdefault((reference, kind), []).append(f"{command} {preset}")
+    for (reference, kind), users in commands_of.items():
+        yield _make_entry(reference, f"{kind} of {', '.join(users)}", tuple(of_model(kind, reference)))
 
 
 def is_here(need: Need) -> bool:
-    """Whether a need is on this machine, with weights and as a whole."""
+    """Whether a need is on this machine, complete and with weights."""
     if need.kind == "url":
         home = os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "torch")
         return Path(home, "hub", "checkpoints", need.reference.rpartition("/")[2]).expanduser().is_file()

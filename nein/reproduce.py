@@ -1,4 +1,4 @@
-"""`nein reproduce`: a published table measured again in one command, and a file of what came out.
+"""`nein reproduce`: measures a published table again in one command, and writes a file of the result.
 
 nein reproduce nein-table3 --data NEIN --device cuda
 nein reproduce nein-table3 --preset nano        the same path in miniature, offline
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nein.benchmarks.runner import Benchmark, PaperEstimate
 
 FILE = "reproduction.json"
-#: Options of a benchmark that say where something is; all others are named beside the figures.
+#: Options of a benchmark with paths; all others are printed with the estimates.
 PLACES = ("data", "images", "image-root", "cache", "negated")
 
 
@@ -33,10 +33,10 @@ PLACES = ("data", "images", "image-root", "cache", "negated")
 class Table:
     """A published table, or a part of one.
 
-    source   As of `Benchmark.paper_estimates`.
-    asks     The option of its benchmark's command that names models.
-    models   Preset -> those that can be downloaded.
-    options  Of the command, beside those of the preset; `nano`: further ones in miniature.
+    source   Argument of `Benchmark.paper_estimates`.
+    asks     The option of the command that names models.
+    models   Preset -> the models that can be downloaded.
+    options  Of the command, in addition to the preset's; `nano`: further ones in miniature.
     """
 
     title: str
@@ -50,9 +50,9 @@ class Table:
 
 def _negbench(title: str, source: str, models: str, **more: str) -> Table:
     drawn = ",".join(f"{name}=nano:clip" for name in models.split(",")[:2])
-    given = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
+    common = {"datasets": "coco,voc2007", "tasks": "mcq", "variants": "rephrased", "protocol": "paper"}
     miniature = {"datasets": "all", "variants": "all", "data": "nano"}
-    options = {**given, "blind": "0", **more}
+    options = {**common, "blind": "0", **more}
     title, named = f"NegBench (CVPR 2025), {title}", {"paper": models, "nano": drawn}
     return Table(title, "negbench", source, named, options, miniature)
 
@@ -88,12 +88,12 @@ TABLES = {
 
 @dataclass(kw_only=True)
 class ReproduceConfig(Limit, OnDevice):
-    """Which table, and of how many samples."""
+    """The table, and the number of samples."""
 
     epilog = (
-        "What has to be downloaded is downloaded when it is used, or beforehand: nein fetch reproduce TABLE. "
-        "--run.OPTION VALUE is any option of the benchmark's command. "
-        "Tables of trainings (NegBench's over alpha) are not among them: docs/reference/papers.md."
+        "Downloads happen at first use, or before: nein fetch reproduce TABLE. --run.OPTION VALUE is any "
+        "option of the benchmark's command. Tables of trainings (NegBench's over alpha) are not included: "
+        "docs/reference/papers.md."
     )
 
     table: str = argument("TABLE", ", ".join(TABLES))
@@ -124,12 +124,12 @@ class ReproduceConfig(Limit, OnDevice):
 
     def words(self) -> list[str]:
         table = TABLES[self.table]
-        given: Json = {"preset": self.preset, **table.options}
-        given |= table.nano if self.preset == "nano" else {}
-        given |= {"data": self.data} if self.data else {}
-        given[table.asks] = ",".join(self.model) or table.models[self.preset]
-        given |= {"limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run}
-        return [f"--{name}={value}" for name, value in given.items() if value is not None]
+        values: Json = {"preset": self.preset, **table.options}
+        values |= table.nano if self.preset == "nano" else {}
+        values |= {"data": self.data} if self.data else {}
+        values[table.asks] = ",".join(self.model) or table.models[self.preset]
+        values |= {"limit": self.limit, "device": self.device, "out": str(self.out_dir), **self.run}
+        return [f"--{name}={value}" for name, value in values.items() if value is not None]
 
     def inner(self, *, to_fetch: bool = False) -> Any:
         prog = f"nein reproduce {self.table}: {self.benchmark.typed}"
@@ -139,13 +139,13 @@ class ReproduceConfig(Limit, OnDevice):
         return list(self.inner(to_fetch=True).needs())
 
 
-def announced(config: ReproduceConfig) -> list[str]:
+def announce(config: ReproduceConfig) -> list[str]:
     return [" ".join([config.benchmark.typed, *config.words()])]
 
 
 def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samples: int | None) -> str:
-    """ "yes" or "no", whether the published value lies within our interval; or why that says nothing. ours: a
-    figure."""
+    """ "yes" or "no": whether the published value lies in our interval; or why they cannot be compared. ours:
+    a row of estimates."""
     total = ours["n"] + ours["unscored"]
     if preset == "nano":
         return "miniature models: not comparable"
@@ -161,7 +161,7 @@ def agreement(printed: PaperEstimate, ours: Mapping[str, Any], preset: str, samp
 
 
 def run(config: ReproduceConfig) -> str | None:
-    """Measures, writes the file, and gives the table."""
+    """Measures, writes the file, and returns the table."""
     from nein.benchmarks.runner import FIGURES_CSV
     from nein.config.groups import start
     from nein.engine import atomic
@@ -175,52 +175,52 @@ def run(config: ReproduceConfig) -> str | None:
         if not executor.concludes:
             return None
         folders = [Folder(run.folder.path) for run in config.benchmark.runs(inner, executor.device)]
-    seen = {
+    entries = {
         pair for printed in config.benchmark.paper_estimates(source, None) for pair in printed.key.items()
     }
-    several = [key for key, count in Counter(key for key, _ in seen).items() if count > 1]
-    # A run is of one data set, and one of drawn data of one wording, which need not be the table's.
+    several = [key for key, count in Counter(key for key, _ in entries).items() if count > 1]
+    # A run has one data set; on drawn data its wording need not be the table's.
     apart = ("dataset", "variant") if config.preset == "nano" else ("dataset",)
     rows, spent, runs = list[list[Any]](), list[list[Any]](), list[Json]()
     for folder in folders:
         manifest, measured, stages = folder.manifest(), frames.read(folder.path / FIGURES_CSV), folder.costs()
         name, figures = folder.path.relative_to(config.out_dir).as_posix(), list[Json]()
         for printed in config.benchmark.paper_estimates(source, manifest):
-            where = {key: value for key, value in printed.key.items() if key not in apart}
-            found = frames.pick(measured, **where) or {}
-            ours: Json = {key: found.get(key) for key in ("value", "low", "high")}
-            ours |= {key: found.get(key) or 0 for key in ("n", "unscored")}
-            what = ", ".join(value for key, value in printed.key.items() if value and key in several)
+            columns = {key: value for key, value in printed.key.items() if key not in apart}
+            row = frames.pick(measured, **columns) or {}
+            ours: Json = {key: row.get(key) for key in ("value", "low", "high")}
+            ours |= {key: row.get(key) or 0 for key in ("n", "unscored")}
+            details = ", ".join(value for key, value in printed.key.items() if value and key in several)
             theirs = tables.number(printed.value, printed.unit, digits=2)
-            shown = tables.text({**ours, "unit": printed.unit}, digits=2)
+            measured_text = tables.text({**ours, "unit": printed.unit}, digits=2)
             scored = f"{ours['n']} of {ours['n'] + ours['unscored']}"
             verdict = agreement(printed, ours, config.preset, config.limit)
-            rows.append([printed.row, what, theirs, shown, scored, verdict])
+            rows.append([printed.row, details, theirs, measured_text, scored, verdict])
             figures.append({"of": dict(printed.key), **ours, "published": printed.value})
         for stage, cost in stages.items():
-            memory = [f"{cost['peak_memory'].get(where, 0) / 2**30:.2f}" for where in ("host", "device")]
+            memory = [f"{cost['peak_memory'].get(place, 0) / 2**30:.2f}" for place in ("host", "device")]
             spent.append([name, stage, f"{cost['seconds'] / 3600:.3f}", *memory])
         facts: Json = {"run": name, "row": rows[-1][0] if figures else "", "stages": stages}
         facts["data"] = manifest["data"].get("records_sha256") or manifest["data"].get("sha256")
         facts["models"] = {kind: str(model["fingerprint"]) for kind, model in manifest["models"].items()}
         machines = [call["environment"] for call in manifest["invocations"] if call.get("environment")]
         runs.append({**facts, "machines": machines, "figures": figures})
-    given = {name: Path(value).name if Path(value).exists() else value for name, value in config.run.items()}
-    told = {name: value for name, value in given.items() if name not in PLACES}
-    file, facts = (
-        config.out_dir / FILE,
-        {"table": config.table, "preset": config.preset, "samples": config.limit},
-    )
-    atomic.write_json(file, {**facts, "options": told, "runs": runs})
+    run_options = {
+        name: Path(value).name if Path(value).exists() else value for name, value in config.run.items()
+    }
+    shown_options = {name: value for name, value in run_options.items() if name not in PLACES}
+    file = config.out_dir / FILE
+    facts = {"table": config.table, "preset": config.preset, "samples": config.limit}
+    atomic.write_json(file, {**facts, "options": shown_options, "runs": runs})
     samples = "all samples" if config.limit is None else f"the first {config.limit} samples"
     heads = ("row", "figure", "published", "ours [95 % interval]", "scored", "agree")
     parts = [
         f"{TABLES[config.table].title}, on {samples}, preset {config.preset}:",
         tables.pipes(rows, heads),
     ]
-    if told:
-        options_told = ", ".join(f"--{name} {value}" for name, value in told.items())
-        parts.append(f"With other options than the table's: {options_told}.")
+    if shown_options:
+        options_told = ", ".join(f"--{name} {value}" for name, value in shown_options.items())
+        parts.append(f"Options that differ from the table's: {options_told}.")
     parts.append(_agreements([row[-1] for row in rows]))
     parts.append(tables.pipes(spent, ("run", "stage", "hours of work", "GiB, host", "GiB, device")))
     return "\n\n".join([*parts, f"For others: {file}\n"])
@@ -230,6 +230,6 @@ def _agreements(verdicts: Sequence[str]) -> str:
     count = Counter(verdicts)
     if not (total := count["yes"] + count["no"]):
         return "Nothing is comparable."
-    more = f"\n{len(verdicts) - total} figures cannot be compared." if total < len(verdicts) else ""
-    rule = "the published value lies within our 95 % interval"
-    return f"{count['yes']} of {total} comparable figures agree ({rule}).{more}"
+    more = f"\n{len(verdicts) - total} estimates cannot be compared." if total < len(verdicts) else ""
+    rule = "the published value lies in our 95 % interval"
+    return f"{count['yes']} of {total} comparable estimates agree ({rule}).{more}"

@@ -161,9 +161,9 @@ def test_a_function_may_change_what_it_is_given_and_give_another_size():
     [
         (3, "is of type int, which is not an editor; expected a function"),
         (object(), "not an editor; expected a function"),
-        ([], "Nothing was given to evaluate"),
-        (None, "None is not an editor or a model"),
-        ([blur, None], "None is not an editor or a model"),
+        ([], "no editor or model to evaluate"),
+        (None, "None is no editor or model"),
+        ([blur, None], "None is no editor or model"),
         ("mgicbrush", "did you mean 'magicbrush'?"),
         ("nowhere.to.be:found", "cannot be imported"),
         ("./absent.py:edit", "there is no file 'absent.py'"),

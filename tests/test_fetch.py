@@ -169,7 +169,7 @@ def test_what_is_refused_is_said_and_the_rest_is_fetched(hub, capsys):
     asked = ["own/closed", "own/gone", "own/model@v9", "own/model"]
     assert fetch.fetch([need for name in asked for need in needs.of_model("vqa", name)]) == 1
     said = capsys.readouterr().err
-    assert f"'own/closed' is gated: accept its licence at {hub.url}/own/closed, log in" in said
+    assert f"'own/closed' is gated: accept its license at {hub.url}/own/closed, log in" in said
     assert "There is no repository 'own/gone' on the hub" in said
     assert "'own/model' has no revision 'v9'" in said
     assert "/own/model/resolve/" in " ".join(hub.downloads())

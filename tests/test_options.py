@@ -28,7 +28,7 @@ SHARED = {
     "batch_size": groups.Batches,
     "dtype": groups.DtypeOptions,
     "runs": groups.Runs,
-    "formats": groups.Formats,
+    "formats": groups.Page,
 }
 #: `nein calibrate --device` has the run's own as its default; the preset of `nein reproduce` is another's.
 OWN = {

@@ -103,7 +103,7 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     address, name = editors.split_address(reference)
     usage: dict[str, Any] = {}
     for key, record in (item for folder in folders for item in folder.manifest()["usage"].items()):
-        usage = edits.added(usage, record) if key.startswith(("editor-", "model-")) else usage
+        usage = edits.add_usage(usage, record) if key.startswith(("editor-", "model-")) else usage
     price = price_of(name, {key: n for key, n in usage.items() if isinstance(n, int)}, address)
     yield frames.number(usage.get("requests", 0), unit="count", metric="requests", **what)
     yield frames.number(None if price is None else float(price), unit="", metric="dollars", **what)

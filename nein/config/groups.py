@@ -1,5 +1,4 @@
-"""What a command is, and options that several share, each declared once: a command inherits from the groups
-that it has."""
+"""The type of a command, and groups of options that several commands inherit."""
 
 from __future__ import annotations
 
@@ -23,14 +22,13 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Command:
-    """What a command takes and does. The places are "module:name", imported only when the command is called.
+    """A command. configuration, work and announces are "module:name", imported when the command is called.
 
-    help           One sentence, without a full stop, for `nein --help`.
-    configuration  The dataclass of its options, a `nein.config.options.Options`, in a module that imports
-                   nothing heavy.
+    help           One sentence without a period, for `nein --help`.
+    configuration  The dataclass of its options, a `nein.config.options.Options`, in a light module.
     work           Function of the options; returns text to print, an exit code, or None.
-    shared         Blocks of a folder, which any executor computes: `work` is given that of `--on` as well.
-    announces      Function of the options; lines that `--dry-run` prints behind these, as comments.
+    shared         Whether `work` also takes the executor of `--on`, which computes blocks of folders.
+    announces      Function of the options; returns lines that `--dry-run` prints after them, as comments.
     """
 
     help: str
@@ -42,14 +40,14 @@ class Command:
 
 @dataclass(kw_only=True)
 class Preset(Options):
-    """Values of a published setting, or of the miniature world."""
+    """The values of a published setting, or of the miniature world."""
 
     preset: Literal["nano", "paper"] = option("nano", "defaults: configs/<presets>PRESET.yaml", "Main")
 
 
 @dataclass(kw_only=True)
 class Limit(Options):
-    """A part of the data. `counted`: what the limit counts."""
+    """A limit of the data. counted: its unit."""
 
     limit: PositiveInt | None = option(None, "only the first N <counted>", "Main")
     counted: ClassVar[str] = "samples"
@@ -57,7 +55,7 @@ class Limit(Options):
 
 @dataclass(kw_only=True)
 class Output(Options):
-    """A folder of results that is resumed. `default_out`: where they go; PRESET is filled in."""
+    """A folder of results that is resumed. default_out: its default, in which PRESET is filled in."""
 
     out: str | None = option(
         None, "result folder, resumed if it exists (default: <default_out>)", "Main", value="FOLDER"
@@ -72,7 +70,7 @@ class Output(Options):
 
 @dataclass(kw_only=True)
 class ScoreOptions(Options):
-    """Samples that get a score, or none with a reason."""
+    """Scores of samples, some of which have none."""
 
     fail_on_unscored: bool = option(
         False, "exit 3 if any sample is unscored (the count is always printed)", "Output"
@@ -88,14 +86,14 @@ class Blind(Options):
 
 @dataclass(kw_only=True)
 class TrackerOptions(Options):
-    """Figures that other programs show while work goes on."""
+    """Other programs that show the estimates."""
 
     trackers: Names = option([], "tensorboard, wandb, trackio, ... or none", "Logging")
 
 
 @dataclass(kw_only=True)
 class Protocol(Options):
-    """What the authors' code did, or what their papers say."""
+    """The authors' code as released, or corrected."""
 
     protocol: Literal["paper", "fixed"] = option(
         "fixed", "paper: as in the released code; fixed: corrected", "Method"
@@ -104,53 +102,52 @@ class Protocol(Options):
 
 @dataclass(kw_only=True)
 class Seed(Options):
-    """Everything drawn can be drawn again."""
+    """The seed of every random draw."""
 
     seed: NonNegativeInt = option(0, "random seed", "Method")
 
 
 @dataclass(kw_only=True)
 class Sampler(Options):
-    """What an editor may be told."""
+    """Settings of editors."""
 
     editor_options: Json = option({}, "--editor-options.steps 20, .guidance_scale, .offload, .ema", "Editor")
 
 
 @dataclass(kw_only=True)
 class OnDevice(Options):
-    """Where models run."""
+    """The device of the models."""
 
     device: Device = option("auto", "auto, cpu, cuda, cuda:1, mps", "Main")
 
 
 @dataclass(kw_only=True)
 class Threads(Options):
-    """How much of a busy machine is taken."""
+    """The share of a busy machine."""
 
     threads: PositiveInt | None = option(None, "PyTorch threads (default on a CPU: one per core)", "Machine")
 
 
 @dataclass(kw_only=True)
 class Batches(Threads):
-    """How much is computed together."""
+    """Samples per batch, which are also the records of a block."""
 
-    #: Also the records of a block, which is made as a whole.
     batch_size: PositiveInt = option(16, "batch size; lower it on out-of-memory", "Machine")
 
 
 @dataclass(kw_only=True)
 class DtypeOptions(Options):
-    """The dtype that models compute in."""
+    """The dtype of the models."""
 
     dtype: Dtype = option("float32", "dtype of the models", "Machine")
 
 
 @dataclass
 class Endpoint:
-    """How models behind an address are asked."""
+    """Requests to models behind an address."""
 
     concurrency: PositiveInt | None = option(None, "concurrent requests (default: 8)")
-    timeout: PositiveFloat | None = option(None, "seconds of a request (default: 120, for an edit 300)")
+    timeout: PositiveFloat | None = option(None, "seconds per request (default: 120; edits: 300)")
     retries: NonNegativeInt | None = option(None, "retries of a failed request (default: 5)")
 
 
@@ -163,7 +160,7 @@ class Sending(Options):
 
 @dataclass(kw_only=True)
 class Budget(Sending):
-    """What models behind an address may cost."""
+    """The cost limit of models behind an address."""
 
     budget: PositiveFloat | None = option(
         None, "stop at this many dollars of endpoints, summed over commands in OUT", "Machine"
@@ -172,12 +169,12 @@ class Budget(Sending):
 
 @dataclass(kw_only=True)
 class SlurmJobs(Options):
-    """The jobs of `nein slurm COMMAND`, beside the command's own options."""
+    """The jobs of `nein slurm COMMAND`, in addition to the command's options."""
 
-    partition: str | None = option(None, "where the jobs run", "Slurm")
-    gres: str | None = option(None, "what each needs: gpu:1", "Slurm")
+    partition: str | None = option(None, "partition of the jobs", "Slurm")
+    gres: str | None = option(None, "resources of each job: gpu:1", "Slurm")
     array: PositiveInt = option(4, "number of jobs", "Slurm")
-    time: str = option("4:00:00", "how long each runs before it begins again", "Slurm")
+    time: str = option("4:00:00", "time limit of a job, which is then requeued", "Slurm")
     options: dict[str, str] = option({}, "further options of sbatch: --options.account NAME", "Slurm")
 
 
@@ -191,7 +188,7 @@ class Executor:
 
 @dataclass(kw_only=True)
 class RuntimeOptions(DtypeOptions, OnDevice, Batches, Budget):
-    """Everything about the machine, and which processes share the work (`nein.engine.run`)."""
+    """Options of the machine, and the processes that share the work (`nein.engine.run`)."""
 
     on: Literal["threads", "ranks", "ray", "debug"] | None = option(
         None,
@@ -207,15 +204,15 @@ def start(options: Any) -> run.Executor:
     from nein.loading.service import AT_ONCE
 
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by accelerate, torchrun
-    on = getattr(options, "on", None) or ("ranks" if launched else "threads")
-    if on == "ray":
+    backend = getattr(options, "on", None) or ("ranks" if launched else "threads")
+    if backend == "ray":
         from nein.engine.ray import Ray
 
         pool = options.executor
         return Ray(options.device, None, pool.workers, pool.gpus_per_worker, options.threads)
-    if on == "ranks" and not launched:
-        raise UserError("--on ranks is for commands that accelerate launch or torchrun starts.")
-    ranks = machine.join_processes() if on == "ranks" else None
+    if backend == "ranks" and not launched:
+        raise UserError("--on ranks needs several processes; start the command with torchrun.")
+    ranks = machine.join_processes() if backend == "ranks" else None
     requests = options.endpoint.concurrency or AT_ONCE
     return run.Executor(
         options.device,
@@ -223,30 +220,24 @@ def start(options: Any) -> run.Executor:
         share=run.share(),
         threads=getattr(options, "threads", None),
         requests=requests,
-        debug=on == "debug",
+        debug=backend == "debug",
     )
 
 
 @dataclass(kw_only=True)
 class Runs(Options):
-    """Finished runs to read."""
+    """The runs to read."""
 
     runs: Paths = argument("RUN", "result folders, or single runs in them")
 
 
 @dataclass(kw_only=True)
-class Formats(Options):
-    """The parts of a report."""
+class Page(Options):
+    """The files of a report."""
 
     formats: Names = option(
         list(FORMATS), f"parts of the report: {', '.join(FORMATS)}", "Output", among=FORMATS, what="format"
     )
-
-
-@dataclass(kw_only=True)
-class Page(Formats):
-    """Where a report goes."""
-
     out: Path = option(Path("report.html"), "page to write; other formats get the same name", "Output")
 
     def check(self) -> None:
@@ -256,5 +247,5 @@ class Page(Formats):
             )
         if self.out.suffix not in ("", ".html", ".htm"):
             raise UserError(
-                f"--out is '{self.out}'; it takes a page (report.html), which names the other files."
+                f"--out is '{self.out}'; it takes a page, for example report.html, which names other files."
             )

@@ -27,14 +27,13 @@ from nein.loading.errors import UserError, match_name, near_match, unknown
 from nein.loading.references import Need, check_credentials
 
 PRESETS = ("nano", "paper")
-#: Options that are typed often -> their second flag, in every command that has them.
-SHORT = {"out": "-o", "number": "-n"}
+SHORT = {"out": "-o", "number": "-n"}  # option -> its short flag, in every command that has it
 
 
 def names(value: Any) -> list[str]:
     """["a", "b"] from "a,b" or from a list, each once; "none" and "" are the empty list."""
     items = value if isinstance(value, list | tuple | set) else str(value).split(",")
-    # A stripped string stays the object that it is: it may carry a model.
+    # A string without blanks stays the same object: it may carry a model.
     words = [item if isinstance(item, str) and item == item.strip() else str(item).strip() for item in items]
     words = [word for word in dict.fromkeys(words) if word]
     return [] if words == ["none"] else words
@@ -46,35 +45,37 @@ def _device(value: str) -> str:
     return value
 
 
-#: A list of names: `a,b` on the command line (repeatable), a YAML list in a file.
+#: A list of names, or of paths: `a,b` on the command line (repeatable), a YAML list in a file.
 Names = Annotated[list[str], pydantic.PlainValidator(names)]
-#: A list of files or folders, given in the same way.
 Paths = Annotated[list[Path], pydantic.PlainValidator(lambda value: [*map(Path, names(value))])]
 UnitInterval = Annotated[float, pydantic.Field(ge=0, le=1)]
-#: How many scenes, pairs or questions are drawn: each is a file or more.
+#: A number of drawn scenes, pairs or questions, each of at least one file.
 DrawnCount = Annotated[int, pydantic.Field(gt=0, le=1_000_000)]
 Device = Annotated[str, pydantic.AfterValidator(_device)]
 
 
 class Options:
     """The options of a command: a dataclass of fields by `option` and `argument`. A subclass that changes a
-    default keeps the help."""
+    default keeps the help.
 
-    #: Prefix of its presets below `configs` ("negbench/eval-") or None; their option, names and default.
-    presets: ClassVar[str | None] = None
+    presets  Prefix of its presets below `configs` ("negbench/eval-"), or None; then their option, names and
+             default.
+    epilog   The end of `--help`.
+    """
+
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+    presets: ClassVar[str | None] = None
     preset_option: ClassVar[str] = "preset"
     preset_names: ClassVar[Sequence[str]] = PRESETS
     default_preset: ClassVar[str | None] = "nano"
-    #: Words at the end of `--help`.
     epilog: ClassVar[str] = ""
 
     def check(self) -> None:
-        """Everything that can be wrong with the words alone. Raises UserError."""
+        """Checks the values alone, without models or data. Raises UserError."""
 
     def needs(self) -> list[Need]:
-        """The models and data that the command reads from elsewhere, for `nein fetch`. Raises UserError,
-        EditorError or MetricError for an unknown name."""
+        """The models and data that the command downloads, for `nein fetch`. Raises UserError, EditorError or
+        MetricError for an unknown name."""
         return []
 
     @classmethod
@@ -84,9 +85,9 @@ class Options:
 
     @classmethod
     def of(cls: type[Given], **values: Any) -> Given:
-        """The checked options of a call in Python; what is None or not given comes from the preset."""
-        given = _written({name: value for name, value in values.items() if value is not None})
-        return _build(cls, _with_preset(cls, [given]))
+        """The checked options of a call in Python; the preset gives those that are missing or None."""
+        given = _to_plain({name: value for name, value in values.items() if value is not None})
+        return _build(cls, _merge_preset(cls, [given]))
 
 
 Given = TypeVar("Given", bound=Options)
@@ -95,9 +96,9 @@ Given = TypeVar("Given", bound=Options)
 def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
     """A field of a command's dataclass: `--name VALUE`.
 
-    text   For `--help`, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
-    more   `value`: what `--help` shows for VALUE. `in_file`: a key of --config alone. `negatable`: adds
-           --no-NAME. `among`: the words a list may hold, each called `what`.
+    text   Its help, under the heading `group`; `<presets>`, `<counted>`, `<default_out>` are filled in.
+    more   `value`: the metavar. `in_file`: only a key of --config. `negatable`: adds --no-NAME. `among`: the
+           allowed words of a list, each called `what`.
     """
     metadata = {"help": text, "group": group, **more}
     if isinstance(default, list | dict):
@@ -106,7 +107,7 @@ def option(default: Any, text: str, group: str = "", **more: Any) -> Any:
 
 
 def argument(metavar: str, text: str, default: Any = dataclasses.MISSING) -> Any:
-    """A positional field; of a list, at least one. Optional if it has a default."""
+    """A positional field; a list has at least one value. Optional if it has a default."""
     return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar})
 
 
@@ -125,10 +126,10 @@ def read(
 
     Raises UserError; for `--help` prints and raises SystemExit(0).
     """
-    typed = _typed(cls, make_parser(cls, prog, ""), argv)
+    typed = _parse_words(cls, make_parser(cls, prog, ""), argv)
     files = [_read_yaml(Path(file)) for file in typed.pop("config", [])]
     dry_run, wants_help = typed.pop("dry_run", False), typed.pop("help", False)
-    values = _with_preset(cls, [*files, typed])
+    values = _merge_preset(cls, [*files, typed])
     if wants_help:
         make_parser(cls, prog, description[:1].upper() + description[1:], values).print_help()
         raise SystemExit(0)
@@ -139,29 +140,29 @@ def _flag(name: str) -> str:  # underscores of `models.vqa_options` stay
     return "--" + (name if "." in name else name.replace("_", "-"))
 
 
-def _typed(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> Json:
-    """What stands on the command line, by its key; dotted options are nested."""
+def _parse_words(cls: type[Options], parser: argparse.ArgumentParser, argv: Sequence[str]) -> Json:
+    """The values of the command line by key; dotted options are nested."""
     every = flat(cls)
     mappings = [f"{_flag(key)}." for key, item in every.items() if typing.get_origin(item.hint) is dict]
     words: list[str] = []
-    rest = iter(argv)
-    for word in rest:  # --columns.category subset: argparse gets --columns.KEY=category=subset
+    remaining = iter(argv)
+    for word in remaining:  # --columns.category subset: argparse gets --columns.KEY=category=subset
         if start := next((start for start in mappings if word.startswith(start)), ""):
             flag, equals, text = word.partition("=")
-            text = text if equals else next(rest, "--")
+            text = text if equals else next(remaining, "--")
             if not equals and text.startswith("--"):
                 raise UserError(f"{flag}: expected one argument; see {parser.prog} --help.")
             word = f"{start}KEY={flag[len(start) :]}={text}"
         words.append(word)
     try:
-        given, strange = parser.parse_known_args(words)
+        namespace, unknown_words = parser.parse_known_args(words)
     except argparse.ArgumentError as error:
         flag = str(error.argument_name).partition("/")[0]
         raise UserError(f"{flag}: {error.message}; see {parser.prog} --help.") from None
-    if strange:
-        raise _unknown_word(parser, strange[0].partition("=")[0])
+    if unknown_words:
+        raise _unknown_word(parser, unknown_words[0].partition("=")[0])
     typed: Json = {}
-    for name, value in vars(given).items():
+    for name, value in vars(namespace).items():
         hint = every[name].hint if name in every else None
         if typing.get_origin(hint) is dict:
             pairs = [entry.partition("=") for entry in value]
@@ -183,10 +184,10 @@ def _unknown_word(parser: argparse.ArgumentParser, word: str) -> UserError:
         return UserError(f"Unknown option {word}; {f'did you mean {near}?' if near else guess}")
     main = next((flag for flag in ("--editor", "--model") if flag in flags), "")
     meant = f"--{word}" if f"--{word}" in flags else f"{main} {word}" if main else ""
-    return UserError(f"'{word}' stands without an option; {f'did you mean {meant}?' if meant else guess}")
+    return UserError(f"'{word}' has no option before it; {f'did you mean {meant}?' if meant else guess}")
 
 
-def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
+def _merge_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Json:
     """The values of the preset that the last of the sources names, and of the sources over it."""
     values: Json = {}
     if cls.presets is not None:
@@ -196,14 +197,14 @@ def _with_preset(cls: type[Options], sources: Sequence[Mapping[str, Any]]) -> Js
             raise unknown(cls.preset_option, str(preset), cls.preset_names)
         if preset is not None:
             package = Path(__file__).resolve().parents[1]
-            # In an installed package, or in a checkout; the path of a plug-in is absolute.
+            # In an installed package, or in a checkout; a plug-in gives an absolute path.
             file = Path("configs", f"{cls.presets}{preset}.yaml")
             values = _read_yaml(package / file if (package / file).is_file() else package.parent / file)
     for source in sources:
         for name, value in source.items():
             inner: Any = values.get(name)
-            both = isinstance(inner, dict) and isinstance(value, dict)
-            values[name] = {**inner, **value} if both else value
+            are_groups = isinstance(inner, dict) and isinstance(value, dict)
+            values[name] = {**inner, **value} if are_groups else value
     return values
 
 
@@ -213,25 +214,25 @@ def _build(cls: type[Given], values: Mapping[str, Any], prog: str = "nein", to_f
     needed = [item for item in fields(cls) if item.default is dataclasses.MISSING]
     if missing := [item.metadata["metavar"] for item in needed if not values.get(item.name)]:
         choices = ", ".join(literals(needed[0].hint))
-        rest = f": {choices}" if choices else f"; see {prog} --help"
-        raise UserError(f"{prog} needs {' and '.join(missing)}{rest}.")
-    for key, item in flat(cls).items():  # pydantic would read YAML's true as 1
+        hint = f": {choices}" if choices else f"; see {prog} --help"
+        raise UserError(f"{prog} needs {' and '.join(missing)}{hint}.")
+    for key, item in flat(cls).items():  # pydantic would accept YAML's true as 1
         value: Any = values
         for name in key.split("."):
             value = (value or {}).get(name)
         if isinstance(value, bool) and re.search(r"\b(int|float)\b", str(item.hint)):
             raise UserError(f"{_flag(key)} is '{str(value).lower()}'; it must be a number.")
     try:
-        given: Given = adapter(cls).validate_python(values)
+        config: Given = adapter(cls).validate_python(values)
     except pydantic.ValidationError as error:
         raise _complaint(cls, error, prog) from None
-    for item in fields(cls):  # words of a list as they are written in `among`
+    for item in fields(cls):  # words of a list get the spelling of `among`
         if among := item.metadata.get("among"):
-            words = [match_name(item.metadata["what"], name, among) for name in getattr(given, item.name)]
-            setattr(given, item.name, list(dict.fromkeys(words)))
+            words = [match_name(item.metadata["what"], name, among) for name in getattr(config, item.name)]
+            setattr(config, item.name, list(dict.fromkeys(words)))
     if not to_fetch:
-        given.check()
-    return given
+        config.check()
+    return config
 
 
 def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -> UserError:
@@ -249,17 +250,17 @@ def _complaint(cls: type[Options], error: pydantic.ValidationError, prog: str) -
         return UserError(f"Unknown key '{key}'; {guess}")
     near = near_match(str(value), literals(every[key].hint)) if key in every else None
     message = str(cause or re.sub(r"(Input|String) should ", "", first["msg"]).partition(", unable")[0])
-    shown = every[key].metadata.get("metavar", _flag(key)) if key in every else key
+    label = every[key].metadata.get("metavar", _flag(key)) if key in every else key
     message = message.removeprefix("be ")
     return UserError(
-        f"{shown} is '{value}'; it must be {message}{f' (did you mean {near!r}?)' if near else '.'}"
+        f"{label} is '{value}'; it must be {message}{f' (did you mean {near!r}?)' if near else '.'}"
     )
 
 
 def dump(config: Options) -> str:
     """Options as YAML that `--config` reads back."""
     values = {item.name: getattr(config, item.name) for item in fields(type(config))}
-    plain = json.loads(json.dumps(_written(values)))  # strings that are nothing more
+    plain = json.loads(json.dumps(_to_plain(values)))  # subclasses of str become str
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
@@ -276,31 +277,28 @@ def _fields(cls: type) -> tuple[Field, ...]:
     """The options of a dataclass: those that it declares itself, then those of its groups."""
     hints = typing.get_type_hints(cls, include_extras=True)
     every = {item.name: item for item in dataclasses.fields(cls)}
-    own = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
-    found = []
-    for name in dict.fromkeys(own):
+    names = [name for base in cls.__mro__ for name in inspect.get_annotations(base) if name in every]
+    result = []
+    for name in dict.fromkeys(names):
         item, factory = every[name], every[name].default_factory
-        declared = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
-        metadata: Mapping[str, Any] = next(
-            (field.metadata for field in declared if field is not None and field.metadata), {}
-        )
+        declarations = (vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__)
+        metadata: Any = next((field.metadata for field in declarations if field and field.metadata), {})
         default = item.default if factory is dataclasses.MISSING else factory()
-        found.append(Field(name, hints[name], metadata, default))
-    return tuple(found)
+        result.append(Field(name, hints[name], metadata, default))
+    return tuple(result)
 
 
 fields: Callable[[type], tuple[Field, ...]] = functools.cache(_fields)
 
 
 def flat(cls: type) -> dict[str, Field]:
-    """The options by key; those of a group have dotted ones."""
-    found: dict[str, Field] = {}
+    """The options by key; those of a group have dotted keys."""
+    options: dict[str, Field] = {}
     for item in fields(cls):
-        inner = (
-            fields(item.hint) if inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint) else ()
-        )
-        found |= {f"{item.name}.{each.name}": each for each in inner} or {item.name: item}
-    return found
+        is_group = inspect.isclass(item.hint) and dataclasses.is_dataclass(item.hint)
+        inner = fields(item.hint) if is_group else ()
+        options |= {f"{item.name}.{part.name}": part for part in inner} or {item.name: item}
+    return options
 
 
 def make_parser(
@@ -342,8 +340,10 @@ def make_parser(
             headings[title] = parser.add_argument_group(heading, about)
         values = (preset or {}).get(outer, {}) if outer else preset or {}
         default, hint = values.get(inner, item.default), item.hint
-        said = re.sub("<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"])
-        text = said.replace("%", "%%")
+        filled = re.sub(
+            "<(presets|counted|default_out)>", lambda m: getattr(cls, m[1]), item.metadata["help"]
+        )
+        text = filled.replace("%", "%%")
         if "metavar" in item.metadata:
             count = "*" if hint == Paths else "?"
             headings[title].add_argument(name, metavar=item.metadata["metavar"], help=text, nargs=count)
@@ -362,15 +362,15 @@ def make_parser(
         elif typing.get_origin(hint) is dict:
             more, flag, default = {"metavar": "VALUE", "action": "append"}, f"{flag}.KEY", None
         if default not in (None, [], "") and default is not False and "(default: " not in text:
-            shown = ",".join(map(str, default)) if isinstance(default, list) else str(default)
-            text += f" (default: {shown.replace('%', '%%')})"
+            displayed = ",".join(map(str, default)) if isinstance(default, list) else str(default)
+            text += f" (default: {displayed.replace('%', '%%')})"
         short = [SHORT[name]] if name in SHORT else []
         headings[title].add_argument(flag, *short, dest=name, help=text, **more)
     return parser
 
 
 def literals(hint: Any) -> list[str]:
-    """The words that a value may be, where its type is a choice of them alone."""
+    """The allowed words of a value, if its type is a choice among words."""
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if typing.get_origin(hint) is Literal:
         return [str(word) for word in typing.get_args(hint)]
@@ -378,7 +378,7 @@ def literals(hint: Any) -> list[str]:
 
 
 def _load(text: str, name: str) -> Any:
-    """An entry of a mapping as YAML, where that is no text: in "house #3" nothing is a comment."""
+    """An entry of a mapping as YAML, unless YAML reads it as text: "house #3" keeps its "#3"."""
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -390,23 +390,23 @@ def _read_yaml(file: Path) -> Json:
     if not file.is_file():
         if file.is_dir():
             raise UserError(f"'{file}' is a folder; --config takes a YAML file.")
-        raise UserError(f"There is no configuration file '{file}'.")
+        raise UserError(f"There is no configuration file '{file}'; check the path of --config.")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         detail = " ".join(str(error).split())
         raise UserError(f"The configuration file '{file}' is not valid YAML: {detail}.") from None
     if content is not None and not isinstance(content, dict):
-        raise UserError(f"The configuration file '{file}' must hold 'key: value' lines.")
+        raise UserError(f"The configuration file '{file}' must hold 'key: value' lines; see --dry-run.")
     return content or {}
 
 
-def _written(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Paths as text, nested dataclasses as mappings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, dict):
-        return {key: _written(inner) for key, inner in value.items()}
+        return {key: _to_plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_written(inner) for inner in value]
+        return [_to_plain(inner) for inner in value]
     return str(value) if isinstance(value, Path) else value

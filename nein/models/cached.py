@@ -1,6 +1,6 @@
-"""Served models for commands: how they are asked, what may be spent, and answers that are never asked twice.
+"""Served models of commands: cached answers, a budget, and settings of requests.
 
-It stands here and not in `metrics/chat`: a leaf touches no files.
+Not in `metrics/chat`, since a leaf touches no files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from nein.loading.service import BudgetError, price
 from nein.metrics.base import Store, fingerprint
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 
-GRACE = 0.5  # seconds for answers that have just come to be kept, before the budget ends the command
+GRACE = 0.5  # seconds to write the last answers, before the budget ends the command
 
 
 class CachedChat(Chat):
-    """A chat whose answers are kept in `cache`, and no failure is. The key of an answer is the model (not
-    where it is, for servers move), its message with the pixels of its images, and the sampling.
+    """A chat that caches answers, but no failures. The key of an answer is the model (without its address,
+    since servers move), the message with the pixels of its images, and the sampling.
 
-    Threads may share one: of equal messages in flight, one is sent.
+    Threads may share one chat: of equal messages in flight, only one is sent.
     """
 
     def __init__(self, chat: Chat, cache: Store) -> None:
@@ -50,36 +50,38 @@ class CachedChat(Chat):
         self.chat.stop()
 
     def stream(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[tuple[int, Completion]]:
-        places: dict[str, list[int]] = {}  # key -> the messages that are alike
+        indices: dict[str, list[int]] = {}  # key -> the equal messages
         hashes: dict[int, str] = {}
         for index, message in enumerate(messages):
-            places.setdefault(_key(message, sampling, hashes), []).append(index)
+            indices.setdefault(_key(message, sampling, hashes), []).append(index)
         mine: list[str] = []
-        while places:
+        while indices:
             with self._change:
-                mine = [key for key in places if key not in self._asking]
-                if not mine:  # in flight for another thread, which may fail
+                mine = [key for key in indices if key not in self._asking]
+                if not mine:  # other threads sent them all, and may fail
                     self._change.wait(0.2)
                     continue
                 self._asking.update(mine)
             try:
-                first = {key: messages[places[key][0]] for key in mine}
+                first = {key: messages[indices[key][0]] for key in mine}
                 for key, completion in self._answers(first, sampling):
                     self._let_go([key])
-                    for index in places.pop(key):
+                    for index in indices.pop(key):
                         yield index, completion
             finally:
                 self._let_go(mine)
 
-    def _answers(self, asked: Mapping[str, Message], sampling: Sampling) -> Iterator[tuple[str, Completion]]:
-        kept = {key: self._cache.get(self._space, key) for key in asked}
-        yield from ((key, Completion(**answer)) for key, answer in kept.items() if answer is not None)
-        open_ = [key for key, answer in kept.items() if answer is None]
-        for index, completion in self.chat.stream([asked[key] for key in open_], sampling):
-            if completion.error is None:  # at a kill, no more is lost than was on its way
+    def _answers(
+        self, messages: Mapping[str, Message], sampling: Sampling
+    ) -> Iterator[tuple[str, Completion]]:
+        stored = {key: self._cache.get(self._space, key) for key in messages}
+        yield from ((key, Completion(**answer)) for key, answer in stored.items() if answer is not None)
+        missing = [key for key, answer in stored.items() if answer is None]
+        for index, completion in self.chat.stream([messages[key] for key in missing], sampling):
+            if completion.error is None:  # written at once: a kill loses only what is in flight
                 answer = {k: v for k, v in dataclasses.asdict(completion).items() if k != "error"}
-                self._cache.put(self._space, open_[index], answer)
-            yield open_[index], completion
+                self._cache.put(self._space, missing[index], answer)
+            yield missing[index], completion
 
     def _let_go(self, keys: Sequence[str]) -> None:
         with self._change:
@@ -89,7 +91,7 @@ class CachedChat(Chat):
 
 def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
     """hashes: of images by `id`, filled here."""
-    from nein.loading.digests import pixel_digest  # not for a command line, which needs no NumPy
+    from nein.loading.digests import pixel_digest  # imports NumPy, which a command line does not need
 
     for image in message.images:
         if id(image) not in hashes:
@@ -99,8 +101,8 @@ def _key(message: Message, sampling: Sampling, hashes: dict[int, str]) -> str:
 
 
 class Spending:
-    """What requests have cost, in rows of a cache that all commands on an OUT share, and a budget: dollars
-    for all of them; None: no limit. Several processes may pass it by what each has in flight."""
+    """Costs of requests, in a cache that all commands on an OUT share, and their budget in dollars (None: no
+    limit). Several processes may exceed it by the requests that each has in flight."""
 
     def __init__(self, cache: AnswerCache, budget: float | None) -> None:
         self._cache, self._budget = cache, None if budget is None else Decimal(str(budget))
@@ -110,21 +112,20 @@ class Spending:
 
     @contextlib.contextmanager
     def request(self, model: str, address: str) -> Iterator[dict[str, int]]:
-        """Around one request; its tokens are put into the dict. Waits until there is room for a request as
-        dear as the dearest of this model; the first of a model goes alone. Raises BudgetError where there
-        will be none."""
+        """Surrounds one request, whose tokens are put into the dict. Waits until the budget has room for the
+        dearest request of this model so far; its first request runs alone. Raises BudgetError if the budget
+        will never have room."""
         priced = self._budget is not None and price(model, {"input_tokens": 1}, address) is not None
         with self._change:
             if self._budget is not None and not priced and model not in self._unpriced:
                 self._unpriced.add(model)
-                print(f"The price of {model} is not known: --budget does not count it.", file=sys.stderr)
+                print(f"The price of {model} is unknown: --budget does not count it.", file=sys.stderr)
             while priced and not self._has_room(model):
                 if not self._in_flight.total():
                     time.sleep(GRACE)
                     raise BudgetError(
-                        f"The next request to {model} might pass the budget of ${self._budget} "
-                        f"(${self._spent()[0]:.2f} are spent); give the command again with a larger --budget "
-                        "to go on."
+                        f"The next request to {model} might exceed the budget of ${self._budget} "
+                        f"(${self._spent()[0]:.2f} spent); rerun the command with a larger --budget."
                     )
                 self._change.wait(0.2)
             self._in_flight[model] += 1
@@ -141,7 +142,7 @@ class Spending:
                 self._change.notify_all()
 
     def _spent(self) -> tuple[Decimal, dict[str, Decimal]]:
-        """Dollars of all models that have a price, and of the dearest request of each."""
+        """Dollars of all models with a price, and of the dearest request of each."""
         rows = self._cache.read_spending()
         dearest = {name: Decimal(row["dearest"]) for name, row in rows.items() if row["dearest"]}
         return sum((Decimal(row["dollars"]) for row in rows.values() if row["dollars"]), Decimal(0)), dearest
@@ -157,24 +158,24 @@ class Spending:
 
 @dataclass(frozen=True)
 class Services:
-    """How a command asks models behind an address, and where it keeps their answers and what they cost."""
+    """Settings of a command's requests, and the cache of their answers and costs."""
 
     cache: AnswerCache | None
     options: Mapping[str, Any]  # of `metrics.chat.endpoint.Endpoint`, and of editors behind an address
 
     @classmethod
     def of(cls, options: Any, cache: AnswerCache | Path | None) -> Services:
-        """options: of a command, which may have `endpoint` and `budget`; cache: or where it lies."""
-        given = vars(options.endpoint) if hasattr(options, "endpoint") else {}
-        sending = {name: value for name, value in given.items() if value is not None}
+        """options: of a command, which may have `endpoint` and `budget`; cache: or its path."""
+        settings = vars(options.endpoint) if hasattr(options, "endpoint") else {}
+        sending = {name: value for name, value in settings.items() if value is not None}
         cache = AnswerCache(cache) if isinstance(cache, Path) else cache
         if cache is not None:
             sending["spending"] = Spending(cache, getattr(options, "budget", None))
         return cls(cache, sending)
 
     def keep(self, model: Any) -> Any:
-        """The model, the answers of whose `chat` are kept if it is served: a single answer of a model that is
-        here depends in its last bits on the batch."""
+        """The model, with a cache around its `chat` if it is served (answers of local models depend on the
+        batch in their last bits)."""
         if self.cache is not None and getattr(model, "chat", None) and model.chat.concurrent:
             model.chat = CachedChat(model.chat, self.cache)
         return model

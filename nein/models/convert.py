@@ -1,9 +1,8 @@
-"""`nein convert`: a checkpoint in the original latent-diffusion format, once, into a folder of tensors and
-configurations.
+"""`nein convert`: turns a checkpoint in the original latent-diffusion format into safetensors and JSON.
 
-Training checkpoints of PyTorch Lightning hold callbacks, counters and optimizer state beside the tensors, as
-pickled objects. Here every such object is replaced by an inert placeholder: no class of the file is imported
-and no function of it is called: a file that would do harm does none. Written are safetensors and JSON.
+Training checkpoints of PyTorch Lightning also hold pickled callbacks, counters and optimizer state. Inert
+placeholders replace these objects: no class of the file is imported, no function called, so that a malicious
+file does no harm.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ UNET, EMA = "model.diffusion_model.", "model_ema."
 
 @dataclass(kw_only=True)
 class ConvertConfig(Options):
-    """Which file, and where to."""
+    """The checkpoint and the new folder."""
 
     epilog = "Then: nein eval --editor FOLDER, or --editor magicbrush=FOLDER for that editor's settings."
 
-    source: Path = argument("IN", "file you vouch for: .ckpt, .pt, .safetensors")
+    source: Path = argument("IN", "checkpoint that you trust: .ckpt, .pt, .safetensors")
     folder: Path = argument("OUT", "folder to write; must not exist")
     ema: bool | None = option(None, "take averaged weights (or not); required if the file has both")
     base: str | None = option(None, "folder or hub id of configurations and tokenizer")
@@ -58,7 +57,7 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
     if not source.is_file():
         raise UserError(f"There is no file '{source}'; give the checkpoint to convert.")
     if not folder.absolute().parent.is_dir():
-        raise UserError(f"The parent of '{folder}' does not exist; make it first.")
+        raise UserError(f"The parent of '{folder}' does not exist; create it first.")
     if source.suffix not in SUFFIXES:
         raise UserError(f"'{source}' is not a checkpoint; a single file ends in {', '.join(SUFFIXES)}")
     from nein.editors.checkpoint import ORIGIN, explained
@@ -69,18 +68,18 @@ def convert(source: Path, folder: Path, *, ema: bool | None = None, config: str 
         pipeline.save_pretrained(draft, safe_serialization=True)
         facts = {**origin, "sha256": file_sha256(source)}
         if config is not None and Path(config).exists():
-            facts["config"] = Path(config).name  # a path means nothing on another machine
+            facts["config"] = Path(config).name  # other machines have other paths
         (draft / ORIGIN).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     sets = {True: "averaged (EMA)", False: "trained, not averaged (non-EMA)", None: "the file's only ones"}
     print(f"{folder}: a pipeline in diffusers' layout; weights of the UNet: {sets[origin['ema']]}.")
     if origin["left_out"]:
-        print(f"Not read: {', '.join(origin['left_out'])}.")
+        print(f"Ignored classes: {', '.join(origin['left_out'])}.")
     return folder
 
 
 def read_file(path: Path, *, ema: bool | None = None, config: str | None = None) -> tuple[Any, Json]:
-    """A StableDiffusionInstructPix2PixPipeline on the CPU in float32, and what it was made of. Names are
-    mapped by diffusers' own functions; that every tensor arrives is checked here. Raises EditorError."""
+    """A StableDiffusionInstructPix2PixPipeline on the CPU in float32, and its origin. diffusers maps the
+    names; `load_state_dict(strict=True)` checks that every tensor arrives. Raises EditorError."""
     import diffusers
     import torch
     from accelerate import init_empty_weights
@@ -104,21 +103,21 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
     check_channels(inputs, str(path), (4, 8))
     averaged = _choose_unet(tensors, ema, path)
     reference = config or DEFAULT_CONFIG
-    given = parse_reference(reference)
-    where: dict[str, Any] = {"pretrained_model_name_or_path": given.name, "revision": given.revision}
+    parsed = parse_reference(reference)
+    source: dict[str, Any] = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
     with explained(reference):
-        unet_config = diffusers.UNet2DConditionModel.load_config(**where, subfolder="unet")
-        vae_config = diffusers.AutoencoderKL.load_config(**where, subfolder="vae")
-        text_config = CLIPTextConfig.from_pretrained(**where, subfolder="text_encoder")
-        tokenizer = CLIPTokenizer.from_pretrained(**where, subfolder="tokenizer")
-        schedule = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**where)["scheduler"]
-        scheduler = getattr(diffusers, schedule[1]).load_config(**where, subfolder="scheduler")
+        unet_config = diffusers.UNet2DConditionModel.load_config(**source, subfolder="unet")
+        vae_config = diffusers.AutoencoderKL.load_config(**source, subfolder="vae")
+        text_config = CLIPTextConfig.from_pretrained(**source, subfolder="text_encoder")
+        tokenizer = CLIPTokenizer.from_pretrained(**source, subfolder="tokenizer")
+        schedule = diffusers.StableDiffusionInstructPix2PixPipeline.load_config(**source)["scheduler"]
+        scheduler = getattr(diffusers, schedule[1]).load_config(**source, subfolder="scheduler")
     unet_config["in_channels"] = inputs
     with init_empty_weights(include_buffers=False):
         unet: Any = diffusers.UNet2DConditionModel.from_config(unet_config)
         vae: Any = diffusers.AutoencoderKL.from_config(vae_config)
         text_encoder = CLIPTextModel(text_config)
-    # position_ids were stored once; they are counted off now. The level "text_model." comes and goes.
+    # Older files store position_ids, which are computed now; versions differ in the level "text_model.".
     level = "text_model." if next(iter(text_encoder.state_dict())).startswith("text_model.") else ""
     words = {
         level + name.removeprefix("text_model."): tensor
@@ -143,25 +142,26 @@ def read_file(path: Path, *, ema: bool | None = None, config: str | None = None)
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    pipeline.to(torch.float32)  # one type for every part, or plain `from_pretrained` mixes them
+    pipeline.to(torch.float32)  # one dtype for all parts, which `from_pretrained` would otherwise mix
     origin = {"file": path.name, "ema": averaged, "both": averaged is not None, "config": reference}
     return pipeline, {**origin, "left_out": left_out}
 
 
 def _choose_unet(tensors: dict[str, Any], ema: bool | None, path: Path) -> bool | None:
-    """Leaves one UNet under its plain names; whether it is the average, None of a file with one set."""
+    """Puts the chosen UNet under its plain names; returns whether it is the average, None for a file with one
+    set."""
     average = {
         name: EMA + name.removeprefix("model.").replace(".", "") for name in tensors if name.startswith(UNET)
     }
     missing = [key for key in average.values() if key not in tensors]
     if len(missing) == len(average):
         if ema:
-            raise UserError(f"'{path}' holds no averaged (EMA) weights beside its own; leave out --ema.")
+            raise UserError(f"'{path}' holds no averaged (EMA) weights; leave out --ema.")
         return None
     if ema is None:
         raise UserError(
-            f"'{path}' holds two sets of UNet weights, trained and averaged (EMA); say which: --ema, as the "
-            "official scripts take, or --no-ema."
+            f"'{path}' holds trained and averaged (EMA) weights of the UNet; pass --ema, as the official "
+            "scripts do, or --no-ema."
         )
     if ema and missing:
         raise UserError(f"'{path}' lacks {len(missing)} averaged (EMA) tensors, first {missing[0]}.")

@@ -1,4 +1,4 @@
-"""From the name of an editor to the editor: names, rows, presets, checkpoints, images made elsewhere."""
+"""From the name of an editor to the editor: labels, rows, presets, checkpoints, folders of edited images."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from nein.models.cached import Services
 from nein.models.references import resolve, slug
 
 log = logging.getLogger(__name__)
-#: Families with editors and judges, as the names of their models hold them.
-FAMILIES = ("qwen", "gpt", "gemini", "grok")
+FAMILIES = ("qwen", "gpt", "gemini", "grok")  # names of models with editors and judges
 
 
 @dataclass(frozen=True)
 class EditorChoice:
     """An editor as the user named it, resolved but not loaded.
 
-    slug        Name of its folder in a run: the name itself; of a path or hub id its end and a short hash.
-    row         Name given to `editors.get_editor`.
-    checkpoint  Model reference as written in the table or by the user; None for editors without a model.
+    slug        Name of its folder in a run: its name, or the end of its path or hub id.
+    row         Argument of `editors.get_editor`.
+    checkpoint  Model reference of the table or the user; None for editors without a model.
     options     Sampler settings of the row, overridden by the command line.
-    made        An editor in memory: a caller's in Python, or images made elsewhere, on one track.
-    remedy      The remedy around it (`nein.models.remedies`); "" for the editor as it is.
+    made        An editor in memory, from Python, or `ExternalEdits`.
+    remedy      The remedy around it (`nein.models.remedies`), or "".
     plain       With a remedy: the editor without it.
-    edits       How many edits a sample takes; asks_the_run: whether the run's judge chooses one of them.
+    edits       Edits per sample; asks_the_run: whether the run's judge chooses one of them.
     """
 
     asked: str
@@ -46,7 +45,7 @@ class EditorChoice:
     checkpoint: str | None = None
     revision: str | None = None
     options: Json = field(default_factory=dict)
-    made: Any = None  # an editor in memory, or ExternalEdits
+    made: Any = None
     remedy: str = ""
     plain: EditorChoice | None = None
     edits: int = 1
@@ -54,7 +53,7 @@ class EditorChoice:
 
     @property
     def external(self) -> ExternalEdits | None:
-        """Pictures made elsewhere, which stand in for an editor (`--edited`)."""
+        """Images of `--edited`, in place of an editor."""
         return self.made if isinstance(self.made, ExternalEdits) else None
 
     @property
@@ -64,7 +63,7 @@ class EditorChoice:
 
     @property
     def requests(self) -> int | None:
-        """Edits that it makes side by side, each a block (0: as many as the command says); None: batches."""
+        """Its parallel edits, each a block (0: as many as the command says); None: it takes batches."""
         if self.made is not None:
             return getattr(self.made, "concurrency", None)
         if is_served(self.row) or "concurrency" in self.options:
@@ -77,28 +76,28 @@ class EditorChoice:
     def load(
         self, *, device: str, dtype: str, batch_size: int, services: Callable[[], Services] | None = None
     ) -> editors.Editor:
-        """The editor, without its remedy, with its weights in memory. Raises EditorError. services: how one
-        behind an address is asked."""
+        """The editor, without its remedy, with its weights in memory. Raises EditorError. services: settings
+        of one behind an address."""
         if self.made is not None:
             return self.made
-        how: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
+        settings: dict[str, Any] = {"device": device, "dtype": dtype, "batch_size": batch_size}
         if services is not None and is_served(self.row):
-            how |= services().options
+            settings |= services().options
         if self.checkpoint is not None:
-            how |= {"checkpoint": self.checkpoint, "revision": self.revision}
-        return editors.get_editor(self.row, **{**how, **self.options})
+            settings |= {"checkpoint": self.checkpoint, "revision": self.revision}
+        return editors.get_editor(self.row, **{**settings, **self.options})
 
     def kinship(self, judge: str) -> str:
-        """A sentence on a judge of the editor's own family, by their names; "" for any other."""
+        """A warning for a judge of the editor's family, by their names; "" for any other."""
         models = [references.named(judge)[1], self.checkpoint or self.row]
         names = [parse_reference(model).name.lower() for model in models]
         family = next((family for family in FAMILIES if all(family in name for name in names)), "")
-        kin = f"The judge '{judge}' and the editor '{self.asked}' are of one family"
+        sentence = f"The judge '{judge}' and the editor '{self.asked}' are of one family"
         why = "judges prefer their own (arXiv:2604.11589); compare with another judge."
-        return f"{kin}, {family}; {why}" if family else ""
+        return f"{sentence}, {family}; {why}" if family else ""
 
     def check_references(self) -> None:
-        """Raises UserError or EditorError where an embedded model or a local file is not there."""
+        """Raises UserError or EditorError for a missing embedded model or local file."""
         if self.made is not None:
             return
         if self.checkpoint is not None:
@@ -111,7 +110,7 @@ class EditorChoice:
                 raise UserError(f"Editor '{row.name}' has no file '{folder}' for '{option}'. {how}.")
 
     def identity(self) -> Json:
-        """What the user chose, before any file is read."""
+        """The user's choice, for the manifest, without reading any file."""
         facts: Json = {"editor": parse_reference(self.row).without_address}
         facts |= {"mend": self.remedy} if self.remedy else {}
         if self.external is not None:
@@ -122,7 +121,7 @@ class EditorChoice:
             decisive = {key: value for key, value in self.options.items() if key not in WITHOUT_EFFECT}
             facts |= {"checkpoint": self.checkpoint, "revision": self.revision}
             facts |= {f"editor.{key}": value for key, value in sorted(decisive.items())}
-            row, models = editors.row_of(self.row), {}  # role -> everything that has files of its own
+            row, models = editors.row_of(self.row), {}  # role -> a reference with files
             if row is None:
                 plugins = editors.plugins() if parse_reference(self.row).kind == "name" else {}
                 models["editor"] = plugins[self.row].value if plugins else self.row
@@ -144,49 +143,48 @@ def resolve_editors(
 ) -> list[EditorChoice]:
     """The editors of a command, in its order. Loads nothing.
 
-    names      An editor, a row, a reference, or "row=reference": that row's settings with another checkpoint;
-               each may stand behind a name of the user's: "mine=magicbrush=FOLDER". `all`: `every_editor`.
-    overrides  Options, each known to at least one editor; it goes to those that know it.
-    edited     A folder of images made elsewhere, which stand in for editors, read `as_released`.
-    mend       Remedies, with each of which every editor follows again.
+    names      An editor, a row, a reference, or "row=reference": the row's settings with another checkpoint;
+               each may have a label before it: "mine=magicbrush=FOLDER". `all`: `every_editor`.
+    overrides  Options that at least one editor knows; those that know them get them.
+    edited     A folder of edited images in place of editors, read `as_released`.
+    mend       Remedies; every editor is repeated with each of them.
     """
     if edited is not None:
         return [
-            EditorChoice(f"{one.name}/{one.track}", _as_folder(one.name), one.name, made=one)
-            for one in find(expand_user(edited), as_released)
+            EditorChoice(f"{edits.name}/{edits.track}", _folder_name(edits.name), edits.name, made=edits)
+            for edits in find(expand_user(edited), as_released)
         ]
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
-    wanted = list(dict.fromkeys(name for part in parts for name in part))
-    if all(references.offered(name) is None for name in wanted):  # one in memory got its options before
-        given = [split_editor(name)[1] for name in wanted]
-        rows = [editors.row_of(name) for name in given]
+    distinct = list(dict.fromkeys(name for part in parts for name in part))
+    if all(references.offered(name) is None for name in distinct):  # an editor in memory has its options
+        rows = [editors.row_of(split_editor(name)[1]) for name in distinct]
         for option in overrides:
             if not any(row is None or option in row.values for row in rows):
-                editors.check(given[0], **{option: overrides[option]})
+                editors.check(split_editor(distinct[0])[1], **{option: overrides[option]})
     choices = []
-    for name in wanted:
+    for name in distinct:
         plain = choose_editor(name, preset, overrides)
         choices.append(plain)
         for remedy in mend:
-            from nein.models.remedies import editors as remedies  # language models and rewards come with it
+            from nein.models.remedies import editors as remedies  # imports language models and rewards
 
             remedies.check(remedy, plain.row)
-            name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_as_folder(remedy)}"
+            name, folder = f"{plain.asked}+{remedy}", f"{plain.slug}+{_folder_name(remedy)}"
             count, judge = remedies.parse_best_of(remedy) if remedy.startswith(remedies.BEST_OF) else (1, "")
             mended = replace(plain, asked=name, slug=folder, remedy=remedy, plain=plain)
             choices.append(replace(mended, edits=count, asks_the_run=judge == remedies.judges.REMOVAL))
     for folder in (choice.slug for choice in choices):
         if len(twins := [repr(choice.asked) for choice in choices if choice.slug == folder]) > 1:
-            raise UserError(f"{' and '.join(twins)} have one name, '{folder}'; name one: NAME=EDITOR.")
+            raise UserError(f"{' and '.join(twins)} have the same name, '{folder}'; rename one: NAME=EDITOR.")
     return choices
 
 
-def _as_folder(name: str) -> str:
+def _folder_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
 
 
 def every_editor(preset: str) -> list[str]:
-    """What `all` stands for: the paper's editors as far as they are there, then the controls."""
+    """The editors of `all`: the paper's editors that exist here, then the controls."""
     present = []
     for name in PAPER_EDITORS:
         try:
@@ -198,48 +196,48 @@ def every_editor(preset: str) -> list[str]:
 
 
 def split_editor(name: str) -> tuple[str | None, str, str | None]:
-    """(name of the user's, editor or reference, checkpoint) of "mine=magicbrush=./folder", or None."""
-    given, rest = references.named(name)
-    known = editors.available()
-    if given is not None and rest not in known:
-        # An editor is no checkpoint: in "ip2p=hqedit" the first name is the user's.
-        editor, checkpoint = references.named(rest)
-        if editor is not None and editor in known:
-            return given, editor, checkpoint
-        if given in known:
-            return None, given, rest
-    return given, rest, None
+    """(label, editor or reference, checkpoint) of "mine=magicbrush=./folder"; None for a missing part."""
+    label, reference = references.named(name)
+    available = editors.available()
+    if label is not None and reference not in available:
+        # In "ip2p=hqedit" the first name is a label, since an editor is no checkpoint.
+        editor, checkpoint = references.named(reference)
+        if editor is not None and editor in available:
+            return label, editor, checkpoint
+        if label in available:
+            return None, label, reference
+    return label, reference, None
 
 
-def choose_editor(asked: str, preset: str, overrides: Json) -> EditorChoice:
+def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
-    if (editor := references.offered(asked)) is not None:
-        return EditorChoice(asked, asked, asked, made=editor)
-    given, name, checkpoint = split_editor(asked)
+    if (editor := references.offered(text)) is not None:
+        return EditorChoice(text, text, text, made=editor)
+    label, name, checkpoint = split_editor(text)
     form, row = parse_reference(name), editors.row_of(name)
     options = {key: value for key, value in overrides.items() if row is None or key in row.values}
     if form.kind in ("attribute", "served"):
         editors.check(name)
         folder = form.name if form.kind == "attribute" else slug(form.without_address.replace(":#", "-"))
-        return EditorChoice(asked, given or folder, name, options=options)
+        return EditorChoice(text, label or folder, name, options=options)
     if row is None or not row.preset:
         if checkpoint is not None:
-            raise UserError(f"Editor '{name}' has no model, so '={checkpoint}' says nothing; leave it out.")
-        return EditorChoice(asked, given or name, name, options=options)
+            raise UserError(f"Editor '{name}' has no model; leave out '={checkpoint}'.")
+        return EditorChoice(text, label or name, name, options=options)
     row = editors.preset_row(name, preset)
     editors.check(row.name, **options)
     folder = slug(name) if checkpoint is None else f"{name}-{slug(checkpoint)}"
     revision, checkpoint = (row.revision, row.checkpoint) if checkpoint is None else (None, checkpoint)
     if checkpoint is None:
-        raise UserError(f"Editor '{name}' needs a checkpoint of yours: {row.obtain}.")
-    return EditorChoice(asked, given or folder, row.name, checkpoint, revision, {**row.options(), **options})
+        raise UserError(f"Editor '{name}' needs your checkpoint: {row.obtain}.")
+    return EditorChoice(text, label or folder, row.name, checkpoint, revision, {**row.options(), **options})
 
 
 @dataclass(frozen=True)
 class ExternalEdits:
-    """One method's images on one instruction track, by sample id; a missing one is a failed edit.
+    """Edited images of one method on one track, by sample id; a missing one is a failed edit.
 
-    plain  Pictures are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
+    plain  Images are read as by NeIn's released scripts: `images.decode`, and detectors see them upright.
     """
 
     name: str  # of the method
@@ -251,15 +249,15 @@ class ExternalEdits:
         """Raises UserError where no image belongs to any sample."""
         if not self.files.keys() & {sample.id for sample in samples}:
             raise UserError(
-                f"None of the pictures of '{self.name}' is named after a sample; they are called "
-                f"{shortlist(self.files, 2)}, samples are called {shortlist((s.id for s in samples[:9]), 2)}."
+                f"No image of '{self.name}' is named after a sample; images: {shortlist(self.files, 2)}, "
+                f"samples: {shortlist((s.id for s in samples[:9]), 2)}."
             )
 
     def describe(self) -> Json:
         return {"editor": self.name, "class": type(self).__name__}
 
     def read(self, sample_id: str) -> tuple[EditResult, int]:
-        """The image of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation as far as that counts."""
+        """The image of a sample, (H, W, 3) uint8 RGB, and its EXIF orientation (1 unless `plain`)."""
         if (path := self.files.get(sample_id)) is None:
             error = f"there is no edited picture of {sample_id} in '{self.name}'"
             return EditResult(sample_id, None, error), 1
@@ -271,23 +269,23 @@ class ExternalEdits:
 
 
 def find(folder: Path, plain: bool = False) -> list[ExternalEdits]:
-    """Every method and track below `folder`, by name: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, either in folders
-    of a thousand samples (000/, 001/), or one method's images alone. Raises UserError."""
-    found: dict[tuple[str, str], dict[str, Path]] = {}
+    """Every method and track below `folder`: METHOD/ID.jpg or METHOD/TRACK/ID.jpg, also in folders of a
+    thousand samples (000/, 001/), or only the images of one method. Raises UserError."""
+    files_of: dict[tuple[str, str], dict[str, Path]] = {}
     for path in sorted(folder.rglob("*")):
         *inside, _ = path.relative_to(folder).parts
         parts = [part for part in inside if not re.fullmatch(r"\d{3,}", part)]
         method, track = [*parts, folder.resolve().name][0], [*parts[1:], "negative"][0]
-        odd = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
-        if odd or path.suffix.lower() not in IMAGE_SUFFIXES:
+        is_other = len(parts) > 2 or track not in TRACKS or any(part.startswith(".") for part in parts)
+        if is_other or path.suffix.lower() not in IMAGE_SUFFIXES:
             continue
-        files, name = found.setdefault((method, track), {}), image_name(path.name)
+        files, name = files_of.setdefault((method, track), {}), image_name(path.name)
         if name in files:
             raise UserError(f"'{files[name]}' and '{path}' are of one sample; remove one of them.")
         files[name] = path
-    if not found:
+    if not files_of:
         raise UserError(
-            f"'{folder}' holds no edited pictures; --edited takes a folder with <method>/<NeIn id>.jpg (or "
+            f"'{folder}' holds no edited images; --edited takes a folder with <method>/<NeIn id>.jpg (or "
             f"{', '.join(IMAGE_SUFFIXES)})."
         )
-    return [ExternalEdits(*key, files, plain) for key, files in sorted(found.items())]
+    return [ExternalEdits(*key, files, plain) for key, files in sorted(files_of.items())]

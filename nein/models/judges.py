@@ -1,4 +1,4 @@
-"""Judges: what is in an image, asked for things; and which of several edits follows its instruction."""
+"""Judges of images (is a thing there?) and of edits (which one follows its instruction?)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from nein.models.references import resolve
 from nein.wording import denials
 
 OBJECT, CAPTION, QUESTION = "object", "caption", "question"
-#: "Is it there?", by each protocol's rule; NeIn's scripts have one for Removal, another for Retention.
+#: "Is it there?" by each protocol's rule; NeIn's scripts have different ones for Removal and Retention.
 VERDICTS = ("verdict_fixed", "verdict_paper", "verdict_paper_retention")
 
-#: How a VQA judge is asked otherwise -> what stands in place of which words of its question.
+#: Another wording of a VQA judge's question -> (words, their replacement).
 REWORDED = {"negated": (" contain ", " not contain "), "reversed": ("yes or no", "no or yes")}
 
 
 @dataclass(frozen=True)
 class Word:
-    """One question with its truth, None where it is not known. role: `OBJECT`, a name that an instruction
-    would use; `CAPTION`, a noun of a caption; `QUESTION`, a whole question. wording: a key of `REWORDED`."""
+    """One question with its truth (None: unknown). role: `OBJECT`, a name as in an instruction; `CAPTION`, a
+    noun of a caption; `QUESTION`, a whole question. wording: a key of `REWORDED`."""
 
     word: str
     present: bool | None
@@ -53,21 +53,21 @@ class JudgeOptions:
 
 
 def check(reference: str) -> None:
-    """Raises UserError or MetricError for a judge that cannot be; loads nothing."""
+    """Raises UserError or MetricError for an impossible judge; loads nothing."""
     metrics.check_reference(resolve(reference))
 
 
 def load(kind: str, reference: str, *, services: Services | None, **options: Any) -> Any:
     """A judge of `metrics.JUDGES`; services: of an endpoint. Raises UserError or MetricError."""
-    where = resolve(reference)
-    if services is None or not is_served(where):
-        return metrics.load_judge(kind, where, **options)
-    return services.keep(metrics.load_judge(kind, where, **{**services.options, **options}))
+    location = resolve(reference)
+    if services is None or not is_served(location):
+        return metrics.load_judge(kind, location, **options)
+    return services.keep(metrics.load_judge(kind, location, **{**services.options, **options}))
 
 
 def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
-    """Per image, (H, W, 3) uint8 RGB, and word: the verdicts, None where there is none, the soft score
-    for "it is there", and the `reply`, which has an "error" where the judge failed on this image."""
+    """Per image, (H, W, 3) uint8 RGB, and word: the verdicts (None: no verdict), the soft score of "it is
+    there", and the `reply`, which has an "error" if the judge failed on this image."""
     replies = isolate_answers(lambda some, theirs: _ask(kind, judge, some, theirs, how), images, words)
     return [
         [unanswered(answers)] * len(row) if isinstance(answers, str) else answers
@@ -76,15 +76,15 @@ def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) 
 
 
 def unanswered(reason: str) -> Verdict:
-    """What stands in place of an answer."""
+    """The verdict in place of a missing answer."""
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
 
 def _ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) -> list[list[Verdict]]:
     if kind == "ovd":
         names = [[word.word for word in row] for row in words]
-        found = judge.detect(images, names, how.threshold)
-        scores = [[boxes[name].score for name in row] for boxes, row in zip(found, names, strict=True)]
+        detections = judge.detect(images, names, how.threshold)
+        scores = [[boxes[name].score for name in row] for boxes, row in zip(detections, names, strict=True)]
         return [
             [{**dict.fromkeys(VERDICTS, s > how.threshold), "score": s, "reply": {"score": s}} for s in row]
             for row in scores
@@ -102,7 +102,7 @@ def _ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions)
 
 
 def _verdicts(answer: Any) -> Verdict:
-    """Is it there, by each protocol's rule for Removal (None: no verdict), and the soft score for "it is"."""
+    """Verdicts by each protocol's rule for Removal (None: none), and the soft score of "it is there"."""
     yes, no = answer.p_yes, answer.p_no
     total = (yes or 0) + (no or 0)
     return {
@@ -123,9 +123,9 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
 class RemovalReward(RewardJudge):
-    """The share of "no" when a yes/no judge is asked for what the instruction wants gone (`to_be_gone`):
-    P(no) / (P(yes) + P(no)), or 1 and 0 where the judge gives no probabilities. Of several objects the least.
-    A sentence without one, and an answer that is neither yes nor no, leaves an edit unscored."""
+    """The share of "no" of a yes/no judge that is asked for the things to remove (`to_be_gone`): P(no) /
+    (P(yes) + P(no)), or 1 and 0 without probabilities; the least of several objects. A sentence without an
+    object, and an answer that is neither yes nor no, leave an edit unscored."""
 
     def __init__(self, judge: Any, article: str = "none") -> None:
         super().__init__(judge)
@@ -159,7 +159,7 @@ def _least(names: Sequence[str], answers: Sequence[Verdict]) -> Score:
 
 
 def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
-    """What each sentence wants gone: "Remove the cup and the bus." and "no cup" alike; () for nothing."""
+    """The things that each sentence wants removed: of "Remove the cup and the bus.", or of "no cup"."""
     gone = []
     for text, reading in zip(instructions, denials.read(instructions), strict=True):
         command = re.fullmatch(r"Remove the (.+?)\.?", text.strip())
@@ -168,7 +168,7 @@ def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def check_reward(reference: str) -> None:
-    """Says what is wrong with a reference before anything is loaded. Raises UserError or MetricError."""
+    """Raises UserError or MetricError for an impossible judge of edits; loads nothing."""
     if reference == REMOVAL:
         return
     if ":" not in reference:
@@ -179,8 +179,8 @@ def check_reward(reference: str) -> None:
 def load_reward(
     reference: str, *, services: Services, removal: Callable[[], RewardJudge], **how: Any
 ) -> RewardJudge:
-    """The judge of that reference, loaded. services: of a judge behind an endpoint; removal: makes
-    `RemovalReward` of the run's judge; how: device and dtype."""
+    """Loads a judge of edits. services: of a judge behind an endpoint; removal: makes the `RemovalReward` of
+    the run's judge; how: device and dtype."""
     if reference == REMOVAL:
         return removal()
     judge = metrics.load_reward(reference, sending=services.options, **how)

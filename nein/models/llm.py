@@ -1,4 +1,4 @@
-"""Many questions to a language model, one call: every result is a checked object or a counted failure.
+"""Many questions to a language model in one call: every result is a checked object or a counted failure.
 
 client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), services=Services.of(config, FILE))
 for outcome in client.complete([Request("...", seed=7)], Verdict):
@@ -25,10 +25,10 @@ from nein.metrics.base import without_thoughts
 from nein.metrics.chat import Chat, Completion, Message, Sampling
 from nein.models.cached import CachedChat, Services
 
-#: Failures of an answer that did arrive.
+#: Failures of an answer that arrived.
 NONSENSE, WRONG_SCHEMA, CUT_OFF = "nonsense", "wrong schema", "cut off"
 MODEL_FAILED = "model failed"
-#: Failures that say nothing of the question: the same command asks again.
+#: Failures that are not about the question: the same command asks again.
 SILENT = (TIMEOUT, CONNECTION, SERVER, REFUSED, PROTOCOL, MODEL_FAILED)
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -49,21 +49,21 @@ class LlmOptions:
 
     @property
     def thinking(self) -> Json:
-        """The options on thinking that are given: they decide an answer."""
-        given = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
-        return {key: value for key, value in given.items() if value}
+        """The options of thinking that are set: they decide an answer."""
+        values = {key: getattr(self, key) for key in ("reasoning_effort", "extra_body", "thinking_tokens")}
+        return {key: value for key, value in values.items() if value}
 
     def check(self, asks: str) -> None:
-        """Raises UserError where the option `asks` would ask nobody, or the same answer several times."""
+        """Raises UserError if the option `asks` has no model, or would draw the same answer several times."""
         if not self.model:
             raise UserError(
-                f"{asks} asks a language model, and --llm.model names none; give openai:URL#MODEL, a hub id "
-                "owner/name or a folder."
+                f"{asks} asks a language model; pass --llm.model openai:URL#MODEL, a hub id owner/name or a "
+                "folder."
             )
         if self.attempts > 1 and self.temperature == 0:
             raise UserError(
-                f"--llm.attempts {self.attempts} at --llm.temperature 0 would draw one answer again and "
-                "again; raise the temperature or take 1 attempt."
+                f"--llm.attempts {self.attempts} at --llm.temperature 0 would draw the same answer every "
+                "time; raise the temperature or take 1 attempt."
             )
 
 
@@ -76,7 +76,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome(Generic[Schema]):
-    """What became of a request: `value`, or else the kind of `failure` with its `reason`."""
+    """The outcome of a request: its `value`, or the kind of `failure` and its `reason`."""
 
     value: Schema | None
     failure: str = ""
@@ -84,9 +84,9 @@ class Outcome(Generic[Schema]):
 
 
 class Client:
-    """Asks a chat for answers in a fixed form; unusable answers are the model's answers, and kept as such.
+    """Asks a chat for answers in a fixed form; unusable answers are cached, too.
 
-    attempts  How often a request is asked, with further seeds, until an answer can be used.
+    attempts  Maximum tries of a request, each with another seed, until its answer can be used.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Client:
         self.usage, self.stop = chat.usage, chat.stop
 
     def complete(self, requests: Sequence[Request], schema: type[Schema]) -> list[Outcome[Schema]]:
-        """An outcome per request, in order; equal requests are asked once.
+        """An outcome per request, in order; equal requests are asked once. Threads may call it in parallel.
 
-        A server asked for structured output that refuses it is asked without. Raises UserError once nobody
-        answers; answers so far are kept. Threads may call it side by side.
+        A server that refuses structured output is asked without it. Raises UserError once nobody answers;
+        earlier answers stay.
         """
         form = None
         if not issubclass(schema, Plain):
@@ -117,7 +117,7 @@ class Client:
         return [outcomes[request] for request in requests]
 
     def describe(self) -> Json:
-        """Everything that decides an outcome but the requests, JSON-serialisable."""
+        """Everything besides the requests that decides an outcome, JSON-serializable."""
         drawing = {"temperature": self.temperature, "max_tokens": self.max_tokens, "attempts": self.attempts}
         facts = {key: value for key, value in self.chat.describe().items() if key != "reference"}
         return {**facts, **drawing}
@@ -140,17 +140,15 @@ def _outcome(completion: Completion, schema: type[Schema]) -> Outcome[Schema]:
 
 
 def check(reference: str) -> None:
-    """Raises MetricError for a model that cannot be; loads nothing."""
+    """Raises MetricError for an impossible model; loads nothing."""
     from nein.metrics.chat import endpoint
 
     endpoint.check(reference)
 
 
 def load(options: LlmOptions, *, services: Services | None, device: str = "cpu") -> Client:
-    """The client of `options`; services: of an endpoint, and where answers are kept.
-
-    An endpoint is looked at (address, key, model), a local model is loaded. Raises MetricError.
-    """
+    """The client of `options`. services: settings of an endpoint, and the cache of answers. Checks an
+    endpoint (address, key, model), or loads a local model. Raises MetricError."""
     reference = options.model or ""
     check(reference)
     chat: Chat
@@ -168,13 +166,13 @@ def load(options: LlmOptions, *, services: Services | None, device: str = "cpu")
     return Client(chat, **how)
 
 
-# --- answers: what is not plainly there is a failure -----------------------------------------------
+# --- answers: anything that is not clearly there is a failure --------------------------------------
 
 
 class Plain(BaseModel):
-    """An answer that is no JSON object, for prompts that say themselves what they want.
+    """An answer that is no JSON object, for prompts that ask for their own form.
 
-    END  Where the answer ends: what the model says behind it is not read.
+    END  The end of the answer; later text is not read.
     """
 
     END: ClassVar[str] = "\n\n"
@@ -194,12 +192,11 @@ class AnswerError(ValueError):
 
 
 def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
-    """The one JSON object of an answer, checked strictly against `schema`; or what a `Plain` schema reads.
+    """The one JSON object of an answer, checked strictly against `schema`, or the reading of a `Plain` one.
+    Text around the object, a code fence and a leading <think> block are allowed, but no second object, since
+    either could be meant. Raises AnswerError.
 
-    finished  Whether the model ended the answer itself; an unusable one is otherwise CUT_OFF.
-
-    Text around the object, a code fence and a leading <think> block are allowed, a second object is not: it
-    would be unclear which one is meant. Raises AnswerError.
+    finished  Whether the model ended the answer itself; otherwise an unusable one is CUT_OFF.
     """
     if (body := without_thoughts(text)) is None:
         raise AnswerError(CUT_OFF, "the answer ends within the model's thoughts")
@@ -213,9 +210,9 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
         return schema.model_validate_json(body[start:end], strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        location = ".".join(str(part) for part in first["loc"])
         kind = NONSENSE if first["type"] == "json_invalid" else WRONG_SCHEMA
-        failure = AnswerError(kind, f"{where + ': ' if where else ''}{first['msg']}")
+        failure = AnswerError(kind, f"{location + ': ' if location else ''}{first['msg']}")
     except AnswerError as error:
         failure = error
     if failure.kind == WRONG_SCHEMA or finished:
@@ -224,7 +221,7 @@ def parse(text: str, schema: type[Schema], *, finished: bool = True) -> Schema:
 
 
 def instructions(schema: type[BaseModel]) -> str:
-    """The end of a prompt, which asks for the form; "" for a `Plain` answer."""
+    """The end of a prompt, which asks for JSON; "" for a `Plain` answer."""
     if issubclass(schema, Plain):
         return ""
     shape = json.dumps(wire_schema(schema), ensure_ascii=False, sort_keys=True)
@@ -232,7 +229,7 @@ def instructions(schema: type[BaseModel]) -> str:
 
 
 def wire_schema(schema: type[BaseModel]) -> Json:
-    """The JSON schema as servers with structured output take it: every key required, no further keys."""
+    """The JSON schema for servers with structured output: every key required, no further keys."""
     shape = schema.model_json_schema()
     for part in (shape, *shape.get("$defs", {}).values()):
         if part.get("type") == "object":

@@ -1,8 +1,8 @@
-"""References to models: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder; and
-`NAME=REFERENCE`, a reference with a name of the user's, by which folders, tables and plots call the model.
+"""References of users: `nano:NAME` (embedded), a hub id `owner/name[@revision]`, or a local folder; and
+`LABEL=REFERENCE`, whose label names the model in folders, tables and plots.
 
-Only this file knows the first and the last form; the leaf packages get a folder or an id. Where a table of
-known models has the NAME, it stands for that row with other weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
+Only this file knows `nano:` and labels; the leaf packages get a folder or an id. A label that is a row of a
+table of models is that row with other weights: `magicbrush=FOLDER`, `negclip=FOLDER`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _NAME = re.compile(r"[^\W_]([\w .()-]*[\w)])?")  # a label: free text, as far as
 
 
 class Offered(str):
-    """A reference to an object of a caller in Python, an editor or a model: its name, which carries it."""
+    """A reference to an editor or model in memory, from Python: its name, which carries the object."""
 
     held: Any
 
-    def __new__(cls, name: str, held: Any) -> Offered:
+    def __new__(cls, name: str, model: Any) -> Offered:
         reference = super().__new__(cls, name)
-        reference.held = held
+        reference.held = model
         return reference
 
     def __deepcopy__(self, memo: Any) -> Offered:  # dataclasses.asdict would copy the model
@@ -43,76 +43,77 @@ def offered(reference: str) -> Any | None:
     return getattr(reference, "held", None)
 
 
-def named(asked: str) -> tuple[str | None, str]:
-    """("mine", "FOLDER") of "mine=FOLDER"; (None, asked) where no name is given. Raises UserError for a name
-    that no folder can have."""
-    name, _, reference = asked.partition("=")
-    if not (name and reference) or is_local(asked) or ":" in name or name.startswith((".", "~", "/")):
-        return None, asked
+def named(text: str) -> tuple[str | None, str]:
+    """("mine", "FOLDER") of "mine=FOLDER"; (None, text) without a label. Raises UserError for a label that no
+    folder can have."""
+    name, _, reference = text.partition("=")
+    if not (name and reference) or is_local(text) or ":" in name or name.startswith((".", "~", "/")):
+        return None, text
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"'{name}' of '{asked}' cannot be a label; it begins with a letter or digit, and holds letters, "
+            f"'{name}' of '{text}' is no label; start it with a letter or digit, and use only letters, "
             "digits, blanks and . _ - ( )."
         )
     return name, reference
 
 
 def slug(reference: str) -> str:
-    """A folder name for a model: the given name, or the last two parts of its path or id: "ft1-model" of
+    """A folder name for a model: its label, or the last two parts of its path or id: "ft1-model" of
     "./runs/ft1/model"."""
-    given, name = named(reference)
+    label, name = named(reference)
     parts = [part for part in re.split(r"[/\\]", name) if part.strip(".~")]
-    return given or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
+    return label or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
 
 
 def resolve(reference: str) -> str:
     """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
-    where = locate(named(reference)[1])
-    # Of a path that is not there, "./" tells it from a hub id.
-    return str(expand_user(where)) if parse_reference(where).kind == "local" and is_local(where) else where
+    location = locate(named(reference)[1])
+    # "./" of a missing path stays, since it tells a path from a hub id.
+    is_path = parse_reference(location).kind == "local" and is_local(location)
+    return str(expand_user(location)) if is_path else location
 
 
 def contents(models: Mapping[str, str]) -> Json:
-    """An entry of an identity: role -> what tells the model behind its reference from another one."""
+    """An entry of an identity: role -> digits of the model behind its reference (`content`)."""
     marks = {role: mark for role, reference in models.items() if (mark := content(reference))}
     return {CONTENTS: marks} if marks else {}
 
 
 def content(reference: str) -> str:
-    """Digits that change with what is behind a reference, found without loading it: the files of a folder
-    (`quick_digest`), the file of a function or plug-in (what that imports does not count), the commit of a
-    hub id in the cache. "" of what has no files, or none here yet."""
+    """Digits that change with the model behind a reference, without loading it: of the files of a folder
+    (`quick_digest`), of the file of a function or plug-in (without its imports), of the commit of a hub id in
+    the cache. "" without files, or before the download."""
     reference = named(reference)[1]
-    given = parse_reference(reference)
-    if offered(reference) is not None or given.kind == "served":
+    parsed = parse_reference(reference)
+    if offered(reference) is not None or parsed.kind == "served":
         return ""
-    if given.is_code:
-        points = entry_points(group=JUDGE_PLUGINS, name=given.name) if given.kind == "plugin" else ()
+    if parsed.is_code:
+        points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
         home = next((point.value for point in points), reference).rpartition(":")[0]
         spec = None if home.endswith(".py") else importlib.util.find_spec(home)
         if (file := Path(spec.origin or "") if spec else expand_user(home)).is_file():
             return quick_digest(file)
-    if is_local(where := resolve(reference)):
-        return quick_digest(expand_user(where))
+    if is_local(location := resolve(reference)):
+        return quick_digest(expand_user(location))
     before, _, behind = reference.partition(":")  # "judge:REFERENCE", "sentence:FOLDER", "owner/name:FILE"
     name = before.partition("@")[0]
-    commit = cached_commit(name, given.revision)[:12] if given.kind == "hub" else ""
+    commit = cached_commit(name, parsed.revision)[:12] if parsed.kind == "hub" else ""
     return commit or (content(behind) if behind else "")
 
 
 def identity(reference: str) -> str:
-    """What a reference says about results: not its name; of an object in memory its fingerprint; of
-    openai:URL#MODEL not where it is, for servers move: openai:#MODEL."""
-    if (found := offered(reference)) is not None:
-        return f"in memory, {found.fingerprint}"
+    """The part of a reference that decides results, without its label: of an object in memory the
+    fingerprint; of openai:URL#MODEL, since servers move, openai:#MODEL."""
+    if (model := offered(reference)) is not None:
+        return f"in memory, {model.fingerprint}"
     return parse_reference(named(reference)[1]).without_address
 
 
 def place(reference: str) -> str:
-    """Where the model works: see `nein.engine.stages.Model.place`."""
+    """The place of the model: see `nein.engine.stages.Model`."""
     return "remote" if is_served(named(reference)[1]) else "device"
 
 
 def moved(reference: str) -> str | None:
-    """A folder's name for a model behind an endpoint, which may move; None for any other."""
+    """The folder name of a model behind an endpoint, without its address; None for any other."""
     return slug(identity(reference).replace(":#", "-")) if is_served(reference) else None

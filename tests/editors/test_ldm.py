@@ -81,7 +81,7 @@ def test_every_tensor_arrives_and_of_two_sets_the_chosen_one(name, ema, shift, f
 
 
 def test_two_sets_without_a_choice_and_a_choice_without_two_sets_are_refused(files, checkpoint):
-    with pytest.raises(EditorError, match=r"two sets of UNet weights.*--ema, .*--no-ema"):
+    with pytest.raises(EditorError, match=r"trained and averaged.*--ema, .*--no-ema"):
         load(files["both.safetensors"], checkpoint)
     with pytest.raises(EditorError, match="holds no averaged"):
         load(files["plain.safetensors"], checkpoint, ema=True)

@@ -199,9 +199,9 @@ def test_paper_reads_the_datas_own_pictures_so_too(make_data, evaluate, tmp_path
 
 
 @pytest.mark.parametrize(("pictures", "expected"), [
-    (None, "holds no edited pictures"),
-    ((), "holds no edited pictures"),
-    (("m/000001.png",), "None of the pictures of 'm'"),
+    (None, "holds no edited images"),
+    ((), "holds no edited images"),
+    (("m/000001.png",), "No image of 'm'"),
     (("m/a.png", "m/negative/a.png"), "are of one sample; remove one"),
 ])  # fmt: skip
 def test_unusable_folders_are_refused_in_one_sentence(given, tmp_path, pictures, expected):

@@ -47,8 +47,8 @@ def test_all_is_every_editor_that_ships_once_in_order_and_says_what_it_leaves_ou
 def test_all_of_the_paper_preset_says_how_to_come_by_what_is_on_no_hub(caplog):
     found = [name for name in asked("all", *PAPER) if name != "zone"]
     assert found == ["ip2p", "magicbrush", "hqedit", "identity"]
-    assert "instructdiffusion: Editor 'instructdiffusion' needs a checkpoint of yours: its" in caplog.text
-    with pytest.raises(UserError, match=r"'instructdiffusion' needs a checkpoint of yours: .*nein convert"):
+    assert "instructdiffusion: Editor 'instructdiffusion' needs your checkpoint: its" in caplog.text
+    with pytest.raises(UserError, match=r"'instructdiffusion' needs your checkpoint: .*nein convert"):
         choose("instructdiffusion", *PAPER)
 
 

@@ -106,8 +106,8 @@ def test_a_command_stops_before_its_budget_and_goes_on_with_a_larger_one(server,
     stopped = commands.outcome(capsys, *words, "--budget", 0.003375)  # 7.5 requests
     assert stopped.code == 2
     said = stopped.stderr.splitlines()[-1]
-    assert "The next request to gpt-4o-mini might pass the budget of $0.003375 ($0.00 " in said
-    assert said.endswith("give the command again with a larger --budget to go on.")
+    assert "The next request to gpt-4o-mini might exceed the budget of $0.003375 ($0.00 " in said
+    assert said.endswith("rerun the command with a larger --budget.")
     assert len(server.requests) == 7
     done = commands.outcome(capsys, *words, "--budget", 1)
     assert done.code == 0

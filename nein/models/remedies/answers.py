@@ -1,4 +1,4 @@
-"""Remedies for models that answer questions: the model is asked otherwise, or more often (`--mend`)."""
+"""Remedies for models that answer questions: other questions, or more of them (`--mend`)."""
 
 from __future__ import annotations
 
@@ -25,48 +25,49 @@ NOT_TWO = "only of two options can the other be taken"
 NO_PROBABILITIES = "no probabilities of letters, by which a pair could be made consistent"
 
 
-def _flipped(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
-    """Every question that denies is asked without its denial, and the other option taken."""
-    instead = [[_without_denial(one, wording) for one in row] for row in asked]
-    rows = zip(answer_each(model, images, instead, scorings), asked, instead, strict=True)
+def _flip(model: Any, images: Images, questions: Table, scorings: Sequence[str], wording: str) -> Rows:
+    """Asks negated questions without their negation, and takes the other option."""
+    affirmative = [[_remove_denial(question, wording) for question in row] for row in questions]
+    rows = zip(answer_each(model, images, affirmative, scorings), questions, affirmative, strict=True)
     return [
-        [reply if other is one else _other(reply, one) for reply, one, other in zip(*row, strict=True)]
+        [reply if new is old else _swap_options(reply, old) for reply, old, new in zip(*row, strict=True)]
         for row in rows
     ]
 
 
-def _without_denial(one: ChoiceQuestion, wording: str) -> ChoiceQuestion:
-    if (text := remove_denial(one.question)) is None:
-        return one
-    return ChoiceQuestion(choices.prompt(wording, text, one.texts), one.options, text, one.texts)
+def _remove_denial(question: ChoiceQuestion, wording: str) -> ChoiceQuestion:
+    if (text := remove_denial(question.question)) is None:
+        return question
+    texts = question.texts
+    return ChoiceQuestion(choices.prompt(wording, text, texts), question.options, text, texts)
 
 
-def _other(reply: Reply, asked: ChoiceQuestion) -> Reply:
-    """The same with the options exchanged; what was written, as `metrics.letters` reads it."""
+def _swap_options(reply: Reply, question: ChoiceQuestion) -> Reply:
+    """The reply with its options swapped; `metrics.letters` reads the written letter."""
     if reply.error:
         return reply
-    if asked.options != 2:
+    if question.options != 2:
         return Reply(error=NOT_TWO)
-    letter, _, _ = parse(reply.text or "", list(asked.texts), "fixed")
+    letter, _, _ = parse(reply.text or "", list(question.texts), "fixed")
     text = reply.text if letter is None else LETTERS[1 - LETTERS.index(letter)]
     logprobs = None if reply.logprobs is None else reply.logprobs[::-1]
     return replace(reply, text=text, logprobs=logprobs, each=None)
 
 
-def _consistent(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
-    """A question and its negation get different letters: the likelier of the two ways."""
+def _make_consistent(model: Any, images: Images, table: Table, scorings: Sequence[str], wording: str) -> Rows:
+    """Gives a question and its negation different letters, in the likelier of the two ways."""
     rows = []
-    replies = answer_each(model, images, asked, sorted({*scorings, "logprob"}))
-    for row, questions in zip(replies, asked, strict=True):
+    replies = answer_each(model, images, table, sorted({*scorings, "logprob"}))
+    for row, questions in zip(replies, table, strict=True):
         pairs = zip(row[::2], row[1::2], questions[::2], strict=True)
-        rows.append([reply for pair in pairs for reply in _agreed(*pair, scorings)])
+        rows.append([reply for pair in pairs for reply in _agree(*pair, scorings)])
     return rows
 
 
-def _agreed(
-    first: Reply, second: Reply, asked: ChoiceQuestion, scorings: Sequence[str]
+def _agree(
+    first: Reply, second: Reply, question: ChoiceQuestion, scorings: Sequence[str]
 ) -> tuple[Reply, Reply]:
-    failure = first.error or second.error or ("" if asked.options == 2 else NOT_TWO)
+    failure = first.error or second.error or ("" if question.options == 2 else NOT_TWO)
     one, other = ([-math.inf if p is None else p for p in r.logprobs or ()] for r in (first, second))
     if not failure and (not one or not other or -math.inf in (max(one), max(other))):
         failure = NO_PROBABILITIES
@@ -75,42 +76,41 @@ def _agreed(
     ways = (one[0] + other[1], one[1] + other[0])  # A and B, B and A
     replies = []
     for a, b in (ways, ways[::-1]):
-        letter = "" if a == b else LETTERS[int(b > a)]  # none where both are as likely
+        letter = "" if a == b else LETTERS[int(b > a)]  # none for a tie
         text, logs = letter if "generated" in scorings else None, (a, b) if "logprob" in scorings else None
         replies.append(Reply(text, logs))
     return replies[0], replies[1]
 
 
-def _thought(model: Any, images: Images, asked: Table, scorings: Sequence[str], wording: str) -> Rows:
+def _think(model: Any, images: Images, questions: Table, scorings: Sequence[str], wording: str) -> Rows:
     """Asked twice: first to think, then for the letter behind what was thought."""
-    thinking = [[_longer(one, STEPS) for one in row] for row in asked]
-    thoughts = answer_each(model, images, thinking, ["generated"])
-    concluding = []
-    for row in zip(asked, thoughts, strict=True):
+    first_questions = [[_extend(one, STEPS) for one in row] for row in questions]
+    thoughts = answer_each(model, images, first_questions, ["generated"])
+    conclusions = []
+    for row in zip(questions, thoughts, strict=True):
         thought_of = [
             (one, thought.text or "") for one, thought in zip(*row, strict=True) if not thought.error
         ]
-        concluding.append([_longer(one, f"{STEPS}\n{text}{_THEREFORE}") for one, text in thought_of])
-    replies = [iter(row) for row in answer_each(model, images, concluding, scorings)]
+        conclusions.append([_extend(one, f"{STEPS}\n{text}{_THEREFORE}") for one, text in thought_of])
+    replies = [iter(row) for row in answer_each(model, images, conclusions, scorings)]
     return [
         [thought if thought.error else next(rest) for thought in row]
         for row, rest in zip(thoughts, replies, strict=True)
     ]
 
 
-def _longer(one: ChoiceQuestion, words: str) -> ChoiceQuestion:
-    before, after = one.prompt
-    return replace(one, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
+def _extend(question: ChoiceQuestion, words: str) -> ChoiceQuestion:
+    before, after = question.prompt
+    return replace(question, prompt=Prompt(before, f"{after.rstrip()}\n{words}"))
 
 
 #: Name -> its function of (model, images, questions, scorings, wording).
 REMEDIES: dict[str, Callable[[Any, Images, Table, Sequence[str], str], Rows]] = {
-    "flip": _flipped,
-    "consistent": _consistent,
-    "chain-of-thought": _thought,  # zero-shot, arXiv:2205.11916
+    "flip": _flip,
+    "consistent": _make_consistent,
+    "chain-of-thought": _think,  # zero-shot, arXiv:2205.11916
 }
-#: Takes a question and its negation together.
-IN_PAIRS = ("consistent",)
+IN_PAIRS = ("consistent",)  # remedies that take a question and its negation together
 
 
 class WithRemedy:

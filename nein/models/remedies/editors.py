@@ -1,7 +1,7 @@
 """Remedies for editors: another instruction, negative prompt or attention in place of the request (`--mend`).
 
-They are told what a user would type and nothing else: the object's name, and that a sentence is negative, are
-read from the sentence, by rule (`nein.wording.denials`) or by a language model.
+They see only what a user would type: a rule (`nein.wording.denials`) or a language model reads the name
+of the object, and whether the sentence is negative, from the sentence.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from nein.models.cached import Services
 from nein.wording import denials
 from nein.wording.families import removal
 
-#: Rules that guide attention away from what is absent, alone or with a scale, "nag:8" -> above what the scale
-#: has to be (`editors.sampling.RULES`).
+#: Rules that guide attention away from the absent thing (`editors.sampling.RULES`), alone or with a scale,
+#: "nag:8" -> exclusive lower bound of the scale.
 GUIDED = {"vsf": 0, "nag": 1}
-#: Remedies by rule, the cheapest first -> the capability that the editor needs.
+#: Remedies by rule, the cheapest first -> the capability that they need.
 BY_RULE = {
     "rewrite": "",
     "attention": "weights",
@@ -35,12 +35,9 @@ BY_RULE = {
     "negative-prompt-alone": "negative_prompt",
     **dict.fromkeys(GUIDED, "guided"),
 }
-#: `rewrite:llm:MODEL` is the arm "rewrite" by a language model.
-LLM = "rewrite:llm:"
-#: `best-of:N:JUDGE` is the arm that chooses among several edits, N at most MOST.
-BEST_OF, MOST = "best-of:", 64
-#: Factor of the attention to what is absent: the far end of what Prompt-to-Prompt uses.
-AWAY = -2.0
+LLM = "rewrite:llm:"  # `rewrite:llm:MODEL`: "rewrite" by a language model
+BEST_OF, MOST = "best-of:", 64  # `best-of:N:JUDGE` chooses among N edits, at most MOST
+AWAY = -2.0  # factor of the attention to the absent thing: the extreme of Prompt-to-Prompt
 AS_IT_IS = "the sentence denies nothing: sent as it is"
 AFFIRMED = "the sentence denies a denial: the picture stays as it is"
 PROMPT = (
@@ -54,19 +51,19 @@ PROMPT = (
     "Sentence: {sentence}"
 )
 
-#: What becomes of a request before the editor: another request or already a result; and a note.
+#: A request for the editor, or already its result; and a note.
 Sent = tuple[EditRequest | EditResult, str]
 
 
 class Command(BaseModel):
-    """The answer of a language model that rewrites: the command, "" where the picture stays as it is."""
+    """The answer of a language model that rewrites: the command, "" for an unchanged image."""
 
     model_config = ConfigDict(extra="forbid")
     command: str
 
 
 def check(arm: str, row: str) -> None:
-    """Raises UserError or MetricError for a remedy that this editor cannot have; loads nothing."""
+    """Raises UserError or MetricError for a remedy that this editor does not support; loads nothing."""
     if arm.startswith(BEST_OF):
         return judges.check_reward(parse_best_of(arm)[1])
     if arm.startswith(LLM) and arm != LLM:
@@ -100,10 +97,10 @@ def parse_best_of(arm: str) -> tuple[int, str]:
 def with_remedy(
     editor: editors.Editor, name: str, *, services: Services, device: str, **judge: Any
 ) -> editors.Editor:
-    """`editor` with a remedy before it or, of `best-of`, behind it.
+    """`editor` with a remedy before it or, for `best-of`, after it.
 
-    services  Of a language model, or of a judge, behind an endpoint.
-    judge     Of the one that chooses: see `nein.models.judges.load_reward`.
+    services  Of a language model or judge behind an endpoint.
+    judge     Settings of the judge that chooses: see `nein.models.judges.load_reward`.
     """
     if name.startswith(BEST_OF):
         count, reference = parse_best_of(name)
@@ -115,8 +112,8 @@ def with_remedy(
 
 
 class WithRemedy(editors.Editor):
-    """Another editor with a remedy; it is sent what `send` makes of each request, and notes say what that
-    was. helper: the model that it asks besides."""
+    """An editor with a remedy: `send` makes its requests, and notes describe them. helper: a further model
+    that it asks."""
 
     def __init__(self, editor: Any, name: str, facts: Json, helper: Any = None) -> None:
         self.name = f"{editor.name}+{name}"
@@ -131,9 +128,9 @@ class WithRemedy(editors.Editor):
         return json_digest({"editor": self._editor.fingerprint, "mended": self._facts})
 
     def usage(self) -> Json:
-        """What endpoints behind the editor and the helper have taken so far."""
+        """The usage of endpoints of the editor and the helper so far."""
         used: list[Json] = [getattr(model, "usage", dict)() for model in (self._editor, self._helper)]
-        return added(*used)
+        return add_usage(*used)
 
     def stop(self) -> None:
         for model in (self._editor, self._helper):
@@ -148,24 +145,24 @@ class WithRemedy(editors.Editor):
         forwarded = [item for item, _ in sent if isinstance(item, EditRequest)]
         edited = iter(self._editor.edit(forwarded) if forwarded else ())
         results = [(next(edited) if isinstance(item, EditRequest) else item, note) for item, note in sent]
-        return [_noted(result, note) for result, note in results]
+        return [_add_note(result, note) for result, note in results]
 
 
-def _noted(result: EditResult, note: str) -> EditResult:
+def _add_note(result: EditResult, note: str) -> EditResult:
     return dataclasses.replace(result, note="; ".join(filter(None, (note, result.note))))
 
 
-def _changed(request: EditRequest, **changes: Any) -> Sent:
+def _change(request: EditRequest, **changes: Any) -> Sent:
     told = "; ".join(f"{name} {value!r}" for name, value in changes.items())
     return dataclasses.replace(request, **changes), f"sent with {told}"
 
 
-def _unchanged_image(request: EditRequest) -> Sent:
+def _keep_image(request: EditRequest) -> Sent:
     return EditResult(request.id, request.image.copy()), AFFIRMED
 
 
 class ByRule(WithRemedy):
-    """A row of `BY_RULE`, by the objects that `nein.wording.denials` reads as absent."""
+    """A remedy of `BY_RULE`, for the objects that `nein.wording.denials` reads as absent."""
 
     def __init__(self, editor: Any, name: str) -> None:
         super().__init__(editor, name, {"arm": name, "reads": "nein.wording.denials"})
@@ -180,9 +177,9 @@ class ByRule(WithRemedy):
         sent: list[Sent] = []
         for request, reading in zip(requests, readings, strict=True):
             if reading.absent:
-                sent.append(_changed(request, **self._changes(reading.absent)))
+                sent.append(_change(request, **self._changes(reading.absent)))
             else:
-                sent.append(_unchanged_image(request) if reading.doubled else (request, AS_IT_IS))
+                sent.append(_keep_image(request) if reading.doubled else (request, AS_IT_IS))
         return sent
 
     def _changes(self, absent: Sequence[str]) -> Json:
@@ -196,7 +193,7 @@ class ByRule(WithRemedy):
 
 
 class ByLanguageModel(WithRemedy):
-    """ "rewrite" by a language model, whose answers are checked, remembered and counted."""
+    """ "rewrite" by a language model, whose answers are checked, cached and counted."""
 
     def __init__(self, editor: Any, name: str, services: Services | None, device: str) -> None:
         options = llm.LlmOptions(model=name.removeprefix(LLM))
@@ -212,18 +209,18 @@ class ByLanguageModel(WithRemedy):
                 silent = outcome.failure in llm.SILENT
                 sent.append((EditResult(request.id, None, why, transient=silent), ""))
             elif command := outcome.value.command.strip():
-                sent.append(_changed(request, instruction=command))
+                sent.append(_change(request, instruction=command))
             else:
-                sent.append(_unchanged_image(request))
+                sent.append(_keep_image(request))
         return sent
 
 
 class Best(WithRemedy):
-    """It edits every request `count` times, and a judge chooses one of the edits.
+    """Edits every request `count` times; a judge chooses one of the edits.
 
-    Candidate 1 is the edit of the editor as it is. The candidates of a sample are judged together and apart
-    from all other samples: no batch and no order changes a choice. Of equals the first is taken. A candidate
-    that cannot be judged is counted; where none can be, the sample has no edit. The note has all scores.
+    Candidate 1 is the edit without the remedy. The candidates of a sample are judged together, without other
+    samples, so that batches and order do not change a choice. The first of equals is taken. A candidate that
+    cannot be judged is counted; if none can, the sample has no edit. The note has all scores.
     """
 
     def __init__(self, editor: editors.Editor, judge: RewardJudge, count: int, arm: str) -> None:
@@ -239,9 +236,9 @@ class Best(WithRemedy):
         for k in range(self._count):
             seeded = [dataclasses.replace(request, seed=seed_of(request, k)) for request in requests]
             candidates.append(self._editor.edit(seeded))
-        return [self._chosen(*edits) for edits in zip(requests, *candidates, strict=True)]
+        return [self._choose(*edits) for edits in zip(requests, *candidates, strict=True)]
 
-    def _chosen(self, request: EditRequest, *results: EditResult) -> EditResult:
+    def _choose(self, request: EditRequest, *results: EditResult) -> EditResult:
         images = {k: result.image for k, result in enumerate(results) if result.image is not None}
         if not images:
             return results[0]
@@ -252,18 +249,20 @@ class Best(WithRemedy):
             return EditResult(request.id, None, why)
         best = max(values, key=lambda k: values[k])  # the first of equals
         listed = ", ".join(f"{values[k]:.4g}" if k in values else "unscored" for k in range(len(results)))
-        return _noted(results[best], f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})")
+        return _add_note(results[best], f"{self._arm}: candidate {best + 1} of {len(results)} ({listed})")
 
 
-def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
-    """What two models have taken: numbers of one name are added, as those of one version."""
+def add_usage(one: Mapping[str, Any], other: Mapping[str, Any]) -> Json:
+    """The usage of two models: numbers of one name are summed, and mappings likewise."""
     total = {**one, **other}
     for name in one.keys() & other.keys():
         a, b = one[name], other[name]
-        total[name] = added(a, b) if isinstance(a, Mapping) else a + b if isinstance(a, int | float) else b
+        total[name] = (
+            add_usage(a, b) if isinstance(a, Mapping) else a + b if isinstance(a, int | float) else b
+        )
     return total
 
 
 def seed_of(request: EditRequest, candidate: int) -> int:
-    """Of candidate 0 the sample's own seed, of others one that follows from it and the sample's id."""
+    """The sample's seed for candidate 0; for others a seed from it and the sample's id."""
     return request.seed if candidate == 0 else sample_seed(int(request.seed), request.id, candidate)

@@ -1,4 +1,4 @@
-"""Remedies for two-tower models, whose texts are encoded otherwise (`--mend`)."""
+"""Remedies for two-tower models: other encodings of texts (`--mend`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from nein.metrics.dual import normalise
 from nein.wording import denials
 from nein.wording.families import add_article
 
-#: Lambda: best recall of the values that were tried on the dev split of the nano world (docs/howto/mend.md).
-LAMBDA = 0.25
-#: Threshold of SpaceVLM: default of its published commands for retrieval and multiple choice (@ d37fec2).
-CAP = 0.92
-#: Remedy -> the largest number that it takes, and its default; the cheapest first.
+LAMBDA = 0.25  # the best recall on the dev split of the nano world (docs/howto/mend.md)
+CAP = 0.92  # threshold of SpaceVLM: default of its published commands (@ d37fec2)
+#: Remedy -> its largest number, and its default; the cheapest first.
 ARMS = {"decompose": (10.0, LAMBDA), "spacevlm": (1.0, CAP)}
 _ARM = re.compile(r"(decompose|spacevlm)(?::(\d+(?:\.\d+)?))?")
 
@@ -44,7 +42,7 @@ def with_remedy(model: Any, arm: str) -> _Around:
 
 
 class _Around:
-    """A dual encoder around another one, whose features of images stay."""
+    """A dual encoder around another one; features of images do not change."""
 
     def __init__(self, model: Any, about: Json) -> None:
         self._model, self._about = model, dict(about)
@@ -83,16 +81,16 @@ class Decomposed(_Around):
             (read.affirmed, [f"A photo of {add_article(name)}." for name in read.absent])
             for read in denials.read(texts)
         ]
-        wanted = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
-        encoded = normalise(self._model.encode_text(wanted)) if wanted else ()
-        rows, nothing = dict(zip(wanted, encoded, strict=True)), np.zeros(self._model.width)
+        captions = list(dict.fromkeys(text for stated, denied in parts for text in (stated, *denied) if text))
+        encoded = normalise(self._model.encode_text(captions)) if captions else ()  # (C, width)
+        rows, nothing = dict(zip(captions, encoded, strict=True)), np.zeros(self._model.width)
         differences = []
         for stated, denied in parts:
             against = np.mean([rows[name] for name in denied] or [nothing], axis=0)  # (width,)
             differences.append(rows.get(stated, nothing) - self.weight * against)
         vectors = np.stack(differences)  # (N, width)
-        rest = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1), what lacks in length
-        return np.concatenate([vectors, np.sqrt(rest.clip(0))], axis=1).astype(np.float32)
+        missing = (1 + self.weight) ** 2 - (vectors**2).sum(1, keepdims=True)  # (N, 1), of the squared length
+        return np.concatenate([vectors, np.sqrt(missing.clip(0))], axis=1).astype(np.float32)
 
 
 class Capped(_Around):
