@@ -105,8 +105,8 @@ def download(need: Need, *, dry_run: bool = False) -> list[Any]:
     except errors.GatedRepoError:
         page = f"{constants.ENDPOINT}/{'datasets/' if need.kind == 'dataset' else ''}{need.reference}"
         raise Refused(
-            f"'{need}' is gated: accept its license at {page}, log in with `hf auth login` (or set HF_TOKEN), "
-            "and rerun the command."
+            f"'{need}' is gated: accept its license at {page}, log in with `hf auth login` (or set "
+            "HF_TOKEN), and rerun the command."
         ) from None
     except errors.RepositoryNotFoundError:
         raise Refused(
