@@ -150,11 +150,19 @@ class ScoreTable:
 
     def pair(self, other: ScoreTable) -> Pairs:
         """The values of both tables of the same samples, of which each has one row."""
-        mine, theirs = self.frame[["id", "source", "value"]], other.frame[["id", "value"]]
-        both = mine.merge(theirs, on="id", suffixes=("", "_other"), validate="one_to_one")
-        both = both.dropna(subset=["value", "value_other"])
-        clusters = pd.factorize(both["source"])[0].tolist()
-        return Pairs(both["value"].to_numpy(), both["value_other"].to_numpy(), clusters)
+        second_of = dict(zip(other.frame["id"].tolist(), other.values.tolist(), strict=True))
+        columns = (self.frame[name].tolist() for name in ("id", "source", "value"))
+        rows = [*zip(*columns, strict=True)]
+        if len(second_of) < len(other) or len({sample for sample, _, _ in rows}) < len(rows):
+            raise ValueError("a sample has two rows in one of two tables that are paired")
+        numbers: dict[Any, int] = {}  # source -> its number, in order of appearance
+        pairs = [
+            (first, second, numbers.setdefault(source, len(numbers)))
+            for sample, source, first in rows
+            if not math.isnan(first) and not math.isnan(second := second_of.get(sample, math.nan))
+        ]
+        values = np.array([(first, second) for first, second, _ in pairs]).reshape(-1, 2)  # (n, 2)
+        return Pairs(values[:, 0], values[:, 1], [cluster for _, _, cluster in pairs])
 
     def write(self, path: Path) -> None:
         frame = self.frame.drop(
