@@ -225,11 +225,6 @@ finetune_clip --out o --beta2 1 => --beta2 is '1'; it must be less than 1
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """The folder that the lines are typed in."""
     folder = tmp_path_factory.mktemp("world")
@@ -251,11 +246,10 @@ def results(folder):
 
 
 @pytest.mark.parametrize("line", [line for line in LINES.splitlines() if line])
-def test_a_mistake_is_one_sentence_before_any_work(line, world, cache, capsys, monkeypatch):
+def test_a_mistake_is_one_sentence_before_any_work(line, world, capsys, monkeypatch):
     typed, sentence = line.split(" => ")
     before, (name, *words) = results(world), shlex.split(typed)
     monkeypatch.chdir(world)
-    monkeypatch.setenv("NEIN_CACHE", str(cache))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if name in SCRIPTS:
         with pytest.raises((UserError, MetricError, EditorError)) as caught:
