@@ -27,7 +27,7 @@ def read_records(rows: Iterable[Row], make: Callable[[Row], Any], source: str) -
         records[record.id] = record
     problems.raise_if_any(source)
     if not records:
-        raise UserError(f"{source} holds no records.")
+        raise UserError(f"{source} has no records.")
     return tuple(records.values())
 
 

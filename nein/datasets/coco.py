@@ -84,7 +84,7 @@ def read(
     for entry in (instance_file or caption_file)["images"]:
         if (other := files.setdefault(entry["id"], entry["file_name"])) != entry["file_name"]:
             couple = f"'{other}' and '{entry['file_name']}'"
-            raise UserError(f"'{listing}' gives {couple} one id, {entry['id']}; use two.")
+            raise UserError(f"'{listing}' gives {couple} the same id, {entry['id']}; ids must be unique.")
     texts: dict[Any, list[str]] = {key: [] for key in files}
     objects: dict[Any, list[Instance]] = {key: [] for key in files}
     for entry in caption_file.get("annotations", ()):
@@ -111,7 +111,7 @@ def iter_pictures(path: Path) -> Iterator[Picture]:
     for number, row in atomic.iter_lines(path):
         name, captions = row.get("image"), row.get("captions", [])
         if not (name and isinstance(name, str)):
-            raise UserError(f"'{path}', line {number}, names no image; it needs 'image'.")
+            raise UserError(f"'{path}', line {number}, names no image; add the field 'image'.")
         texts = [captions] if isinstance(captions, str) else captions
         if not isinstance(texts, list):
             problem = f"must be a text or a list of texts, not {captions!r:.40}"

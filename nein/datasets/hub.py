@@ -48,7 +48,7 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise UserError(
-            f"'{PREFIX}{data.name}' needs the package 'datasets': pip install -e '.[hub]', or name a file or "
+            f"'{PREFIX}{data.name}' needs the package 'datasets': pip install -e '.[hub]', or pass a file or "
             "folder instead."
         ) from None
     try:
@@ -62,7 +62,7 @@ def read(data: Reference, split: str, configuration: str | None = None) -> Any:
         if isinstance(error, ConnectionError | LocalEntryNotFoundError):
             first = (
                 "the machine has no network, or HF_HUB_OFFLINE is set, and the data set is not in the hub's "
-                "cache; fetch it beforehand (nein fetch), or name a file or folder instead"
+                "cache; run nein fetch first, or pass a file or folder"
             )
         raise UserError(f"The data set '{data.name}' could not be loaded from the hub: {first}.") from None
     for column, feature in table.features.items():

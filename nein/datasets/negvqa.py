@@ -27,9 +27,8 @@ from nein.nano import data as nano
 from nein.nano.scenes import NANO, World, is_nano, render, rng_for, world
 from nein.nano.sentences import KINDS, iter_questions
 
-#: As NegVQA's files name them.
-VARIANTS = ("original", "negated")
-FIELDS = ("index", "image", "category", *(f"{v}_{what}" for what in ("question", "answer") for v in VARIANTS))
+VARIANTS = ("original", "negated")  # in NegVQA's files
+FIELDS = ("index", "image", "category", *(f"{v}_{k}" for k in ("question", "answer") for v in VARIANTS))
 HUB = "yuhuizhang/NegVQA"
 SPLIT = "val"
 FILE = "questions.jsonl"
@@ -129,7 +128,7 @@ def read_source(source: str, split: str) -> tuple[Iterable[Row], Row, Path | Non
         return hub.read(reference, split), {"kind": "hub", **reference._asdict(), "split": split}, None
     file = expand_user(source)
     if not file.is_file():
-        raise UserError(f"There is no file '{file}'; give nano, hub:{HUB}, or a .jsonl file.")
+        raise UserError(f"There is no file '{file}'; pass nano, hub:{HUB}, or a .jsonl file.")
     lines = iter_rows(file, ()) if file.suffix in (".csv", ".tsv") else atomic.iter_lines(file)
     return (row for _, row in lines), {"kind": "file", "file": file.name}, file.parent
 
@@ -235,7 +234,7 @@ def _join_files(
     for row in originals:
         twin = by_index.get(str(row.get(names["index"])))
         if twin is None:
-            raise UserError(f"'{file}' has no question {row.get(names['index'])}, which the first file has.")
+            raise UserError(f"'{file}' lacks question {row.get(names['index'])} of the first file; add it.")
         pair = zip(VARIANTS, (row, twin), strict=True)
         yield {**row, **{names[f"{v}_{key}"]: r.get(key) for v, r in pair for key in ("question", "answer")}}
 

@@ -126,13 +126,12 @@ def load_folder(root: Path, *, split: str = "val", columns: Mapping[str, str] | 
     """
     if not root.is_dir():
         raise UserError(
-            f"'{root}' is not a folder; the data are a folder in NeIn's official layout, hub:OWNER/NAME or "
-            "nano."
+            f"'{root}' is not a folder; pass a folder in NeIn's official layout, hub:OWNER/NAME or nano."
         )
     file, folders = root / f"{split}.json", [root / f"coco_for_{split}", root / f"nein_{split}"]
     for path in (file, *folders):
         if not path.exists():
-            raise UserError(f"'{root}' has no {path.name}; choose another --split.")
+            raise UserError(f"'{root}' has no {path.name}; pass another --split.")
     names = {field: (columns or {}).get(field, field) for field in FIELDS}
     fields = dict.fromkeys(names.values(), str) | {key: NotRequired[kind] for key, kind in _OPTIONAL.items()}
     sample_type: Any = record(fields)
@@ -313,8 +312,8 @@ def lay_out_hub(data: hub.Reference, split: str, columns: Mapping[str, str], cac
     if missing:
         raise UserError(
             f"{source} has no column {', '.join(repr(name) for name in missing)}; it has "
-            f"{', '.join(table.column_names)}. Say which is which with "
-            "--columns.NAME COLUMN, for example --columns.T_negative prompt."
+            f"{', '.join(table.column_names)}. Map fields to columns, "
+            "for example --columns.T_negative prompt."
         )
     folders = {"source_image": (f"coco_for_{split}", "COCO"), "sample_image": (f"nein_{split}", "NeIn")}
     records, written = [], set[Path]()
@@ -356,9 +355,7 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
     else:
         for label in labels:
             if label in families.DRAWN:
-                raise UserError(
-                    f"'{label}' names a colour and is said of drawn scenes alone: --data nano:scope."
-                )
+                raise UserError(f"'{label}' names a color and needs drawn scenes; pass --data nano:scope.")
         objects = tuple(dict.fromkeys(sample.object for sample in data.samples))
         absent: dict[str, list[str]] = {}  # source image -> objects that are in none of its captions
         for sample in data.samples:
@@ -367,8 +364,8 @@ def rephrase_samples(data: Dataset, labels: Sequence[str]) -> Dataset:
         samples = [sample for sample in reworded if sample is not None]
         if not samples:
             raise UserError(
-                f"No sentence of {', '.join(labels)} can be said of any sample: those that name a second "
-                "object need one that is known to be absent, or to be there."
+                f"No sentence of {', '.join(labels)} fits any sample: families that name a "
+                "second object need one that is known to be absent or present."
             )
     origin = {**data.origin, "families": list(labels), "not said": len(data.samples) - len(samples)}
     return Dataset(tuple(samples), origin, data.missing)
@@ -378,7 +375,7 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
     """Four samples in place of every plain or implicit one: its sentence and that without the denial, of the
     image with the object and of the one without it. The target is what the sentence says."""
     if len(labels) > 1:
-        raise UserError(f"--families {families.MINIMAL_PAIRS} goes with no other; leave out the others.")
+        raise UserError(f"--families {families.MINIMAL_PAIRS} excludes all other families; pass it alone.")
     cells = []
     for sample in data.samples:
         if (sample.family or "plain") not in families.DENYING:
@@ -392,7 +389,7 @@ def _minimal_pairs(data: Dataset, labels: Sequence[str]) -> Dataset:
             cells.append(replace(cell, id=f"{sample.id}_{label.replace(', ', '_')}"))
     if not cells:
         raise UserError(
-            "The data have no sample whose sentence only denies its object, of which pairs are made."
+            "The data have no sample whose sentence only denies its object; pairs need such samples."
         )
     left_out = len(data.samples) - len(cells) // len(families.CELLS)
     origin = {**data.origin, "families": list(labels), "not said": left_out}

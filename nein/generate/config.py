@@ -69,17 +69,17 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
 
     def check(self) -> None:
         if not self.family_labels:
-            raise UserError("--families must name at least one.")
+            raise UserError("--families is empty; pass at least one family.")
         for name in ("absent_below", "match_above"):
             if not -1 <= getattr(self, name) <= 1:
                 flag = name.replace("_", "-")
-                raise UserError(f"--{flag} is {getattr(self, name)}; a cosine is from -1 to 1.")
+                raise UserError(f"--{flag} is {getattr(self, name)}; a cosine lies between -1 and 1.")
         if self.kept > self.queried:
             raise UserError(f"--kept is {self.kept}, more than the {self.queried} categories of --queried.")
         if not self.source:
             raise UserError(
-                "The paper preset needs captioned images: --source captions_train2014.json --images "
-                "train2014, or a folder with a .jsonl file; --source nano draws its own."
+                "The paper preset needs captioned images; pass --source captions_train2014.json --images "
+                "train2014, a .jsonl file, or a folder of images with captions."
             )
 
 

@@ -209,7 +209,7 @@ def image_folder(folder_name: str | None, default: Path) -> Path:
     """The folder of `--images`, else the one beside the list. Raises UserError."""
     folder = expand_user(folder_name) if folder_name else default
     if not folder.is_dir():
-        raise UserError(f"There is no folder '{folder}' with images; name it with --images.")
+        raise UserError(f"There is no folder '{folder}' with images; pass it as --images.")
     return folder
 
 

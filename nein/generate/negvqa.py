@@ -299,9 +299,9 @@ class NegvqaMaker(maker.Maker):
         lines += [f"  {count:6d} {state}: {why}" for (state, why), count in reasons]
         if not questions:
             reason = " ".join(lines[1:3]).strip()
-            raise UserError(f"Not one of {len(outcomes)} questions could be negated. {reason}")
+            raise UserError(f"None of the {len(outcomes)} questions could be negated. {reason}")
         if again := sum(negation.again for _, negation in outcomes):
-            lines.append(f"{again} got no answer; retry them with the same command.")
+            lines.append(f"{again} got no answer; rerun the command to retry them.")
         # In random order, so that whoever stops early has checked a random sample too.
         drawn = sorted(questions, key=lambda row: sample_seed(seed, f"sheet/{row['index']}"))
         model = str(self.identity("cpu").get("model", "as drawn"))

@@ -279,11 +279,12 @@ def gather(options: CalibrateConfig, run: RunDir) -> list[Case]:
         cases["instances"] = instances(annotations, options.seed)
         cases["pasted"] = paste_cases(annotations, options.seed)
     elif {"instances", "pasted"} & set(options.sets):
-        needed = "The sets 'instances' and 'pasted' need COCO instance annotations"
-        raise UserError(f"{needed}: --instances FILE and --images FOLDER.")
+        raise UserError(
+            "The sets 'instances' and 'pasted' need COCO instance annotations; pass --instances FILE and "
+            "--images FOLDER."
+        )
     else:
-        without = "no instance annotations: absent objects only for names of objects"
-        log.warning("%s, so Removal is not corrected", without)
+        log.warning("no instance annotations were found; Removal is not corrected")
     names = [name for name in options.sets or SETS if name in cases]
     return [case for name in names for case in thin_cases(cases[name], options.limit)]
 

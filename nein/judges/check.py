@@ -28,15 +28,15 @@ SIZES = ((1, 1), (17, 64), (64, 33), (127, 65))  # (width, height)
 INSTRUCTIONS = ("Remove the cat.", "The image doesn't have any dog.", "Add a clock.")
 #: Method of `Checks` -> what it shows, in this order.
 TITLES = {
-    "contract": "answers everything, in order",
-    "again": "answers the same again",
-    "alone": "answers the same one at a time",
-    "reordered": "answers the same in another order",
-    "untouched": "leaves its input alone",
-    "sizes": "takes images of any size",
-    "bad_input": "refuses bad input with a reason, and only that",
-    "empty": "takes no input at all",
-    "described": "describes itself",
+    "ask_all": "answers everything, in order",
+    "repeat": "answers the same again",
+    "ask_singly": "answers the same one at a time",
+    "reverse": "answers the same in another order",
+    "keep_inputs": "leaves its input alone",
+    "try_sizes": "takes images of any size",
+    "refuse": "refuses bad input with a reason, and only that",
+    "ask_nothing": "takes no input at all",
+    "describe": "describes itself",
 }
 
 
@@ -79,22 +79,23 @@ def scene(seed: int, size: tuple[int, int]) -> np.ndarray:
 class Checks:
     """What editors and judges have in common: an answer per input, whatever else is asked.
 
-    within  How far answers may be apart: asked again, and in other company.
-    input   Something to ask, with its `image`.       answer  What the subject makes of inputs.
-    check   What is seen; raises Failed for answers that are not of the inputs, or not of the right form.
-    apart   How far two answers to one input are apart; raises Failed where they cannot be compared.
+    within   Largest distances allowed: asked again, and in other company.
+    input    An input, with its `image`.
+    answer   The subject's answers to inputs.
+    check    A summary of answers; raises Failed for a wrong number or form.
+    measure  The distance between two answers to one input; raises Failed where they cannot be compared.
     """
 
     within: tuple[float, float]
     input: Callable[..., Any]
     answer: Callable[..., Any]
     check: Callable[..., str]
-    apart: Callable[..., float]
+    measure: Callable[..., float]
 
     def __init__(self, subject: Any, number: int = 6) -> None:
         self.subject = subject
         self.inputs = [self.input(seed) for seed in range(number)]
-        self.first: list[Any] = []  # the answers to the inputs, once `contract` has asked
+        self.first: list[Any] = []  # the answers to the inputs, once `ask_all` has asked
 
     def run(self, on_cpu: bool = False, threads: int | None = None) -> Iterator[tuple[str, bool, str]]:
         """Runs the checks, those after the first only where it left answers: (title, whether it passed, what
@@ -106,52 +107,52 @@ class Checks:
                 yield TITLES[method], passed, detail
 
     def _outcome(self, method: str) -> tuple[bool, str]:
-        if method != "contract" and not self.first:
+        if method != "ask_all" and not self.first:
             return False, "not tried: there was no first answer"
         try:
             return True, getattr(self, method)()
         except FLAWS as error:
             return False, first_line(error) if isinstance(error, Failed) else reason(error)
 
-    def contract(self) -> str:
+    def ask_all(self) -> str:
         start = time.perf_counter()
         self.first = self.answer(self.inputs)
         seconds = (time.perf_counter() - start) / len(self.inputs)
         return f"{self.check(self.inputs, self.first)}, {seconds:.2f} s each"
 
-    def same(self, first: Sequence[Any], second: Sequence[Any], within: float) -> str:
-        worst = max(self.apart(*pair) for pair in zip(first, second, strict=True))
+    def compare(self, first: Sequence[Any], second: Sequence[Any], within: float) -> str:
+        worst = max(self.measure(*pair) for pair in zip(first, second, strict=True))
         if worst > within:
             raise Failed(f"answers differ by up to {worst:.4g}")
         return f"largest difference {worst:.1g}"
 
-    def again(self) -> str:
-        return self.same(self.first, self.answer(self.inputs), self.within[0])
+    def repeat(self) -> str:
+        return self.compare(self.first, self.answer(self.inputs), self.within[0])
 
-    def alone(self) -> str:
-        return self.same(self.first, [self.answer([item])[0] for item in self.inputs], self.within[1])
+    def ask_singly(self) -> str:
+        return self.compare(self.first, [self.answer([item])[0] for item in self.inputs], self.within[1])
 
-    def reordered(self) -> str:
-        return self.same(self.first, self.answer(self.inputs[::-1])[::-1], self.within[1])
+    def reverse(self) -> str:
+        return self.compare(self.first, self.answer(self.inputs[::-1])[::-1], self.within[1])
 
-    def untouched(self) -> str:
+    def keep_inputs(self) -> str:
         before = [item.image.copy() for item in self.inputs]
         self.answer(self.inputs)
         if not all((a == b.image).all() for a, b in zip(before, self.inputs, strict=True)):
             raise Failed("an input image was changed")
         return ""
 
-    def sizes(self) -> str:
+    def try_sizes(self) -> str:
         odd = [self.input(seed, size) for seed, size in enumerate(SIZES)]
         self.check(odd, self.answer(odd))
         return ", ".join(f"{width}x{height}" for width, height in SIZES)
 
-    def empty(self) -> str:
+    def ask_nothing(self) -> str:
         if len(self.answer([])):
             raise Failed("nothing was asked, yet there are answers")
         return ""
 
-    def described(self) -> str:
+    def describe(self) -> str:
         facts, mark = self.subject.describe(), self.subject.fingerprint
         if json.dumps(facts, sort_keys=True) != json.dumps(self.subject.describe(), sort_keys=True):
             raise Failed("describe() says something else the second time")
@@ -180,7 +181,7 @@ class EditorChecks(Checks):
         sizes = {images.check(image).shape[:2] for image in edited}
         return f"{len(edited)} of {len(inputs)} edited, uint8 RGB, heights and widths {sorted(sizes)}"
 
-    def apart(self, first: EditResult, second: EditResult) -> float:
+    def measure(self, first: EditResult, second: EditResult) -> float:
         if first.image is None or second.image is None:
             if first.image is not second.image:
                 raise Failed(f"{first.id} failed only one time: {first.error or second.error}")
@@ -189,14 +190,14 @@ class EditorChecks(Checks):
             raise Failed(f"{first.id} is {first.image.shape} one time and {second.image.shape} the other")
         return int(np.abs(first.image.astype(int) - second.image.astype(int)).max())
 
-    def bad_input(self) -> str:
+    def refuse(self) -> str:
         first, last = self.inputs[0], self.inputs[-1]
         gray, floats = np.zeros((32, 32), np.uint8), np.zeros((32, 32, 3), np.float32)
         bad = [replace(first, image=gray), replace(first, image=floats), replace(first, instruction="")]
         before, *refused, after = self.answer([first, *bad, last])
         if len(refused) != 3 or any(result.image is not None or not result.error for result in refused):
             raise Failed("a gray image, a float image or an empty instruction was not refused with a reason")
-        return self.same([self.first[0], self.first[-1]], [before, after], self.within[1])
+        return self.compare([self.first[0], self.first[-1]], [before, after], self.within[1])
 
 
 class Question(NamedTuple):
@@ -234,21 +235,21 @@ class JudgeChecks(Checks):
             raise Failed(f"no answer is yes or no, for instance {answers[0].text!r}")
         return f"{clear} of {len(answers)} answers begin with yes or no"
 
-    def apart(self, one: list[Any], other: list[Any]) -> float:
+    def measure(self, first: list[Any], second: list[Any]) -> float:
         distances = [0.0]
-        for first, second in zip(one, other, strict=True):
-            if getattr(first, "text", None) != getattr(second, "text", None):
-                raise Failed(f"{first.text!r} one time and {second.text!r} the other")
+        for a, b in zip(first, second, strict=True):
+            if getattr(a, "text", None) != getattr(b, "text", None):
+                raise Failed(f"{a.text!r} one time and {b.text!r} the other")
             for name in ("score", "p_yes", "p_no"):
-                distances.append(abs((getattr(first, name, 0) or 0) - (getattr(second, name, 0) or 0)))
+                distances.append(abs((getattr(a, name, 0) or 0) - (getattr(b, name, 0) or 0)))
         return max(distances)
 
-    def empty(self) -> str:
+    def ask_nothing(self) -> str:
         if any(self.answer([self.inputs[0]._replace(nouns=[])])):
             raise Failed("no question was asked about an image, yet there are answers")
-        return super().empty()
+        return super().ask_nothing()
 
-    def bad_input(self) -> str:
+    def refuse(self) -> str:
         try:
             self.answer([Question(np.zeros((8, 8), np.uint8), ["cat"])])
         except (MetricError, ValueError) as error:

@@ -30,14 +30,16 @@ def read_config(path: Path, judges: Mapping[str, str] | None = None) -> tuple[Ru
 
     below = runs_below(path)
     if not below:
-        raise UserError(f"'{path}' holds no run (no manifest.json); give the folder passed to --out.")
+        raise UserError(f"'{path}' is not a run (no manifest.json); pass the folder that was its --out.")
     run = RunDir(below[0])
     settings = run.manifest()["config"]
     settings = {**settings, "models": {**settings.get("models", {}), **(judges or {})}}
     try:
         return run, TypeAdapter(EvalConfig).validate_python(settings)
     except ValueError:
-        raise UserError(f"'{run.path}' was made with options of another version; make it again.") from None
+        raise UserError(
+            f"'{run.path}' has options of another version; rerun its command with --overwrite."
+        ) from None
 
 
 def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
@@ -77,9 +79,9 @@ class CalibrateConfig(Limit, Seed, Batches, Budget):
 
     def check(self) -> None:
         if self.limit == 1:
-            raise UserError("--limit is 1; at least 2 are needed.")
+            raise UserError("--limit is 1; pass at least 2.")
         if not self.named:
-            raise UserError(f"No judge was named; --judges takes some of {', '.join(KINDS)}.")
+            raise UserError(f"--judges is empty; pass some of {', '.join(KINDS)}.")
 
 
 @dataclass(kw_only=True)

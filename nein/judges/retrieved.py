@@ -34,8 +34,8 @@ def run(options: RetrievedConfig) -> str:
     runs = [run for run in ModelTasks.load(dual) if _retrievals(run)]
     if not runs:
         raise UserError(
-            f"'{options.run}' holds no finished retrieval of a two-tower model whose captions deny things by "
-            "name; run nein negbench eval first."
+            f"'{options.run}' has no finished retrieval run with negated captions by a two-tower model; run "
+            "nein negbench eval first."
         )
     kind, (directory, settings) = options.kind, read_config(options.judged_by)
     candidates = calibrations.load([directory.out / "calibration"], explicit=True)
@@ -47,7 +47,7 @@ def run(options: RetrievedConfig) -> str:
     calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
     if calibration is None:
         raise UserError(
-            f"'{options.judged_by}' holds no calibration of its {kind} judge; make one with "
+            f"'{options.judged_by}' has no calibration of its {kind} judge; run "
             f"nein calibrate {options.judged_by} --judges {kind}."
         )
     controlled = frames.frame(calibrations.under_controls(calibration.rows, kind))

@@ -39,7 +39,7 @@ HOW = (
 
 
 @dataclass
-class Shown:
+class StudyItem:
     """An item: the edit of a sample, or without an editor one of which the right answer, `gold`, is known."""
 
     id: str
@@ -54,14 +54,16 @@ class StudyPlan:
 
     drawn: list[int]
     sheets: list[str]
-    items: dict[str, Shown]
+    items: dict[str, StudyItem]
 
 
 def run(options: StudyConfig) -> str:
     """Writes the pages; with --labels, what the labels say. Raises UserError."""
     loaded = [results for results in runs.load([options.run]) if results.track != "add"]
     if not loaded:
-        raise UserError(f"'{options.run}' has no complete run in which an object is to be removed.")
+        raise UserError(
+            f"'{options.run}' has no complete run on the track negative or remove; run nein eval first."
+        )
     out = options.out or options.run / "study"
     return _analyse(loaded, out, options.labels) if options.labels else _write(loaded, out, options)
 
@@ -72,7 +74,7 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     samples = {sample.id: sample for sample in dataset.samples if not sample.stays}
     entries: dict[str, labels.Item] = {}
     plan = StudyPlan([options.seed, options.items, options.shared, options.gold, options.raters], [], {})
-    for item, run in [*_drawn(loaded, [*samples], options), *_known(loaded, [*samples], options)]:
+    for item, run in [*_draw_edits(loaded, [*samples], options), *_draw_gold(loaded, [*samples], options)]:
         sample, label = samples[item.id], [run.label] if run else []
         before = images.decode(sample.sample_path)
         if run:
@@ -90,11 +92,11 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     gold = [key for key, item in plan.items.items() if item.gold]
     edits = [key for key in entries if key not in gold]
     if not edits:
-        raise UserError("There is nothing to show: no run has a picture of a sample of these data.")
+        raise UserError("No run has an edited image of these data; pass the data of the run as --data.")
     if (atomic.make_folder(out) / PLAN).exists():
         old = atomic.read_json(out / PLAN, StudyPlan)
         if (old.drawn, old.items) != (plan.drawn, plan.items):
-            raise UserError(f"'{out}' holds another study, whose labels would be lost; give another --out.")
+            raise UserError(f"'{out}' has another study, whose labels would be lost; pass another --out.")
     shared, unshared = edits[: options.shared], edits[options.shared :]
     for rater in range(options.raters):
         order = [*gold, *shared, *unshared[rater :: options.raters]]
@@ -111,37 +113,37 @@ def _write(loaded: Sequence[RunDir], out: Path, options: StudyConfig) -> str:
     )
 
 
-Drawn = tuple[Shown, RunDir | None]
+Drawn = tuple[StudyItem, RunDir | None]
 
 
-def _drawn(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
+def _draw_edits(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
     """Edits at random, as many of every run."""
     columns: list[list[Drawn]] = []
     for run in loaded:
         edits = [run.edits[name] for name in samples if name in run.edits]
         names = [edit.id for edit in edits if edit.image and not runs.of_edit(edit, run.track)["stays"]]
         names = random.Random(f"{options.seed}/{run.label}").sample(names, len(names))
-        columns.append([(Shown(name, run.editor, run.track, ""), run) for name in names])
+        columns.append([(StudyItem(name, run.editor, run.track, ""), run) for name in names])
     drawn = [cell for row in itertools.zip_longest(*columns) for cell in row if cell is not None]
     return drawn[: options.items]
 
 
-def _known(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
+def _draw_gold(loaded: Sequence[RunDir], samples: Sequence[str], options: StudyConfig) -> list[Drawn]:
     """Items of known truth: the object is gone in every other one."""
     names = [name for name in samples if any(name in run.edits for run in loaded)]
     random.Random(f"{options.seed}/gold").shuffle(names)
     truths = itertools.cycle(("gone", "there"))
-    return [(Shown(name, "", "", next(truths)), None) for name in names[: options.gold]]
+    return [(StudyItem(name, "", "", next(truths)), None) for name in names[: options.gold]]
 
 
 def _analyse(loaded: Sequence[RunDir], out: Path, files: Sequence[Path]) -> str:
     if not (out / PLAN).is_file():
-        raise UserError(f"'{out}' holds no study; make one with nein study RUN, or name its folder by --out.")
+        raise UserError(f"'{out}' has no study; run nein study RUN, or pass its folder as --out.")
     plan = atomic.read_json(out / PLAN, StudyPlan)
     rows = labels.read(files, calibrations.QUESTIONS, plan.sheets)
     for row in rows:
         row |= {name: frames.harmless(row[name]) for name in ("rater", "note")}
-    gold = {item: item.gold for item, item in plan.items.items() if item.gold}
+    gold = {name: item.gold for name, item in plan.items.items() if item.gold}
     counted = [(row, plan.items[row["item"]]) for row in rows if row["item"] not in gold]
     resolved = [row | {"id": item.id, "editor": item.editor, "track": item.track} for row, item in counted]
     figures = [*labels.raters(rows, calibrations.QUESTIONS, gold), *calibrations.labelled(loaded, resolved)]

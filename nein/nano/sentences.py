@@ -45,8 +45,8 @@ def _noun_phrase(rng: random.Random, category: str, group: list[Item]) -> str:
 
 def caption(scene: Scene, rng: random.Random) -> str:
     """Like a person's caption it may leave an object out."""
-    _, places, views = PLACES[scene.background]
-    place, view = rng.choice(places), rng.choice(views)
+    _, settings, views = PLACES[scene.background]
+    place, view = rng.choice(settings), rng.choice(views)
     categories = list(scene.categories)
     rng.shuffle(categories)
     if len(categories) > 2 and rng.random() < 0.25:

@@ -108,7 +108,7 @@ def test_lists_of_objects(tmp_path):
     mine = tmp_path / "o.txt"
     mine.write_text("cat\n\n  hot   dog \ncat\n")
     assert stages.categories(str(mine), 2) == ("cat", "hot dog")
-    for name, said in ((str(mine), "asks for 3 categories per image"), ("cocoa", "must be coco, nano or a")):
+    for name, said in ((str(mine), "--queried is 3, but"), ("cocoa", "pass coco, nano or a")):
         with pytest.raises(UserError, match=said):
             stages.categories(name, 3)
 
@@ -151,7 +151,7 @@ def test_the_command_reads_coco_jsonl_nein_and_text(tmp_path, capsys):
     ("a.json", "{}", "has no list of captions"),
     ("a.json", '[{"x": 1}]', "entry 0 has no caption"),
     ("a.jsonl", "{", "line 1: Invalid JSON"),
-    ("a.txt", "\n", "holds no caption"),
+    ("a.txt", "\n", "has no captions"),
 ])  # fmt: skip
 def test_a_file_that_holds_no_captions_is_one_sentence(tmp_path, capsys, name, content, sentence):
     (tmp_path / name).write_text(content)

@@ -49,7 +49,7 @@ def test_one_file_has_one_reference_in_a_data_set(tmp_path):
         "filepath,captions\na/x.png,\"['A dog.', 'A cat.']\"\n./a/x.png,\"['It runs.']\"\n"
     )
     [data] = loading.load(str(tmp_path))
-    with pytest.raises(UserError, match=r"names one image as 'a/x\.png' and as '\./a/x\.png'"):
+    with pytest.raises(UserError, match=r"names one image as both 'a/x\.png' and '\./a/x\.png'"):
         loading.check_pictures(data)
 
 

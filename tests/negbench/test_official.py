@@ -115,11 +115,11 @@ def test_what_is_written_is_read_back(tmp_path):
         (BINARY + "x,a,b,c\n", "'x' is not the number of an option"),
         (BINARY + "0,a,b\n", "fewer cells"),
         (BINARY + "0,a,b,\n", "the column 'image_path' is empty"),
-        (BINARY, "a header and no rows"),
-        (BINARY + "0,\udcff\udcfe,b,c\n", "is no CSV file in UTF-8"),
+        (BINARY, "a header but no rows"),
+        (BINARY + "0,\udcff\udcfe,b,c\n", "is not a CSV file in UTF-8"),
         ("", "has none"),
         (MCQ.replace("hybrid", "mixed"), "unknown template 'mixed'"),
-        (BINARY + '0,a,b,"c\n', "is no CSV file in UTF-8: unexpected"),
+        (BINARY + '0,a,b,"c\n', "is not a CSV file in UTF-8: unexpected"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_sentence(tmp_path, text, said):

@@ -273,14 +273,14 @@ def test_neins_files_are_read_only_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "content", "said"),
     [
-        ("cc-neg", {"image_paths": [Path("x")]}, "cannot be read as plain data"),  # nothing in it is run
+        ("cc-neg", {"image_paths": [Path("x")]}, "is not plain data"),  # nothing in it is run
         ("valse", [], "Input should be an object"),
         ("valse", {"x": {"caption": "A"}}, "'x.image_file': Field required"),
-        ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe', not yes or no"),
+        ("beaf", [{**BEAF[0], "gt": "maybe"}], "gt is 'maybe'; it must be yes or no"),
         ("beaf-pairs", [BEAF[0], {**BEAF[3], "question": "Do you see cars?"}], '"Do you see cars'),
-        ("naturalbench", NATURALBENCH[:3], "four for every pair"),
+        ("naturalbench", NATURALBENCH[:3], "four per pair"),
         ("naturalbench", [["Is it?", "a.jpg", "Perhaps", "yes_no"]] * 4, "'Perhaps', not Yes or No"),
-        ("sugarcrepe", {}, "no item that this test asks about"),
+        ("sugarcrepe", {}, "no item for this test"),
         (
             "negrefcocog",
             [{"image": "a.jpg", "phrase": "x", "ref_bbox": [1, 1, 2, 2], "bbox_list": [[0, 0, 1, 1]]}],
@@ -435,7 +435,7 @@ def test_files_are_found_below_a_folder_some_of_them_by_the_folder_too(tmp_path)
     assert [task.name for data in sets for task in data.tasks] == ["valse/caption", "naturalbench/pairs"]
     assert loading.load(str(tmp_path / retrieval))[0].name == "naturalbench"
     PUBLISHED["valse"](tmp_path / "y/existence.json")
-    with pytest.raises(UserError, match=r"One file is needed of .*existence.json, .*existence.json"):
+    with pytest.raises(UserError, match=r"--data contains .*existence.json, .*existence.json"):
         loading.load(str(tmp_path))
     (tmp_path / "y/existence.json").unlink()
     for where, name, said in (

@@ -100,9 +100,9 @@ def test_the_corrected_share_is_the_known_truth_of_the_scenes(judged_world):
 
 def test_a_judge_without_a_calibration_is_a_sentence(judged_world, monkeypatch):
     monkeypatch.setattr("nein.benchmarks.nein.calibrations.load", lambda folders, explicit: [])
-    with pytest.raises(UserError, match="no calibration of its vqa judge; make one with nein calibrate"):
+    with pytest.raises(UserError, match="no calibration of its vqa judge; run nein calibrate"):
         command.run(judged_world)
-    with pytest.raises(UserError, match="holds no finished retrieval"):
+    with pytest.raises(UserError, match="has no finished retrieval"):
         command.run(RetrievedConfig(run=judged_world.run / "nothing", device="cpu"))
 
 
@@ -119,14 +119,14 @@ DESK = ["a desk with no lamp", "is there a lamp on the desk?", "is there a desk 
 def test_another_form_of_simpleneg_or_no_picture_is_one_sentence(tmp_path):
     for rows, said in (
         ([DESK[:2]], "row 0 is not .caption, question"),
-        ([], "holds no caption"),
+        ([], "has no captions"),
         ([["a", "", "b"]], "row 0"),
     ):
         with pytest.raises(UserError, match=said):
             other_tests.simpleneg(triples(tmp_path, *rows))
     file = triples(tmp_path, DESK)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="give their folder as --image-root"):
+    with pytest.raises(UserError, match="pass their folder as --image-root"):
         loading.load(str(file), names=["simpleneg"], image_roots=[str(tmp_path / "empty")])
 
 

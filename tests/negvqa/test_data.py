@@ -112,7 +112,7 @@ def test_bad_records_are_named(tmp_path, change, sentence):
 
 def test_an_empty_file_is_answered_in_a_sentence(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(UserError, match="holds no records"):
+    with pytest.raises(UserError, match="has no records"):
         questions.load(str(tmp_path / "empty.jsonl"))
 
 

@@ -88,7 +88,7 @@ def test_an_error_is_never_not_negatable_and_is_asked_again_by_the_same_command(
     server.rule = lambda body, count: special.get(asked(body)) or good(body)
     run(*arguments)
     said = capsys.readouterr().out
-    assert "3 got no answer; retry them with the same command" in said
+    assert "3 got no answer; rerun the command to retry them" in said
     records = {r["index"]: r for r in atomic.read_lines(tmp_path / "out" / "records.jsonl")}
     states = [(records[str(k)]["state"], records[str(k)]["kind"]) for k in range(8)]
     assert states == [

@@ -272,10 +272,10 @@ def test_the_sentence_belongs_to_the_sample_and_not_to_its_company():
 
 
 @pytest.mark.parametrize(("samples", "families", "said"), [
-    ([sample(1, "dog", caption="A street.")], ["neither_nor"], "No sentence of neither_nor can be said of"),
+    ([sample(1, "dog", caption="A street.")], ["neither_nor"], "No sentence of neither_nor fits"),
     ([sample(1, "dog")], ["sarcasm"], "family of negation"),
-    ([sample(1, "dog")], ["not_all"], "'not_all' names a colour"),
-    ([sample(1, "dog")], [MINIMAL_PAIRS, "implicit"], "minimal_pairs goes with no other"),
+    ([sample(1, "dog")], ["not_all"], "'not_all' names a color"),
+    ([sample(1, "dog")], [MINIMAL_PAIRS, "implicit"], "minimal_pairs excludes all other"),
     ([sample(1, "owl", family="double_negation")], [MINIMAL_PAIRS], "no sample whose sentence only denies"),
 ])  # fmt: skip
 def test_families_that_cannot_be_said_are_a_sentence(samples, families, said):

@@ -110,11 +110,11 @@ def test_all_faults_of_the_records_are_said_at_once(make_data):
 
 
 def test_missing_parts_of_the_layout_are_named(tmp_path, make_data, monkeypatch):
-    with pytest.raises(UserError, match="is not a folder; the data are a folder in NeIn's"):
+    with pytest.raises(UserError, match="is not a folder; pass a folder in NeIn's"):
         load_folder(tmp_path / "nowhere")
     root = make_data(1, 1)
     (root / "nein_val").rename(root / "edited")
-    with pytest.raises(UserError, match="has no nein_val; choose another --split"):
+    with pytest.raises(UserError, match="has no nein_val; pass another --split"):
         load_folder(root)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=re.escape("pip install -e '.[hub]'")):
@@ -186,7 +186,7 @@ def test_a_folder_of_the_hubs_layout_is_laid_out_again_when_it_changes(make_data
 
 
 BROKEN = {"Invalid JSON: EOF": "[{", "recursion limit exceeded": "[" * 100_000, "Invalid JSON: exp": "\xff",
-          "Input should be a valid array": '{"COCO": 1}', "holds no records": "[]"}  # fmt: skip
+          "Input should be a valid array": '{"COCO": 1}', "has no records": "[]"}  # fmt: skip
 
 
 @pytest.mark.parametrize("sentence", BROKEN)

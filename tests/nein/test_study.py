@@ -76,7 +76,7 @@ def test_pages_say_nothing_of_the_editor_and_share_a_part(out, tmp_path, capsys)
     commands.exit_code("study", out, "--out", again, *FEW)
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in study.iterdir())
     assert commands.exit_code("study", out, "--out", again, *FEW, "--seed", "1") == 2
-    assert "holds another study, whose labels would be lost" in capsys.readouterr().err
+    assert "has another study, whose labels would be lost" in capsys.readouterr().err
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in study.iterdir())
 
 
@@ -121,7 +121,7 @@ def test_labels_of_another_study_or_run_are_refused_and_nothing_is_lost(out, tmp
     assert commands.exit_code("study", out, "--out", study, "--labels", f"{good},{bad}") == 2
     assert "has labels of another sheet" in capsys.readouterr().err
     assert commands.exit_code("study", out, "--out", tmp_path / "none", "--labels", good) == 2
-    assert "holds no study" in capsys.readouterr().err
+    assert "has no study" in capsys.readouterr().err
     one_run = out / "magicbrush"
     (tmp_path / "labels.csv").write_text("editor,track,id,gone\nzone,negative,NeIn_000000000001_1,1\n")
     words = ("report", one_run, "-o", tmp_path / "page.html", "--labels", tmp_path / "labels.csv")

@@ -275,7 +275,7 @@ def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
     )
     found = []
     for data in sets:
-        if loading.chosen(data, config.tasks, config.variants):
+        if loading.select_tasks(data, config.tasks, config.variants):
             loading.check_pictures(data)
             if not (tasks := tasks_of(config, data)):
                 raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
@@ -287,5 +287,5 @@ def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
 
 
 def tasks_of(config: Any, data: DataSet) -> list[Task]:
-    tasks = loading.chosen(data, config.tasks, config.variants, config.limit)
+    tasks = loading.select_tasks(data, config.tasks, config.variants, config.limit)
     return [task for task in tasks if task.sentences]

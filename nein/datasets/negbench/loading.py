@@ -67,7 +67,7 @@ def load(
     """
     if is_nano(data):
         drawn = dict.fromkeys(NANO if name == "all" else name for name in names)
-        return [_drawn(name, data, scenes, split, seed, protocol) for name in drawn]
+        return [_draw_dataset(name, data, scenes, split, seed, protocol) for name in drawn]
     if not (folder := expand_user(data)).exists():
         raise UserError(
             f"--data is '{data}'; it must be nano, a folder with the files of a test, or one of them."
@@ -75,8 +75,8 @@ def load(
     listing = _listing(folder)
     if folder.is_file() and not listing:
         raise UserError(
-            f"'{data}' does not have the name of a released file; rename it to the released name, "
-            "or for your own data retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
+            f"'{data}' does not have the name of a released file; rename it. Your own data are "
+            "retrieval.csv, negated_retrieval.csv, mcq.csv or binary_mcq.csv."
         )
     roots, named = _roots(image_roots), [name for name in dict.fromkeys(names) if name != "all"]
     if other := next((name for name in named if name not in ROWS), None):
@@ -90,7 +90,7 @@ def load(
         elif row.name in named:
             files = ", ".join(dict.fromkeys(part.files[0] for part in row.parts))
             raise UserError(
-                f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; pictures: "
+                f"'{data}' has none of the files of {row.title} ({files}): {row.files_at}; images: "
                 f"{row.pictures}."
             )
     if not loaded:
@@ -108,15 +108,15 @@ def check_pictures(data: DataSet) -> None:
         if count[file_name(name)] > 1 and (path := data.media.find_path(name)) is not None:
             other = first.setdefault(path.resolve(), name)
             if other != name:
-                raise UserError(f"{data.title} names one image as '{other}' and as '{name}'; use one.")
+                raise UserError(f"{data.title} names one image as both '{other}' and '{name}'; use one name.")
     if not any(map(data.media.find_path, names)):
         raise UserError(
-            f"None of the {len(names)} pictures of {data.title} is there (the first is '{names[0]}'); give "
+            f"None of the {len(names)} images of {data.title} exists (the first is '{names[0]}'); pass "
             f"their folder as --image-root {data.name}=FOLDER. They come from: {ROWS[data.name].pictures}."
         )
 
 
-def chosen(
+def select_tasks(
     data: DataSet, kinds: Sequence[str], variants: Sequence[str], limit: int | None = None
 ) -> list[Task]:
     """The tasks of the wanted kinds and variants, with their first `limit` pictures or questions."""
@@ -125,7 +125,7 @@ def chosen(
     return [task if limit is None else task.first(limit) for task in tasks]
 
 
-def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
+def _draw_dataset(name: str, data: str, scenes: int | None, split: str, seed: int, protocol: str) -> DataSet:
     """NegBench over the miniature world, or pairs about its scenes."""
     from nein.datasets.negbench import drawn
     from nein.nano import data as nano_data
@@ -139,7 +139,7 @@ def _drawn(name: str, data: str, scenes: int | None, split: str, seed: int, prot
         )
     if data != NANO or name not in ("nein", "scope"):
         raise UserError(
-            f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files give "
+            f"'{name}' is not drawn in '{data}'; --data nano draws nein and scope. For published files pass "
             "--data FOLDER."
         )
     make, count = nano_data.ensure if name == "nein" else scope.ensure_pairs, scenes or PAIRS
@@ -159,7 +159,7 @@ def _roots(image_roots: Sequence[str]) -> dict[str, Path]:
         elif name not in ROWS:
             raise unknown("data set in --image-root", name, ROWS)
         if name in folders:
-            raise UserError(f"--image-root gives '{name or 'every data set'}' two folders; give one.")
+            raise UserError(f"--image-root names two folders for '{name or 'every data set'}'; pass one.")
         folders[name] = expand_user(folder)
     return folders
 
@@ -179,7 +179,7 @@ def _find(names: Sequence[str], listing: Mapping[str, list[Path]]) -> Path | Non
     paths = next((listing[name] for name in names if name in listing), [])
     if len(paths) > 1:
         listed = ", ".join(map(str, paths))
-        raise UserError(f"One file is needed of {listed}; give a folder that has one of them as --data.")
+        raise UserError(f"--data contains {listed}; pass a folder with only one of them.")
     return paths[0] if paths else None
 
 
@@ -198,7 +198,7 @@ def _dataset(
     if not sources:
         return None
     csv_folder = next(path for path in sources[0][1:] if path).parent
-    media = Files(roots.get(row.name, roots.get("")), beside=csv_folder)
+    media = Files(roots.get(row.name, roots.get("")), csv_folder=csv_folder)
     tasks = [_task(row, part, file, negated, media, protocol) for part, file, negated in sources]
     return DataSet(row.name, row.title, tuple(map(_interleave, _same_names(tasks))), media)
 

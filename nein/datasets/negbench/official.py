@@ -75,11 +75,11 @@ def iter_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str
                 yield reader.line_num, row
                 is_empty = False
             if is_empty:
-                raise UserError(f"'{path}' has a header and no rows.")
+                raise UserError(f"'{path}' has a header but no rows.")
     except FileNotFoundError:
         raise UserError(f"There is no file '{path}'.") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"'{path}' is no CSV file in UTF-8: {error}.") from None
+        raise UserError(f"'{path}' is not a CSV file in UTF-8: {error}.") from None
 
 
 # --- files -------------------------------------------------------------------------------------

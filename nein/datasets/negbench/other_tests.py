@@ -45,7 +45,7 @@ def read(reader: str, path: Path, protocol: str) -> tuple[Question, ...]:
         else:
             questions += item.build_questions() if reader.endswith("-asked") else item.build_comparisons()
     if not questions:
-        raise UserError(f"'{path}' holds no item that this test asks about.")
+        raise UserError(f"'{path}' has no item for this test.")
     records.check_records(questions, str(path))
     return tuple(questions)
 
@@ -121,7 +121,7 @@ def cc_neg(path: Path, protocol: str) -> Iterator[Question]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
         why = first_line(error)
-        raise UserError(f"'{path}' cannot be read as plain data; nothing else in it is run: {why}") from None
+        raise UserError(f"'{path}' is not plain data ({why}); code in it is never run.") from None
     note: Any = record({"json": record({"caption": str}), "sop_data": record({"negative-prompt": str})})
     notes_type = list[note]
     atomic.parse(content, record({"image_paths": list[str], "annotations": notes_type}), f"'{path}'")
@@ -172,7 +172,7 @@ def beaf(path: Path, protocol: str) -> Iterator[Question]:
             groups_of.setdefault((_original(item), item["question"]), []).append(group)
     for item in items:
         if item["gt"] not in ("yes", "no"):
-            raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}', not yes or no.")
+            raise UserError(f"'{path}', id {item['id']}: gt is '{item['gt']}'; it must be yes or no.")
         name, source, prompt = str(item["id"]), _original(item), item["question"]
         groups = [g for g in groups_of.get((source, prompt), ()) if item["orig_img"] or g[1] == name]
         question = _build_question(name, item["image"], prompt, ANSWERS, int(item["gt"] == "no"))
@@ -197,7 +197,7 @@ def naturalbench(path: Path, protocol: str) -> Iterator[Question]:
             raise UserError(f"'{path}', row {name}: the answer is '{answer}', not {' or '.join(answers)}.")
         questions.append(_build_question("", image, prompt.strip(), options, answers.index(answer)))
     if len(questions) % 4:
-        raise UserError(f"'{path}' has {len(questions)} rows; there must be four for every pair of pictures.")
+        raise UserError(f"'{path}' has {len(questions)} rows; there must be four per pair of images.")
     for number in range(len(questions) // 4):
         four = questions[4 * number : 4 * number + 4]
         texts = [text for question in four for text in (question.asked, *question.texts)]
@@ -276,7 +276,7 @@ def simpleneg(path: Path) -> tuple[RetrievalItem, ...]:
             raise UserError(f"'{path}', row {name} is not [caption, question, question].")
         items.append(RetrievalItem(name, "", (row[0],), records.NEGATED, asked=(row[1], row[2])))
     if not items:
-        raise UserError(f"'{path}' holds no caption.")
+        raise UserError(f"'{path}' has no captions.")
     return tuple(items)
 
 

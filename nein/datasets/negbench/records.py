@@ -268,20 +268,20 @@ class Files(Media):
     """Pictures and videos on disk.
 
     root  (`--image-root`) A reference is tried below it, then shorter and shorter tails of it, then its file
-          name anywhere below. None: references are paths, relative ones from `beside`, the file's folder.
+          name anywhere below. None: references are paths, relative ones from `csv_folder`, the file's folder.
     """
 
-    def __init__(self, root: Path | None = None, beside: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, csv_folder: Path | None = None) -> None:
         if root is not None and not root.is_dir():
-            raise UserError(f"There is no folder '{root}'; --image-root names the folder of the pictures.")
+            raise UserError(f"There is no folder '{root}'; pass the folder of the images as --image-root.")
         self.root = root
-        self.beside = beside or Path()
+        self.csv_folder = csv_folder or Path()
 
     def path(self, reference: str) -> Path:
         """Raises ImageError when the file is missing or its name is not unique."""
         if self.root is None:
             file = Path(reference)
-            return find_file(file if file.is_absolute() or file.exists() else self.beside / file)
+            return find_file(file if file.is_absolute() or file.exists() else self.csv_folder / file)
         parts = [part for part in path_parts(reference) if part not in ("..", ".")]
         for start in range(len(parts)):
             candidate = find_file(self.root.joinpath(*parts[start:]))
@@ -294,11 +294,11 @@ class Files(Media):
         raise ImageError(f"{reference}: {len(named)} files below '{self.root}' have this name{advice}")
 
     def listing(self) -> list[str]:
-        """All pictures below the root, or beside the file, by name. Raises UserError without any."""
-        top = self.root or self.beside
+        """All pictures below the root, or csv_folder the file, by name. Raises UserError without any."""
+        top = self.root or self.csv_folder
         files = [file for file in top.rglob("*") if file.suffix.lower() in PICTURE_SUFFIXES]
         if not files:
-            raise UserError(f"There are no pictures below '{top}'; give their folder as --image-root.")
+            raise UserError(f"There are no images below '{top}'; pass their folder as --image-root.")
         return sorted(file.relative_to(top).as_posix() for file in files)
 
     def find_path(self, reference: str) -> Path | None:
@@ -309,7 +309,7 @@ class Files(Media):
         return None
 
     def files(self, references: Iterable[str]) -> list[Path]:
-        return [self.find_path(reference) or self.beside / "missing" for reference in references]
+        return [self.find_path(reference) or self.csv_folder / "missing" for reference in references]
 
     def frames(self, reference: str) -> list[np.ndarray]:
         """A region is rounded to pixels, and black outside the image."""

@@ -51,7 +51,7 @@ def load_images(config: NegbenchConfig) -> Listing[Concepts]:
         images[image.id] = image
         notes.update({f"unusable: {image.problem}": 1} if image.problem else {})
     if not images:
-        raise UserError("The source lists no image; there is nothing to build from.")
+        raise UserError("The source lists no images; pass another --source.")
     return Listing([*images.values()], {"kind": config.source}, notes)
 
 
@@ -102,7 +102,7 @@ def _voc(config: NegbenchConfig, folder: Path) -> Iterator[Concepts]:
     """PASCAL VOC's XML files. Objects marked difficult are neither asked about nor taken for absent."""
     annotations = folder / "Annotations"
     if not annotations.is_dir():
-        raise UserError(f"'{folder}' has no folder Annotations; give VOC2007's folder as --instances.")
+        raise UserError(f"'{folder}' has no folder Annotations; pass VOC2007's folder as --instances.")
     stems = sorted(path.stem for path in annotations.glob("*.xml"))
     if config.image_set is not None:
         listing = folder / "ImageSets" / "Main" / f"{config.image_set}.txt"
@@ -252,8 +252,8 @@ class NegbenchMaker(Maker):
         lines += losses("refused", facts["refused_paraphrases"])
         lines.append(f"Data set: {self.dataset}")
         if self.root is not None and self.config.source != "pairs":
-            where = self.root
-            lines.append(f"Image paths are relative to '{where}': evaluate with --image-root {where}.")
+            root = self.root
+            lines.append(f"Image paths are relative to '{root}': evaluate with --image-root {root}.")
         return "\n".join(lines) + "\n", {"facts": facts}
 
     def write(self) -> Row:
@@ -291,7 +291,7 @@ class NegbenchMaker(Maker):
                 types.update(str(record.type) for record in questions if isinstance(record, Question))
             if not any(table.rows for stem, table in tables.items() if stem != stages.ORIGINALS):
                 most = "; ".join(f"{n} x {reason}" for reason, n in counts["unusable"].most_common(3))
-                raise UserError(f"Not one caption or question came out of {number} images: {most}.")
+                raise UserError(f"{number} images yielded no caption and no question: {most}.")
         written_files = {}
         for table in tables.values():
             if table.rows:

@@ -236,8 +236,8 @@ class Verifier:
         field = "named" if self.protocol == "paper" else "score"
         if any(getattr(box, field) is None for boxes in detections for box in boxes.values()):
             raise UserError(
-                "The detector does not say which label a box has, by which --protocol paper goes; take "
-                "OWL-ViT or OWLv2 as --detector, or --protocol fixed."
+                "The detector reports no label per box, which --protocol paper needs; pass OWL-ViT or "
+                "OWLv2 as --detector, or --protocol fixed."
             )
         return [
             {

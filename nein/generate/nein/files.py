@@ -136,8 +136,8 @@ class NeinMaker(Maker):
                 for candidate in record["candidates"]:
                     stage_rows = [rows.get(candidate["id"]) for rows in by_id]
                     objections = [row["verdict"] for row in stage_rows if row and row["verdict"] != ACCEPTED]
-                    made, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in stage_rows)
-                    facts = {key: value for key, value in (made or {}).items() if key != "verdict"}
+                    edit, match, ask = (row and {k: row[k] for k in row if k != "id"} for row in stage_rows)
+                    facts = {key: value for key, value in (edit or {}).items() if key != "verdict"}
                     line = {**candidate, "verdict": [*objections, ACCEPTED][0], "generated_picture": facts}
                     self.ways.append(Way({**line, "match": match, "ask": ask}, source.path, record["sha256"]))
             self.records += records

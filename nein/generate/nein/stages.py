@@ -62,7 +62,7 @@ def load_sources(config: BuildConfig) -> Listing[Source]:
     if not any(source.path.is_file() for source in listing.records if not source.problem):
         first = listing.records[0].path if listing.records else folder
         raise UserError(
-            f"None of the {len(listing.records)} images of '{path}' is there ('{first}'); give --images."
+            f"None of the {len(listing.records)} images of '{path}' exists ('{first}'); pass --images FOLDER."
         )
     return listing
 
@@ -114,12 +114,12 @@ def categories(name: str, queried: int) -> tuple[str, ...]:
     names = {"coco": COCO, "nano": CATEGORIES}.get(name, ())
     if not names:
         if not Path(name).exists():
-            raise UserError(f"--objects is '{name}'; it must be coco, nano or a text file.")
+            raise UserError(f"--objects is '{name}'; pass coco, nano or a text file.")
         lines = atomic.read_text_lines(Path(name))
         names = tuple(dict.fromkeys(families.bare(line) for line in lines if line.strip()))
     if len(names) < queried:
         raise UserError(
-            f"--queried asks for {queried} categories per image, but '{name}' has {len(names)}; lower it."
+            f"--queried is {queried}, but '{name}' has {len(names)} categories; pass a lower --queried."
         )
     return names
 

@@ -103,11 +103,11 @@ def run(options: StatsConfig) -> None:
         lines = PAPER if str(path) == "paper" else atomic.read_text_lines(path)
         lists[path.name] = tuple(dict.fromkeys(filter(None, (line.strip().lower() for line in lines))))
         if not lists[path.name]:
-            raise UserError(f"--words '{path}' holds no word; give one per line.")
+            raise UserError(f"--words '{path}' has no words; write one per line.")
     rows, examples, report = [], [], {}
     for path in options.captions:
         if not (sentences := list(captions(path))):
-            raise UserError(f"'{path}' holds no caption.")
+            raise UserError(f"'{path}' has no captions.")
         for name, words in lists.items():
             counts = count(sentences, words, options.examples)
             share = statistics.bounded_mean(counts.hits, counts.images)  # clustered by image
