@@ -81,7 +81,7 @@ def evaluate(
         options["editor_options"] = {**options.get("editor_options", {}), "concurrency": concurrency}
     editors, objects = _name_models(editor)
     values = {"data": data, "limit": limit, "metrics": metrics, "control": control, "out": out}
-    config = EvalConfig.of(preset=preset, editor=editors, **values, **options)
+    config = EvalConfig.create(preset=preset, editor=editors, **values, **options)
     machine: Json = {"dtype": config.dtype, "batch_size": config.batch_size, "preset": preset}
 
     # Editors get the options that they take; if none takes one, the first editor raises an error.
@@ -119,7 +119,7 @@ def negvqa(
     models, objects = _name_models(model)
     if len(objects) == len(models) and not any(map(is_choices, objects.values())):
         options.setdefault("scoring", ["generated"])  # a function gives no probabilities
-    config = NegvqaConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
+    config = NegvqaConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
         return as_choices(thing, name)
@@ -135,7 +135,7 @@ def run(benchmark: str, *, preset: str = "nano", out: str | Path | None = None, 
     from nein.benchmarks import registry
 
     entry = registry.get(benchmark)
-    config: Any = entry.config.of(preset=preset, out=out, **options)
+    config: Any = entry.config.create(preset=preset, out=out, **options)
     finished = _run(entry, config, {}, lambda name, thing, device: thing)
     return Result(*finished, tuple(entry.headline))
 
@@ -161,7 +161,7 @@ def negbench(
     Other arguments and exceptions: as for `evaluate`.
     """
     models, objects = _name_models([model] if isinstance(model, tuple) else model)
-    config = NegbenchConfig.of(preset=preset, model=models, data=data, limit=limit, out=out, **options)
+    config = NegbenchConfig.create(preset=preset, model=models, data=data, limit=limit, out=out, **options)
 
     def make(name: str, thing: Any, device: str) -> Any:
         mark = getattr(thing, "fingerprint", None)

@@ -125,7 +125,7 @@ def _judges() -> Iterator[Entry]:
 def _models() -> Iterator[Entry]:
     from nein import metrics
     from nein.benchmarks.negbench.data import MODELS
-    from nein.models.needs import of_model
+    from nein.models.needs import model_needs
     from nein.nano import zoo
 
     for name in zoo.available():
@@ -136,13 +136,13 @@ def _models() -> Iterator[Entry]:
         if row.reference is None:
             yield Entry(row.name, what, row.obtain, "see there", lacking="by hand")
         else:
-            yield _make_entry(row.name, what, tuple(of_model("dual", row.reference)))
+            yield _make_entry(row.name, what, tuple(model_needs("dual", row.reference)))
 
 
 def _data() -> Iterator[Entry]:
     from nein.datasets.hub import PUBLISHED
     from nein.datasets.negbench.registry import NEGBENCH, ROWS
-    from nein.models.needs import of_data
+    from nein.models.needs import data_needs
     from nein.nano.scenes import WORLDS
     from nein.nano.scope import DATA
 
@@ -150,7 +150,7 @@ def _data() -> Iterator[Entry]:
         yield Entry(world.name, f"drawn scenes, wording {world.wording}", "drawn on first use", OURS)
     yield Entry(DATA, "drawn scenes, negation in scope: edits", "drawn on first use", OURS)
     for what, name in PUBLISHED.items():
-        yield _make_entry(f"hub:{name}", what, tuple(of_data(f"hub:{name}")))
+        yield _make_entry(f"hub:{name}", what, tuple(data_needs(f"hub:{name}")))
     for row in ROWS.values():
         rows = {task: f" ({count:,})" for task, count in row.sizes.items()}
         tasks = ", ".join(dict.fromkeys(part.task + rows.get(part.task, "") for part in row.parts))
@@ -219,7 +219,7 @@ def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
     """The models of these kinds in presets, each once, without the rows of NegBench; multiple choice is the
     kind "choices"."""
     from nein.benchmarks.negbench.data import MODELS
-    from nein.models.needs import of_model
+    from nein.models.needs import model_needs
 
     commands_of: dict[tuple[str, str], list[str]] = {}
     commands = {benchmark.typed: benchmark.config for benchmark in map(registry.get, registry.names())}
@@ -234,7 +234,7 @@ def _list_presets(kinds: Iterable[str]) -> Iterator[Entry]:
                     if reference not in MODELS:
                         commands_of.setdefault((reference, kind), []).append(f"{command} {preset}")
     for (reference, kind), users in commands_of.items():
-        yield _make_entry(reference, f"{kind} of {', '.join(users)}", tuple(of_model(kind, reference)))
+        yield _make_entry(reference, f"{kind} of {', '.join(users)}", tuple(model_needs(kind, reference)))
 
 
 def is_here(need: Need) -> bool:

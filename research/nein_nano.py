@@ -111,7 +111,7 @@ def evaluate(given: GeneraliseConfig, asked: Sequence[Model], world: str) -> lis
     made = {"sample": Model(UNEDITED, None, "identity"), **{model.name: model for model in asked}}
     editors = [f"{name}={model.reference}" for name, model in made.items()]
     for what in ({"editor": editors}, {"edited": str(targets)}):
-        settings = EvalConfig.of(
+        settings = EvalConfig.create(
             data=world, limit=given.samples, metrics=list(JUDGED), device="cpu",
             out=str(out), **what,
         )  # fmt: skip
@@ -138,7 +138,7 @@ def figures_of(run: RunDir, samples: Sequence[Sample]) -> pd.DataFrame:
     for metric, values in columns.items():
         kind = "removal_vqa" if metric == NEARER else metric  # a share like it
         scores = ({"id": k, "source": clusters[k], "value": v} for k, v in values.items())
-        estimate = run_figures.estimate(ScoreTable.of(scores), kind)
+        estimate = run_figures.estimate(ScoreTable.from_rows(scores), kind)
         unscored = sum(value is None for value in values.values())
         rows.append(frames.figure(estimate, unit="%", unscored=unscored, metric=metric))
     return frames.frame(rows)

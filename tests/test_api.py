@@ -240,7 +240,9 @@ def test_the_shell_takes_a_function_by_its_module_and_by_its_file(tmp_path):
 
 
 def test_metrics_are_found_however_their_names_are_written():
-    metrics = EvalConfig.of(metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]).metrics
+    metrics = EvalConfig.create(
+        metrics=["CLIP-I", "L1", "AUC-Removal", "Removal (VQA)", "removal-vqa"]
+    ).metrics
     assert metrics == ["l1", "clip_i", "removal_vqa", "auc_removal"]
     options = CompareConfig(runs=[Path()], metrics=["LPIPS"])
     options.check()

@@ -34,7 +34,7 @@ def test_fetch_names_every_model_of_every_published_editor(row):
     repositories = {row.checkpoint.partition(":")[0]}
     repositories |= {row.values[m] for m in row.layouts if not row.values[m].endswith(".pth")}
     repositories |= {row.values["config"]} if row.values.get("config") else set()
-    assert repositories <= {need.reference for need in needs.of_editors([row.name], "paper")}
+    assert repositories <= {need.reference for need in needs.editor_needs([row.name], "paper")}
 
 
 COMMANDS = {name: pkgutil.resolve_name(row.configuration) for name, row in cli.COMMANDS.items()}
@@ -68,14 +68,14 @@ def test_a_network_of_a_metric_is_fetched_with_the_rest(monkeypatch):
     origin = Need("owner/sharpness", "v2")
     metric = replace(metrics.METRICS["l1"], name="sharp", needs=("edited", "mine:load"), origins=(origin,))
     monkeypatch.setattr(metrics, "METRICS", {"sharp": metric})
-    assert needs.of_metrics(["sharp"], None) == [origin]
+    assert needs.metric_needs(["sharp"], None) == [origin]
 
 
 def test_every_command_that_runs_models_says_what_it_needs_and_served_models_need_nothing():
     for name, kind in COMMANDS.items():
         says = kind.needs is not options.Options.needs
         assert says or not issubclass(kind, OnDevice), name
-    assert needs.of_model("vqa", "openai:http://localhost:8000/v1#owner/name") == []
+    assert needs.model_needs("vqa", "openai:http://localhost:8000/v1#owner/name") == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_data_set_is_read_without_the_hub(hub, tmp_path, monkeypatch):
 
     lines = b'{"question": "Is there a dog?"}\n'
     hub.datasets["own/data"] = Repository({"v2": {"test.jsonl": lines, "README.md": b"Dogs."}})
-    fetch.fetch(needs.of_data("hub:own/data@v2"))
+    fetch.fetch(needs.data_needs("hub:own/data@v2"))
     offline(hub, monkeypatch)
     assert list(data.read(data.Reference("own/data", "v2"), "test")) == [{"question": "Is there a dog?"}]
 
@@ -167,7 +167,7 @@ def test_what_is_refused_is_said_and_the_rest_is_fetched(hub, capsys):
     hub.add("own/model", SMALL)
     hub.add("own/closed", SMALL).gated = True
     asked = ["own/closed", "own/gone", "own/model@v9", "own/model"]
-    assert fetch.fetch([need for name in asked for need in needs.of_model("vqa", name)]) == 1
+    assert fetch.fetch([need for name in asked for need in needs.model_needs("vqa", name)]) == 1
     said = capsys.readouterr().err
     assert f"'own/closed' is gated: accept its license at {hub.url}/own/closed, log in" in said
     assert "There is no repository 'own/gone' on the hub" in said

@@ -41,7 +41,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
     if not arms:
         raise UserError(f"No remedy that needs no other model can act on '{config.model}'.")
     # A model here is loaded once for all; of one behind an address the requests of each remedy are counted.
-    calls = [[], *([arm] for arm in arms)] if is_served(references.named(config.model)[1]) else [arms]
+    calls = [[], *([arm] for arm in arms)] if is_served(references.split_label(config.model)[1]) else [arms]
     for some in calls:
         benchmark(command(config, some), executor)
     if not executor.concludes:
@@ -65,7 +65,7 @@ def run(config: MendConfig, executor: Executor) -> str | int | None:
 
 def able(config: MendConfig) -> list[str]:
     """The remedies that can act on the model and need no other one, the cheapest first."""
-    kind, name = kind_of(config), references.named(config.model)[1]
+    kind, name = kind_of(config), references.split_label(config.model)[1]
     if kind == "editor":
         row = editor_choice.choose_editor(config.model, config.preset, {}).row
         return [arm for arm, needs in edits.BY_RULE.items() if not needs or editors.can(row, needs)]
@@ -97,7 +97,7 @@ def costs(model: str, arm: str, folders: Sequence[Folder]) -> Iterator[Figure]:
     what: Figure = {"task": "costs", "model": arm}
     stages = [cost for folder in folders for stage, cost in folder.costs().items() if stage != "score"]
     yield frames.number(sum(cost["seconds"] for cost in stages), unit="", metric="seconds", **what)
-    reference = references.named(model)[1]
+    reference = references.split_label(model)[1]
     if not is_served(reference):
         return
     address, name = editors.split_address(reference)

@@ -66,7 +66,7 @@ def command(config: MendConfig, arms: Sequence[str]) -> Any:
             given[item.name] = value
     given |= {"preset": config.preset, "data": config.data, "limit": config.limit or kind.limit}
     given |= {"out": str(config.out_dir), "mend": [*arms], kind.option: [config.model], **kind.fixed}
-    return registry.get(kind.benchmark).config.of(**given)
+    return registry.get(kind.benchmark).config.create(**given)
 
 
 def kind_of(config: MendConfig) -> str:
@@ -76,7 +76,7 @@ def kind_of(config: MendConfig) -> str:
     from nein.metrics import dual_prefix
     from nein.models import references
 
-    given, name = references.named(config.model)
+    given, name = references.split_label(config.model)
     if config.kind is not None:
         return config.kind
     form = parse_reference(name)

@@ -31,7 +31,7 @@ def lines(config: Any) -> Iterator[str]:
     from nein.editors import split_address
     from nein.engine.folder import describe_spending, read_spending
     from nein.loading.service import AT_ONCE, price
-    from nein.models.references import named
+    from nein.models.references import split_label
 
     found = next(
         benchmark for benchmark in map(registry.get, registry.names()) if benchmark.config is type(config)
@@ -47,7 +47,7 @@ def lines(config: Any) -> Iterator[str]:
                 edits |= {reference} if stage.name == EDIT else set()
     paid = read_spending(config.out_dir, above=0)
     for reference, count in left.items():
-        address, model = split_address(named(reference)[1])
+        address, model = split_address(split_label(reference)[1])
         so_far = paid.get(model)
         usage, seconds = (EDITED, 30.0) if reference in edits else QUESTION
         if so_far and done[reference]:

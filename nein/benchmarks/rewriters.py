@@ -34,7 +34,7 @@ from nein.metrics.chat import Chat, Message, Sampling
 from nein.metrics.chat.asking import open_chat
 from nein.models import llm
 from nein.models.cached import CachedChat, Services
-from nein.models.references import named, slug
+from nein.models.references import slug, split_label
 from nein.models.remedies import editors as remedies
 from nein.reporting.page import Section
 from nein.reporting.scores import ScoreTable
@@ -251,10 +251,10 @@ class Rewriters(Benchmark):
 
     def runs(self, config: RewritersConfig, device: str) -> list[Run]:
         found = data.load(config.data, split=config.split)
-        services = Services.of(config, config.out_dir / "cache")
+        services = Services.create(config, config.out_dir / "cache")
         runs = []
         for given in config.rewriter:
-            name, reference = named(given)
+            name, reference = split_label(given)
             name = name or reference
             served = is_served(reference.partition(":")[2])
             made = functools.partial(load, reference, services=services, device=device, dtype=config.dtype)
@@ -282,7 +282,7 @@ class Rewriters(Benchmark):
                 rows.append({**about, "metric": name, "value": value, "reason": why})
             extra = None if row.text is None else float(bool(invented(row.text, samples[row.id], objects)))
             rows.append({**about, "metric": "invented", "value": extra, "reason": row.error})
-        return ScoreTable.of(rows)
+        return ScoreTable.from_rows(rows)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return table.figures(task="results")

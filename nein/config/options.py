@@ -84,7 +84,7 @@ class Options:
         return read(cls, argv)[0]
 
     @classmethod
-    def of(cls: type[Given], **values: Any) -> Given:
+    def create(cls: type[Given], **values: Any) -> Given:
         """The checked options of a call in Python; the preset gives those that are missing or None."""
         given = _to_plain({name: value for name, value in values.items() if value is not None})
         return _build(cls, _merge_preset(cls, [given]))

@@ -63,8 +63,8 @@ class BuildConfig(Preset, Limit, Seed, Sampler, RuntimeOptions, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        editor = needs.of_editors([self.editor], self.preset, self.editor_options)
-        judges = *needs.of_model("itm", self.models.itm), *needs.of_model("vqa", self.models.vqa)
+        editor = needs.editor_needs([self.editor], self.preset, self.editor_options)
+        judges = *needs.model_needs("itm", self.models.itm), *needs.model_needs("vqa", self.models.vqa)
         return [*editor, *judges]
 
     def check(self) -> None:
@@ -168,10 +168,10 @@ class NegbenchConfig(Preset, Limit, Seed, RuntimeOptions, Output):
 
         is_pairs, editor, pipeline = self.source == "pairs", self.maker_for("editor"), self.maker_for("text")
         return [
-            *(needs.of_editors([editor], self.preset, {"steps": self.steps}) if editor else []),
+            *(needs.editor_needs([editor], self.preset, {"steps": self.steps}) if editor else []),
             *filter(None, [Need.parse(pipeline)] if pipeline else []),
-            *(needs.of_model("ovd", self.detector) if is_pairs or self.verify != "none" else []),
-            *(needs.of_model("llm", self.llm.model) if self.asks_llm else []),
+            *(needs.model_needs("ovd", self.detector) if is_pairs or self.verify != "none" else []),
+            *(needs.model_needs("llm", self.llm.model) if self.asks_llm else []),
         ]
 
     def check(self) -> None:
@@ -233,8 +233,8 @@ class ConversionConfig(Preset, Limit, Seed, OnDevice, Budget, Output):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        model = needs.of_model("llm", self.llm.model) if self.llm.model else []
-        return [*model, *needs.of_data(self.source)]
+        model = needs.model_needs("llm", self.llm.model) if self.llm.model else []
+        return [*model, *needs.data_needs(self.source)]
 
     def check(self) -> None:
         if self.llm.model or self.source != "nano":

@@ -86,7 +86,7 @@ class Maker:
         raise NotImplementedError
 
     def services(self) -> Services:
-        return Services.of(self.config, self.folder.path / ANSWERS)
+        return Services.create(self.config, self.folder.path / ANSWERS)
 
     def client(self, options: LlmOptions, device: str) -> llm.Client:
         return llm.load(options, services=self.services(), device=device)

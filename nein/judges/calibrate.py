@@ -216,7 +216,9 @@ class Asking:
     def rows(self, cases: Sequence[Case]) -> list[Row]:
         """A row per case and word, in order: set, id, cluster, role, word, present, control, verdicts, score,
         reply. A case that was answered before is not asked again. Raises ImageError."""
-        space = json.dumps(["calibration", self.judge.fingerprint, self.how.of(self.kind)], sort_keys=True)
+        space = json.dumps(
+            ["calibration", self.judge.fingerprint, self.how.decisive(self.kind)], sort_keys=True
+        )
         keys = [json.dumps([c.set, c.id, c.control, [w.word for w in c.words]]) for c in cases]
         with AnswerCache(self.folder / ANSWERS) as cache:
             answers: dict[str, Any] = {key: cache.get(space, key) for key in keys}
@@ -252,7 +254,7 @@ def run(options: CalibrateConfig) -> None:
     """Asks the judges and prints what each is worth. Raises UserError for anything the user can mend."""
     directory, config = read_config(options.run, {kind: name for kind, name in options.named.items() if name})
     out = atomic.make_folder(options.out or directory.out / "calibration")
-    services = Services.of(options, config.cache_dir / "answers.sqlite")
+    services = Services.create(options, config.cache_dir / "answers.sqlite")
     cases = gather(options, directory)
     for name, (present, absent) in counts(cases).items():
         print(f"{name}: {present} present and {absent} absent objects", file=sys.stderr)
@@ -301,7 +303,12 @@ def calibrate(asking: Asking, cases: Sequence[Case]) -> str:
     rows = [*asking.rows(cases), *asking.rows(controls(cases, kind))]
     file = asking.folder / f"{kind}-{judge.fingerprint[:12]}.json"
     atomic.write_lines(file.with_suffix(".jsonl"), rows)
-    facts = {"kind": kind, "fingerprint": judge.fingerprint, "judge": judge.describe(), **asking.how.of(kind)}
+    facts = {
+        "kind": kind,
+        "fingerprint": judge.fingerprint,
+        "judge": judge.describe(),
+        **asking.how.decisive(kind),
+    }
     calibration = Calibration(kind, facts, rows)
     rates = {protocol: calibration.rates(protocol) for protocol in ("fixed", "paper")}
     flags = calibrations.flags(frames.frame(calibrations.under_controls(rows, kind)), [kind])

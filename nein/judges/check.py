@@ -50,7 +50,7 @@ def run(options: CheckConfig) -> int:
     from nein.models.cached import Services
 
     how: dict[str, Any] = {"device": machine.Processes().device(options.device), "dtype": options.dtype}
-    services, on_cpu = Services.of(options, None), how["device"] == "cpu"
+    services, on_cpu = Services.create(options, None), how["device"] == "cpu"
     if on_cpu:
         machine.set_threads()
     if options.kind == "editor":

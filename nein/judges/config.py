@@ -46,7 +46,7 @@ def needs_of(kind: str, run: Path, reference: str = "") -> list[Need]:
     """Of a judge, or of the run's own."""
     from nein.models import needs
 
-    return needs.of_model(kind, reference or getattr(read_config(run)[1].models, kind))
+    return needs.model_needs(kind, reference or getattr(read_config(run)[1].models, kind))
 
 
 @dataclass(kw_only=True)
@@ -97,8 +97,8 @@ class CheckConfig(DtypeOptions, OnDevice, Threads, Sending):
         from nein.models import needs
 
         if self.kind != "editor":
-            return needs.of_model(self.kind, self.subject)
-        return needs.of_editors([self.subject], "nano", self.editor_options)
+            return needs.model_needs(self.kind, self.subject)
+        return needs.editor_needs([self.subject], "nano", self.editor_options)
 
 
 @dataclass(kw_only=True)

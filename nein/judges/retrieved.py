@@ -40,10 +40,10 @@ def run(options: RetrievedConfig) -> str:
     kind, (directory, settings) = options.kind, read_config(options.judged_by)
     candidates = calibrations.load([directory.out / "calibration"], explicit=True)
     device = Processes().device(options.device)
-    services = Services.of(options, settings.cache_dir / "answers.sqlite")
+    services = Services.create(options, settings.cache_dir / "answers.sqlite")
     judge = stages.load_models([f"removal_{kind}"], settings, device, services)[kind]
     how = JudgeOptions(settings.article, settings.threshold)
-    setting = {"fingerprint": judge.fingerprint, **how.of(kind)}.items()
+    setting = {"fingerprint": judge.fingerprint, **how.decisive(kind)}.items()
     calibration = next((item for item in candidates if setting <= item.manifest.items()), None)
     if calibration is None:
         raise UserError(

@@ -164,7 +164,7 @@ class Services:
     options: Mapping[str, Any]  # of `metrics.chat.endpoint.Endpoint`, and of editors behind an address
 
     @classmethod
-    def of(cls, options: Any, cache: AnswerCache | Path | None) -> Services:
+    def create(cls, options: Any, cache: AnswerCache | Path | None) -> Services:
         """options: of a command, which may have `endpoint` and `budget`; cache: or its path."""
         settings = vars(options.endpoint) if hasattr(options, "endpoint") else {}
         sending = {name: value for name, value in settings.items() if value is not None}

@@ -89,7 +89,7 @@ class EditorChoice:
 
     def kinship(self, judge: str) -> str:
         """A warning for a judge of the editor's family, by their names; "" for any other."""
-        models = [references.named(judge)[1], self.checkpoint or self.row]
+        models = [references.split_label(judge)[1], self.checkpoint or self.row]
         names = [parse_reference(model).name.lower() for model in models]
         family = next((family for family in FAMILIES if all(family in name for name in names)), "")
         sentence = f"The judge '{judge}' and the editor '{self.asked}' are of one family"
@@ -156,7 +156,7 @@ def resolve_editors(
         ]
     parts = [every_editor(preset) if name == "all" else [name] for name in names]
     distinct = list(dict.fromkeys(name for part in parts for name in part))
-    if all(references.offered(name) is None for name in distinct):  # an editor in memory has its options
+    if all(references.get_object(name) is None for name in distinct):  # an editor in memory has its options
         rows = [editors.row_of(split_editor(name)[1]) for name in distinct]
         for option in overrides:
             if not any(row is None or option in row.values for row in rows):
@@ -197,11 +197,11 @@ def every_editor(preset: str) -> list[str]:
 
 def split_editor(name: str) -> tuple[str | None, str, str | None]:
     """(label, editor or reference, checkpoint) of "mine=magicbrush=./folder"; None for a missing part."""
-    label, reference = references.named(name)
+    label, reference = references.split_label(name)
     available = editors.available()
     if label is not None and reference not in available:
         # In "ip2p=hqedit" the first name is a label, since an editor is no checkpoint.
-        editor, checkpoint = references.named(reference)
+        editor, checkpoint = references.split_label(reference)
         if editor is not None and editor in available:
             return label, editor, checkpoint
         if label in available:
@@ -211,7 +211,7 @@ def split_editor(name: str) -> tuple[str | None, str, str | None]:
 
 def choose_editor(text: str, preset: str, overrides: Json) -> EditorChoice:
     """One editor, as `resolve_editors` does. Raises EditorError or UserError."""
-    if (editor := references.offered(text)) is not None:
+    if (editor := references.get_object(text)) is not None:
         return EditorChoice(text, text, text, made=editor)
     label, name, checkpoint = split_editor(text)
     form, row = parse_reference(name), editors.row_of(name)

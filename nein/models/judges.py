@@ -47,7 +47,7 @@ class JudgeOptions:
     article: str = "none"  #: of the thing in a question to a VQA judge: "none" or "a_an"
     threshold: float = 0.1  #: score above which a detector has seen it, 0 to 1
 
-    def of(self, kind: str) -> Json:
+    def decisive(self, kind: str) -> Json:
         """The settings that affect answers of this kind of judge."""
         return {"article": self.article} if kind == "vqa" else {"threshold": self.threshold}
 
@@ -70,12 +70,12 @@ def ask(kind: str, judge: Any, images: Images, words: Words, how: JudgeOptions) 
     there", and the `reply`, which has an "error" if the judge failed on this image."""
     replies = isolate_answers(lambda some, theirs: _ask(kind, judge, some, theirs, how), images, words)
     return [
-        [unanswered(answers)] * len(row) if isinstance(answers, str) else answers
+        [make_unanswered(answers)] * len(row) if isinstance(answers, str) else answers
         for row, answers in zip(words, replies, strict=True)
     ]
 
 
-def unanswered(reason: str) -> Verdict:
+def make_unanswered(reason: str) -> Verdict:
     """The verdict in place of a missing answer."""
     return {**dict.fromkeys(VERDICTS), "score": None, "reply": {"error": reason}}
 
@@ -123,7 +123,7 @@ NAMES_NOTHING = "the sentence names nothing that is to be gone"
 
 
 class RemovalReward(RewardJudge):
-    """The share of "no" of a yes/no judge that is asked for the things to remove (`to_be_gone`): P(no) /
+    """The share of "no" of a yes/no judge that is asked for the things to remove (`find_removals`): P(no) /
     (P(yes) + P(no)), or 1 and 0 without probabilities; the least of several objects. A sentence without an
     object, and an answer that is neither yes nor no, leave an edit unscored."""
 
@@ -138,7 +138,7 @@ class RemovalReward(RewardJudge):
     def score(self, sources: Images, edits: Images, instructions: Sequence[str]) -> list[Score]:
         """See `metrics.rewards.RewardJudge`; `detail` has the answer to each object."""
         check_edits([sources, edits], instructions)
-        named = to_be_gone(instructions)
+        named = find_removals(instructions)
         words = [[Word(name, None, OBJECT) for name in row] for row in named]
         answers = ask("vqa", self.model, edits, words, JudgeOptions(self.article))
         return [_least(names, replies) for names, replies in zip(named, answers, strict=True)]
@@ -158,7 +158,7 @@ def _least(names: Sequence[str], answers: Sequence[Verdict]) -> Score:
     return Score(min(shares.values()), ", ".join(f"no {k}: {v:.3f}" for k, v in shares.items()), detail)
 
 
-def to_be_gone(instructions: Sequence[str]) -> list[tuple[str, ...]]:
+def find_removals(instructions: Sequence[str]) -> list[tuple[str, ...]]:
     """The things that each sentence wants removed: of "Remove the cup and the bus.", or of "no cup"."""
     gone = []
     for text, reading in zip(instructions, denials.read(instructions), strict=True):

@@ -1,6 +1,6 @@
 """Many questions to a language model in one call: every result is a checked object or a counted failure.
 
-client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), services=Services.of(config, FILE))
+client = load(LlmOptions("openai:http://localhost:8000/v1#Qwen/Qwen3-8B"), services=...)
 for outcome in client.complete([Request("...", seed=7)], Verdict):
     outcome.value      # a Verdict (a pydantic model), or None
     outcome.failure    # "" or the kind of failure, explained in outcome.reason

@@ -18,22 +18,22 @@ from nein.models import references
 from nein.models.editor_choice import choose_editor
 
 
-def of_model(kind: str, reference: str | None) -> list[Need]:
+def model_needs(kind: str, reference: str | None) -> list[Need]:
     """Needs of a model of `metrics`: of an encoder or judge by its kind, "dual" or "text"; of "llm" and
     "choices", which are repositories of transformers."""
-    if not reference or references.offered(reference) is not None:
+    if not reference or references.get_object(reference) is not None:
         return []
     return metrics.origins(kind, references.resolve(reference))
 
 
-def of_metrics(names: Sequence[str], models: Any) -> list[Need]:
+def metric_needs(names: Sequence[str], models: Any) -> list[Need]:
     """Needs of the models and networks of metrics; `models` has a reference per kind."""
     kinds = dict.fromkeys(kind for name in names for kind in metrics.METRICS[name].models)
-    needs = [need for kind in kinds for need in of_model(kind, getattr(models, kind, None))]
+    needs = [need for kind in kinds for need in model_needs(kind, getattr(models, kind, None))]
     return needs + [need for name in names for need in metrics.METRICS[name].origins]
 
 
-def of_editors(names: Sequence[str], preset: str, overrides: Json | None = None) -> list[Need]:
+def editor_needs(names: Sequence[str], preset: str, overrides: Json | None = None) -> list[Need]:
     """Needs of editors of `--editor`; `all`: the paper's editors with a checkpoint to download."""
     rows = [editors.PRESETS.get(DEFAULT_ROWS.get((editor, preset), "")) for editor in PAPER_EDITORS]
     published = [row.editor for row in rows if row is not None and row.checkpoint is not None]
@@ -46,21 +46,21 @@ def of_editors(names: Sequence[str], preset: str, overrides: Json | None = None)
     return needs
 
 
-def of_remedies(names: Sequence[str], vqa: str) -> list[Need]:
+def remedy_needs(names: Sequence[str], vqa: str) -> list[Need]:
     """Needs of remedies of editors; vqa: the run's judge, by which best-of:N:removal chooses."""
     needs: list[Need] = []
     for name in names:
         kind, _, model = name.split(":", 2) if name.count(":") > 1 else (name, "", "")
         if kind == "rewrite":
-            needs += of_model("llm", model)
+            needs += model_needs("llm", model)
         elif kind == "best-of" and model == "removal":
-            needs += of_model("vqa", vqa)
+            needs += model_needs("vqa", vqa)
         elif kind == "best-of":
-            needs += of_model("choices", model.partition(":")[2])
+            needs += model_needs("choices", model.partition(":")[2])
     return needs
 
 
-def of_data(source: str | None) -> list[Need]:
+def data_needs(source: str | None) -> list[Need]:
     """Needs of `--data`."""
     reference = hub.reference(source or "")
     if reference is None or is_local(reference.name):

@@ -38,12 +38,12 @@ class Offered(str):
         return self
 
 
-def offered(reference: str) -> Any | None:
+def get_object(reference: str) -> Any | None:
     """The object in memory that a reference carries, or None."""
     return getattr(reference, "held", None)
 
 
-def named(text: str) -> tuple[str | None, str]:
+def split_label(text: str) -> tuple[str | None, str]:
     """("mine", "FOLDER") of "mine=FOLDER"; (None, text) without a label. Raises UserError for a label that no
     folder can have."""
     name, _, reference = text.partition("=")
@@ -60,14 +60,14 @@ def named(text: str) -> tuple[str | None, str]:
 def slug(reference: str) -> str:
     """A folder name for a model: its label, or the last two parts of its path or id: "ft1-model" of
     "./runs/ft1/model"."""
-    label, name = named(reference)
+    label, name = split_label(reference)
     parts = [part for part in re.split(r"[/\\]", name) if part.strip(".~")]
     return label or re.sub(r"[^\w.()-]+", "-", "-".join(parts[-2:]))[-100:].strip("-.") or "model"
 
 
 def resolve(reference: str) -> str:
     """The folder, file or hub id, with its revision, of a reference. UserError for an unknown nano model."""
-    location = locate(named(reference)[1])
+    location = locate(split_label(reference)[1])
     # "./" of a missing path stays, since it tells a path from a hub id.
     is_path = parse_reference(location).kind == "local" and is_local(location)
     return str(expand_user(location)) if is_path else location
@@ -83,9 +83,9 @@ def content(reference: str) -> str:
     """Digits that change with the model behind a reference, without loading it: of the files of a folder
     (`quick_digest`), of the file of a function or plug-in (without its imports), of the commit of a hub id in
     the cache. "" without files, or before the download."""
-    reference = named(reference)[1]
+    reference = split_label(reference)[1]
     parsed = parse_reference(reference)
-    if offered(reference) is not None or parsed.kind == "served":
+    if get_object(reference) is not None or parsed.kind == "served":
         return ""
     if parsed.is_code:
         points = entry_points(group=JUDGE_PLUGINS, name=parsed.name) if parsed.kind == "plugin" else ()
@@ -104,16 +104,16 @@ def content(reference: str) -> str:
 def identity(reference: str) -> str:
     """The part of a reference that decides results, without its label: of an object in memory the
     fingerprint; of openai:URL#MODEL, since servers move, openai:#MODEL."""
-    if (model := offered(reference)) is not None:
+    if (model := get_object(reference)) is not None:
         return f"in memory, {model.fingerprint}"
-    return parse_reference(named(reference)[1]).without_address
+    return parse_reference(split_label(reference)[1]).without_address
 
 
 def place(reference: str) -> str:
     """The place of the model: see `nein.engine.stages.Model`."""
-    return "remote" if is_served(named(reference)[1]) else "device"
+    return "remote" if is_served(split_label(reference)[1]) else "device"
 
 
-def moved(reference: str) -> str | None:
+def served_slug(reference: str) -> str | None:
     """The folder name of a model behind an endpoint, without its address; None for any other."""
     return slug(identity(reference).replace(":#", "-")) if is_served(reference) else None

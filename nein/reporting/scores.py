@@ -40,7 +40,7 @@ class ScoreTable:
     frame: pd.DataFrame
 
     @classmethod
-    def of(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
+    def from_rows(cls, rows: Iterable[Any], details: Sequence[str] = ()) -> ScoreTable:
         """The table of rows, dataclasses or mappings, which are read once and not kept: `value` (a number;
         None: unscored, for the `reason`), `id`, and what else they have of `COLUMNS` and `details`. Without a
         `source` a sample is its own, without a `metric` it is "accuracy"."""

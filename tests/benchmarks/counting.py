@@ -11,7 +11,7 @@ from nein.engine.folder import Blocks, Folder
 from nein.engine.stages import Model, Stage
 from nein.loading.references import Need
 from nein.metrics import choices, letters, load_choices
-from nein.models.needs import of_model
+from nein.models.needs import model_needs
 from nein.models.references import resolve, slug
 from nein.nano.scenes import Scene, place, render, rng_for, sample_scene
 from nein.nano.sentences import plural
@@ -32,7 +32,7 @@ class CountingConfig(Preset, Limit, RuntimeOptions, Output):
     scenes: int = option(40, "scenes of the data set", "Data")
 
     def needs(self) -> list[Need]:
-        return of_model("choices", self.model)
+        return model_needs("choices", self.model)
 
 
 def scene(index: int) -> Scene:
@@ -107,7 +107,7 @@ class Counting(Benchmark):
         return [Run(folder, config.model, identity, [Asking(blocks, model)])]
 
     def scores(self, run: Run) -> ScoreTable:
-        return ScoreTable.of(select_rows(run.folder, "answers"))
+        return ScoreTable.from_rows(select_rows(run.folder, "answers"))
 
 
 COUNTING = Counting()

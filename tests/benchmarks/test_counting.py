@@ -102,7 +102,7 @@ def test_a_report_may_be_of_every_finished_run_of_the_folder(whole, tmp_path):
     class Whole(counting.Counting):
         whole, headline = True, ()
 
-    config = counting.CountingConfig.of(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
+    config = counting.CountingConfig.create(model="nano:negvqa-negated", out=out, device="cpu", limit=8)
     said = Whole()(config, Executor("cpu"))
     assert isinstance(said, str)
     for words in ("nano:negvqa ", "nano:negvqa-negated ", "not complete: out/half."):

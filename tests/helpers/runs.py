@@ -67,7 +67,7 @@ def table(edits, scores):
     rows = (
         {**by_id[row["id"]], "before": row.get("detail", {}).get("present_before"), **row} for row in scores
     )
-    return ScoreTable.of(rows, of_runs.DETAILS)
+    return ScoreTable.from_rows(rows, of_runs.DETAILS)
 
 
 def write_fid(run, entry):

@@ -44,7 +44,7 @@ def test_greedy_answers_are_those_of_generate(random_model):
 
 
 def test_answers_are_kept_for_these_weights_only(random_model, tmp_path, monkeypatch):
-    services = Services.of(object(), tmp_path / "answers.sqlite")
+    services = Services.create(object(), tmp_path / "answers.sqlite")
     with monkeypatch.context() as patch:
         patch.setattr(LocalChat, "text", lambda self, ids: '{"x": 14}')
         [kept] = load(random_model, services).complete([llm.Request("One")], Number)

@@ -121,7 +121,7 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
     assert "'Perhaps' is neither yes nor no" in scores[2].reason
     assert scores[3].reason == judges.NAMES_NOTHING
     assert all("contain cup?" in prompt for prompt in said)
-    assert judges.to_be_gone(["Remove the bus and the red dog.", "Neither a bus nor a dog is there."]) == [
+    assert judges.find_removals(["Remove the bus and the red dog.", "Neither a bus nor a dog is there."]) == [
         ("bus", "red dog"),
         ("bus", "dog"),
     ]
@@ -130,7 +130,7 @@ def test_removal_reads_from_either_sentence_what_is_to_be_gone_and_asks_for_it()
 def test_an_endpoint_that_chooses_is_never_asked_twice_and_not_after_stop(tmp_path, server):
     server.rule = lambda body, count: (200, say(json.dumps({"reasoning": "", "score": [20, 20]})), {})
     name = f"best-of:2:editscore:openai:{server.url}#eye-7b"
-    made = partial(remedies.with_remedy, Seeded(), name, device="cpu", dtype="float32", removal=Brightest)
+    made = partial(remedies.add_remedy, Seeded(), name, device="cpu", dtype="float32", removal=Brightest)
     for _ in range(2):
         with AnswerCache(tmp_path / "answers.sqlite") as cache:
             [result] = made(services=Services(cache, {})).edit(requests(1))

@@ -107,7 +107,7 @@ def test_only_the_answers_of_a_served_model_are_kept(cache):
     class Model:
         pass
 
-    services = Services.of(object(), cache)
+    services = Services.create(object(), cache)
     here, served = Model(), Model()
     here.chat, served.chat = Talking(), Talking()
     here.chat.concurrent = 0

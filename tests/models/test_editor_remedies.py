@@ -33,7 +33,7 @@ class Listening(Identity):
 
 def edit(arm, *sentences):
     editor = Listening()
-    mended = remedies.with_remedy(editor, arm, services=None, device="cpu")
+    mended = remedies.add_remedy(editor, arm, services=None, device="cpu")
     requests = [EditRequest(str(k), PICTURE, sentence, k) for k, sentence in enumerate(sentences)]
     return editor.sent, mended.edit(requests)
 
@@ -87,7 +87,7 @@ def test_a_denial_becomes_a_command_other_sentences_stay_and_a_denied_denial_is_
 
 def test_a_rule_of_attention_is_part_of_what_the_editor_is():
     made = {
-        name: remedies.with_remedy(Listening(), name, services=None, device="cpu")
+        name: remedies.add_remedy(Listening(), name, services=None, device="cpu")
         for name in ("nag", "nag:8", "vsf")
     }
     assert made["nag:8"].describe()["mended"]["rule"] == {"scale": 8.0, "tau": 2.5, "alpha": 0.38}

@@ -56,7 +56,7 @@ def test_a_mended_model_is_another_model_has_a_name_of_its_own_and_no_published_
     assert len({MODEL.fingerprint, half.fingerprint, whole.fingerprint}) == 3
     assert half.describe()["mended"] == {"arm": "decompose", "lambda": 0.5}
     plain = models.choose("nano:clip")
-    mended = models.with_remedy(plain, "decompose:0.25")
+    mended = models.add_remedy(plain, "decompose:0.25")
     assert (mended.name, mended.row) == ("nano:clip+decompose:0.25", None)
     assert mended.slug == f"{plain.slug}+decompose-0.25"
     assert mended.asked == plain.asked  # the identity of the run names the remedy

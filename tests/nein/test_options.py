@@ -118,10 +118,10 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
     assert {name: references.resolve(name) for name in resolved} == resolved
     with pytest.raises(UserError, match="'nano:nothing' cannot be resolved"):
         references.resolve("nano:nothing")
-    assert references.named("mine=owner/name@abc") == ("mine", "owner/name@abc")
+    assert references.split_label("mine=owner/name@abc") == ("mine", "owner/name@abc")
     (tmp_path / "a=b").mkdir()
     for plain in ("owner/name", "./a=b/c", "openai:http://a/v1?k=v#m", "=x", "x=", str(tmp_path / "a=b")):
-        assert references.named(plain) == (None, plain)
+        assert references.split_label(plain) == (None, plain)
     assert references.slug(f"mine={tmp_path}") == "mine"
     assert references.slug("owner/name@rev") == "owner-name-rev"
     assert references.identity("eye=openai:http://a/v1#m") == "openai:#m"
@@ -130,7 +130,7 @@ def test_references_are_folders_ids_or_embedded_and_may_have_a_name_that_decides
 
 
 def identity(metric, **given):
-    return stages.score_identity(metric, config.EvalConfig.of(**given), "cpu")
+    return stages.score_identity(metric, config.EvalConfig.create(**given), "cpu")
 
 
 @pytest.mark.parametrize(("metric", "key", "given"), [

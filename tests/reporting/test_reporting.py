@@ -32,7 +32,7 @@ def rows(right):
 @pytest.fixture
 def frame():
     return figures.concat(
-        figures.label(ScoreTable.of(rows(right)).figures(), benchmark="counting", model=model)
+        figures.label(ScoreTable.from_rows(rows(right)).figures(), benchmark="counting", model=model)
         for model, right in {"sure": 20, "unsure|er": 12}.items()
     )
 
@@ -65,7 +65,7 @@ def test_text_that_a_spreadsheet_would_run_is_quoted_and_comes_back(tmp_path):
 
 
 def test_nothing_scored_is_a_figure_without_a_value():
-    found = ScoreTable.of([{"id": "a", "value": None, "reason": "broken"}]).figures()
+    found = ScoreTable.from_rows([{"id": "a", "value": None, "reason": "broken"}]).figures()
     assert figures.to_csv(found).splitlines()[1].startswith("accuracy,0,1,,,")
     assert tables.text(figures.records(found)[0]) == "–"
     assert len(figures.frame([])) == len(figures.concat([])) == 0

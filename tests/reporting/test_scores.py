@@ -18,7 +18,7 @@ ROWS = [
 
 @pytest.fixture
 def table():
-    return ScoreTable.of(iter(ROWS), ["kind"])
+    return ScoreTable.from_rows(iter(ROWS), ["kind"])
 
 
 def test_rows_are_chosen_by_their_entries_and_by_having_none(table):
@@ -26,7 +26,7 @@ def test_rows_are_chosen_by_their_entries_and_by_having_none(table):
     assert table.where(id="b", variant="told").values.tolist() == [1.0]
     assert len(table.where(kind=None)) == 1
     assert len(table.where(kind=("x", "y"))) == 4
-    assert len(table.where(kind="z")) == len(ScoreTable.of([]).where(id="b")) == 0
+    assert len(table.where(kind="z")) == len(ScoreTable.from_rows([]).where(id="b")) == 0
     assert table.names("kind") == ["x", "y"]
     assert table.where(variant="denied").names("id") == ["c", "b"]
     assert [(key, len(part)) for key, part in table.groups("variant", "kind")] == [
@@ -66,6 +66,6 @@ def test_an_estimate_counts_what_is_unscored_with_the_reason(table):
 def test_a_row_takes_some_tens_of_bytes(peak):
     def of(count):
         rows = ({**ROWS[n % 5], "id": str(n // 20), "source": str(n // 40)} for n in range(count))
-        return peak(lambda: ScoreTable.of(rows, ["kind"]))
+        return peak(lambda: ScoreTable.from_rows(rows, ["kind"]))
 
     assert (of(22_000) - of(2_000)) / 20_000 < 120  # while it is made; a row alone takes 400

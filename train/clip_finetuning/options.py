@@ -126,7 +126,7 @@ class ContrastConfig(Learning):
     def needs(self) -> list[Need]:
         from nein.models import needs
 
-        return needs.of_model("dual", self.base)
+        return needs.model_needs("dual", self.base)
 
     def with_alpha(self, alpha: float, out: Path) -> ContrastConfig:
         """Copy for one value of alpha, with its own folder."""

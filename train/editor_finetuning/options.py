@@ -126,7 +126,7 @@ class TuneConfig(Learning):
         """Options of the `nein eval` that validates. Raises UserError."""
         from nein.benchmarks.nein.config import EvalConfig
 
-        return EvalConfig.of(
+        return EvalConfig.create(
             preset=self.validation_preset,
             data=self.validation_data,
             split=self.validation_split,
@@ -141,7 +141,7 @@ class TuneConfig(Learning):
 
         base = Need.parse(references.resolve(self.base))
         judges = self.validation(stages=["score"]).needs() if self.validate_every else []
-        return [*filter(None, [base]), *needs.of_data(self.data), *judges]
+        return [*filter(None, [base]), *needs.data_needs(self.data), *judges]
 
     @classmethod
     def parse_line(cls, argv: Sequence[str]) -> tuple[Any, bool]:

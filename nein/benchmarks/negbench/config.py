@@ -89,9 +89,9 @@ class EvalConfig(Preset, Limit, Protocol, Seed, Blind, RuntimeOptions, Output, S
         judged = any(part.judged for row in map(ROWS.get, self.datasets) if row for part in row.parts)
         return [
             *(need for name in self.model for need in data.needs(name)),
-            *(need for name in self.vlm for need in needs.of_model("vqa", name.removeprefix(JUDGE))),
-            *(need for name in self.match for need in needs.of_model("itm", name)),
-            *(needs.of_model("vqa", self.judge) if judged else ()),
+            *(need for name in self.vlm for need in needs.model_needs("vqa", name.removeprefix(JUDGE))),
+            *(need for name in self.match for need in needs.model_needs("itm", name)),
+            *(needs.model_needs("vqa", self.judge) if judged else ()),
         ]
 
     def check(self) -> None:

@@ -35,7 +35,7 @@ from nein.loading.references import (
 from nein.metrics import choices
 from nein.models import references
 from nein.models.cached import Services
-from nein.models.needs import of_model
+from nein.models.needs import model_needs
 from nein.models.references import JUDGE
 from nein.models.remedies import encoders
 
@@ -124,9 +124,9 @@ class Choice:
 
 def choose(asked: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights or a reference that is none."""
-    if references.offered(asked) is not None:
+    if references.get_object(asked) is not None:
         return Choice(asked, asked, asked, asked, kind)
-    given, reference = references.named(asked)
+    given, reference = references.split_label(asked)
     if kind == "log":
         name = given or expand_user(reference).stem
         return Choice(asked, name, references.slug(name), reference, kind)
@@ -141,7 +141,7 @@ def choose(asked: str, kind: str = "dual") -> Choice:
             raise UserError(f"The weights of '{asked}' have to be fetched by hand: {row.obtain}.")
         return Choice(asked, asked, asked, _resolve(row.reference, kind), kind, row)
     where = _resolve(asked, kind)
-    if kind == "vlm" and (label := references.moved(asked)) is not None:
+    if kind == "vlm" and (label := references.served_slug(asked)) is not None:
         return Choice(asked, label, label, where, kind)
     name = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
     return Choice(asked, name, references.slug(asked), where, kind)
@@ -162,7 +162,7 @@ def _resolve(reference: str, kind: str) -> str:
     return judge + references.resolve(reference.removeprefix(judge))
 
 
-def with_remedy(choice: Choice, remedy: str) -> Choice:
+def add_remedy(choice: Choice, remedy: str) -> Choice:
     """The model with a remedy around it, under a name of its own. Raises UserError."""
     if not remedy:
         return choice
@@ -174,17 +174,17 @@ def with_remedy(choice: Choice, remedy: str) -> Choice:
 def needs(asked: str) -> list[Need]:
     """What to download for a model of `--model`."""
     if asked.startswith("sentence:"):
-        return of_model("text", asked)
+        return model_needs("text", asked)
     choice = choose(asked)
     towers = choice.row.text if choice.row is not None else ()
-    return [*of_model("dual", choice.reference), *(Need(name, files=TEXTS) for name in towers)]
+    return [*model_needs("dual", choice.reference), *(Need(name, files=TEXTS) for name in towers)]
 
 
 def check(choice: Choice) -> None:
     """Looks at a model's folder, file or tag before hours of work; loads nothing. Raises MetricError."""
     from nein.metrics.loading import check_folder
 
-    if choice.kind == "log" or references.offered(choice.asked) is not None:
+    if choice.kind == "log" or references.get_object(choice.asked) is not None:
         return
     where = choice.reference
     if choice.kind != "dual":
@@ -202,7 +202,7 @@ def check(choice: Choice) -> None:
 
 def load(choice: Choice, config: Any, device: str) -> object:
     """Raises MetricError."""
-    if (model := references.offered(choice.asked)) is not None:
+    if (model := references.get_object(choice.asked)) is not None:
         return model
     where, how = choice.reference, dict[str, Any](device=device, dtype=config.dtype)
     if choice.kind == "itm":
@@ -211,7 +211,7 @@ def load(choice: Choice, config: Any, device: str) -> object:
         return metrics.load_dual(where, batch_size=config.batch_size, **how)
     judge = where.removeprefix(JUDGE)  # judge:REFERENCE, or what only `load_judge` knows, is a judge
     served = is_served(judge)
-    services = Services.of(config, config.cache_dir / "answers.sqlite" if served else None)
+    services = Services.create(config, config.cache_dir / "answers.sqlite" if served else None)
     how |= services.options if served else {}
     if judge != where or parse_reference(where).is_code:
         return choices.JudgeChoices(services.keep(metrics.load_judge("vqa", judge, **how)))

@@ -158,7 +158,7 @@ class Judging(Stage):
         asked, images, lost = found
         about, answered = words(asked), dict[tuple[str, str], Row]()
         for name in (name for name, image in images.items() if isinstance(image, str)):
-            lack = judges.unanswered(f"{UNUSABLE}{images[name]}")
+            lack = judges.make_unanswered(f"{UNUSABLE}{images[name]}")
             answered |= {(name, word.word): lack for word in about[name]}
         seen: list[Any] = [name for name, image in images.items() if not isinstance(image, str)]
         for block in (seen[k : k + self.blocks.size] for k in range(0, len(seen), self.blocks.size)):

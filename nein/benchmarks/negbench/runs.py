@@ -50,15 +50,15 @@ def _model(choice: Choice, load: Callable[[], Any]) -> Model:
         facts = {"scale": loaded.scale, "bias": loaded.bias, "quick_gelu": loaded.quick_gelu}
         return {"model": (loaded.fingerprint, {**loaded.describe(), **facts})}
 
-    def with_remedy() -> Any:
-        return encoders.with_remedy(load(), choice.remedy) if choice.remedy else load()
+    def add_remedy() -> Any:
+        return encoders.add_remedy(load(), choice.remedy) if choice.remedy else load()
 
-    return Model(choice.slug, with_remedy, describe)
+    return Model(choice.slug, add_remedy, describe)
 
 
 def _judge(config: EvalConfig, device: str) -> Model:
     def load() -> Any:
-        services = Services.of(config, config.cache_dir / "answers.sqlite")
+        services = Services.create(config, config.cache_dir / "answers.sqlite")
         how = {"device": device.partition(":")[0], "dtype": config.dtype}
         return judges.load("vqa", config.judge, services=services, **how)
 
@@ -178,7 +178,7 @@ class NegBench(Benchmark):
                 questions = stages.export_questions(asked, config.seed)
                 answers = harness.read_answers(expand_user(choice.reference), questions)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
-                arm = models.with_remedy(choice, remedy)
+                arm = models.add_remedy(choice, remedy)
                 model = None if choice.kind == "log" else _model(arm, load)
                 for data, tasks in pairs:
                     all_runs += [_run(config, arm, model, data, tasks, device, answers)] if tasks else []

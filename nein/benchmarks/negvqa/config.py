@@ -88,11 +88,11 @@ class NegvqaConfig(Preset, Limit, Protocol, Blind, RuntimeOptions, Output, Score
     def needs(self) -> list[Need]:
         from nein.models import needs, references
 
-        models = (references.named(name)[1] for name in self.model)
+        models = (references.split_label(name)[1] for name in self.model)
         return [
-            *(need for m in models for need in needs.of_model("vqa", self.judge if m == "judge" else m)),
-            *needs.of_model("llm", self.matching),
-            *needs.of_data(self.data),
+            *(need for m in models for need in needs.model_needs("vqa", self.judge if m == "judge" else m)),
+            *needs.model_needs("llm", self.matching),
+            *needs.data_needs(self.data),
         ]
 
     def check(self) -> None:

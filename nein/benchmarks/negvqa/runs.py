@@ -45,20 +45,20 @@ _load_questions = functools.lru_cache(maxsize=2)(questions.load)  # `runs` may b
 def run_name(model: str, config: NegvqaConfig) -> str:
     """The name of a run's folder: the user's, else one made from the reference. A model behind an endpoint
     goes by its own name: servers move."""
-    label, reference = references.named(model)
+    label, reference = references.split_label(model)
     if label is not None:
         return label
     if model in config.answers_from:
         return re.sub(r"[^A-Za-z0-9._-]+", "-", expand_user(model).stem).lstrip("-.") or "answers"
     if reference == JUDGE:
         return JUDGE if config.judge_asking == "options" else f"{JUDGE}-{config.judge_asking}"
-    return references.moved(reference) or references.slug(reference.replace("nano:", "nano-"))
+    return references.served_slug(reference) or references.slug(reference.replace("nano:", "nano-"))
 
 
 def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
     """Checks a model of the command line. Raises UserError or MetricError for one that cannot be asked."""
     location = source = config.judge if reference == JUDGE else reference
-    if (model := references.offered(reference)) is not None:
+    if (model := references.get_object(reference)) is not None:
         possible: Sequence[str] = model.scorings
     else:
         location = references.resolve(source)
@@ -78,10 +78,10 @@ def find_answerer(reference: str, config: NegvqaConfig) -> Answerer:
 
 def load_model(answerer: Answerer, config: NegvqaConfig, device: str) -> Any:
     """The loaded model behind an answerer. Raises MetricError or UserError."""
-    if (model := references.offered(answerer.reference)) is not None:
+    if (model := references.get_object(answerer.reference)) is not None:
         return model
     served = is_served(answerer.location)
-    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite" if served else None)
+    services = Services.create(config, config.out_dir / "cache" / "answers.sqlite" if served else None)
     options: dict[str, Any] = {"device": device, "dtype": config.dtype}
     options |= {**(services.options if served else {}), **config.model_options}
     if answerer.reference == JUDGE:
@@ -99,7 +99,7 @@ def load_with_remedy(load: Callable[[], Any], remedy: str, wording: str) -> Any:
 
 def load_matcher(config: NegvqaConfig, device: str) -> llm.Client:
     options = LlmOptions(model=config.matching, max_tokens=MATCHER_TOKENS, dtype=config.dtype)
-    services = Services.of(config, config.out_dir / "cache" / "answers.sqlite")
+    services = Services.create(config, config.out_dir / "cache" / "answers.sqlite")
     return llm.load(options, services=services, device=device)
 
 
@@ -230,7 +230,7 @@ class NegVqa(Benchmark):
         names = runner.name_folders((run_name(subject, config), subject) for subject in subjects)
         maker, runs = _Maker(config, data, device), list[Run]()
         for name, subject in names.items():
-            reference = references.named(subject)[1]
+            reference = references.split_label(subject)[1]
             if subject in config.answers_from:
                 runs.append(maker.make_file_run(name, reference))
             else:

@@ -115,10 +115,10 @@ class EvalConfig(
         edits = "edit" in self.stages and self.edited is None
         wanted = list(metrics_of(self.metrics)) if "score" in self.stages else []
         return [
-            *(needs.of_editors(self.editor, self.preset, self.editor_options) if edits else []),
-            *(needs.of_remedies(self.mend, self.models.vqa) if edits else []),
-            *needs.of_metrics(wanted, self.models),
-            *needs.of_data(self.data),
+            *(needs.editor_needs(self.editor, self.preset, self.editor_options) if edits else []),
+            *(needs.remedy_needs(self.mend, self.models.vqa) if edits else []),
+            *needs.metric_needs(wanted, self.models),
+            *needs.data_needs(self.data),
         ]
 
     def check(self) -> None:

@@ -78,7 +78,7 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
     if not choice.remedy:
         return plain()
     from nein.models.judges import RemovalReward
-    from nein.models.remedies.editors import with_remedy
+    from nein.models.remedies.editors import add_remedy
 
     services = services_of(config)
 
@@ -87,11 +87,11 @@ def _load(config: EvalConfig, choice: EditorChoice, device: str, plain: Callable
         return RemovalReward(judge, config.article)
 
     how: dict[str, Any] = {"device": device, "dtype": config.judge_dtype}
-    return with_remedy(plain(), choice.remedy, services=services, removal=removal, **how)
+    return add_remedy(plain(), choice.remedy, services=services, removal=removal, **how)
 
 
 def services_of(config: EvalConfig) -> Services:
-    return Services.of(config, config.cache_dir / "answers.sqlite")
+    return Services.create(config, config.cache_dir / "answers.sqlite")
 
 
 def _read_log(config: EvalConfig, choices: Sequence[EditorChoice]) -> dict[str, str]:

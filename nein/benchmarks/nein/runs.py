@@ -213,7 +213,7 @@ class RunDir(Folder):
         """The table of scores, from the blocks. Raises UserError for a score without an edit or out of its
         range."""
         names = [name for name in self.scored_metrics(self.blocks) if METRICS[name].kind != "corpus"]
-        return ScoreTable.of(map(self._line, self.score_rows(names)), DETAILS)
+        return ScoreTable.from_rows(map(self._line, self.score_rows(names)), DETAILS)
 
     def _line(self, row: ScoreRow) -> Row:
         """What the table says of a score."""
@@ -238,7 +238,7 @@ class RunDir(Folder):
         """All scores of a finished run, also those of Removal that say nothing, because the object need not
         go; of another one none."""
         path = self.path / SCORES_CSV
-        return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.of((), DETAILS)
+        return ScoreTable.read(path, DETAILS) if path.exists() else ScoreTable.from_rows((), DETAILS)
 
     @cached_property
     def table(self) -> ScoreTable:

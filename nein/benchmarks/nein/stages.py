@@ -158,7 +158,7 @@ class Scorer:
         with self._loading:
             if lacking := [name for name in names if not self.loaded.keys() >= set(model_kinds([name]))]:
                 where = self._config.cache_dir
-                self._services = self._services or Services.of(self._config, where / "answers.sqlite")
+                self._services = self._services or Services.create(self._config, where / "answers.sqlite")
                 found = load_models(lacking, self._config, self._device, self._services)
                 self.loaded = {**found, **self.loaded}
         batch = Batch(items, self.loaded, settings(self._config), tuple(among))

@@ -94,7 +94,7 @@ def parse_best_of(arm: str) -> tuple[int, str]:
     return int(count), judge
 
 
-def with_remedy(
+def add_remedy(
     editor: editors.Editor, name: str, *, services: Services, device: str, **judge: Any
 ) -> editors.Editor:
     """`editor` with a remedy before it or, for `best-of`, after it.

@@ -35,7 +35,7 @@ def parse(arm: str) -> tuple[str, float]:
     return match[1], number
 
 
-def with_remedy(model: Any, arm: str) -> _Around:
+def add_remedy(model: Any, arm: str) -> _Around:
     """The model with the remedy. Raises UserError."""
     name, number = parse(arm)
     return Decomposed(model, number) if name == "decompose" else Capped(model, number)
