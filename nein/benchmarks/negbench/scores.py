@@ -258,7 +258,7 @@ def fall(scores: Sequence[float] | np.ndarray, shown: Sequence[int], protocol: s
 
 # --- rows of the table -----------------------------------------------------------------------------
 
-table = functools.partial(ScoreTable.of, details=DETAILS)
+table = functools.partial(ScoreTable.from_rows, details=DETAILS)
 
 
 def of_task(task: records.Task, rows: Iterable[Row], whole: records.Task | None = None) -> Iterator[Row]:

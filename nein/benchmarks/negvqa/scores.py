@@ -56,7 +56,7 @@ def score_text_reader(items: Sequence[Item], indices: Iterable[int]) -> Iterator
         yield {**labels, "value": values[item.id, variant]}
 
 
-table = functools.partial(ScoreTable.of, details=DETAILS)
+table = functools.partial(ScoreTable.from_rows, details=DETAILS)
 
 
 def score_answers(
