@@ -125,7 +125,7 @@ def our_run(model: Path, folder: Path, out: Path) -> dict[str, float]:
     # One block after the other in this thread, where the counter and the profiler see it.
     executor = Executor("cpu", debug=True)
     run.NEGBENCH(config.EvalConfig.parse([*words, "--device", "cpu", "--batch-size", str(BATCH)]), executor)
-    (evaluated,) = report.evaluated(folders.find(out))
+    (evaluated,) = report.load_evaluated(folders.find(out))
     found: dict[str, float] = {}
     for k in (1, 5):
         for kind in ("original", "negated"):

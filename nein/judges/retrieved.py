@@ -57,19 +57,19 @@ def run(options: RetrievedConfig) -> str:
         folder, figures = tasks.folder.path / "judged", []
         asking = Asking(kind, judge, how, folder, options.batch_size, options.threads)
         for task in _retrievals(tasks):
-            queries = judged.queries(
+            queries = judged.make_queries(
                 task, *tasks.features(task), most=options.queries, seed=tasks.config.seed
             )
             # Every image that was found once, with all that is asked about it.
             cases = [
                 Case("retrieved", image, image, functools.partial(_first_frame, task, image), tuple(words))
-                for image, words in judged.words(queries).items()
+                for image, words in judged.collect_words(queries).items()
             ]
             verdicts = {(row["id"], row["word"]): row for row in asking.rows(cases)}
-            rows = list(judged.rows_of(queries, verdicts, settings.protocol))
+            rows = list(judged.make_verdict_rows(queries, verdicts, settings.protocol))
             atomic.write_lines(folder / f"{task.key}.jsonl", rows)
             label = {"task": task.what, "variant": task.variant, "judge": kind}
-            table = scores.table({**label, **row} for row in scores.of_judged(rows))
+            table = scores.table({**label, **row} for row in scores.table_judged(rows))
             figures.append(frames.label(estimates.make_estimates(table, rates), judge=kind, flag=flag))
             print(f"{tasks.folder.path}: {task.key}, {len(cases)} images judged", file=sys.stderr)
         frames.write(tasks.folder.path / judged.JUDGED_CSV, frames.concat(figures))

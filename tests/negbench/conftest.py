@@ -226,7 +226,7 @@ def evaluate(tmp_path, data, pictures, *extra, page=False, **models):
 
 
 def evaluated_in(out):
-    found = report.evaluated(files.find(out))
+    found = report.load_evaluated(files.find(out))
     return {f"{run.facts['row'] or run.facts['model']}/{run.facts['dataset']}": run for run in found}
 
 
@@ -237,12 +237,12 @@ def asked_by(folder):
 def rows_of(tmp_path, model, dataset):
     """Task and wording -> the rows of a run, from its blocks."""
     asked = asked_by(files.ResultsDir(tmp_path / "out" / model / dataset))
-    return {task.key: [json.dumps(row) for row in scores.rows(asked, task)] for task in asked.tasks}
+    return {task.key: [json.dumps(row) for row in scores.read_rows(asked, task)] for task in asked.tasks}
 
 
 def measured(rows):
     """The figures of rows of retrieval or of multiple choice."""
     every = list(rows)
-    of = scores.of_retrieval if "direction" in every[0] else scores.of_choices
+    of = scores.table_retrieval if "direction" in every[0] else scores.table_choices
     table = scores.table({"task": "x", "variant": "y", **row} for row in of(every))
     return frames.records(estimates.make_estimates(table))

@@ -23,7 +23,7 @@ def test_without_a_half_what_is_chosen_has_the_highest_mean_over_the_other():
         task = ChoiceTask("x/task", asked, NOTHING)
         pictures, texts = encode(task)
         cosines = normalise(texts.features) @ normalise(pictures.features).T
-        for question, row in zip(asked, scores.choice_rows(task, pictures, texts), strict=True):
+        for question, row in zip(asked, scores.score_choices(task, pictures, texts), strict=True):
             if asked is pairs:
                 means = [cosines[:, pictures.rows[option.image]].mean() for option in question.options]
                 assert row["picture only"] == float(means[0] > means[1])
@@ -38,7 +38,7 @@ def test_retrieval_without_one_half_is_a_ranking_that_asks_nothing():
     original, negated = items(8, 2)
     task = RetrievalTask("x/retrieval", original, negated, NOTHING)
     pictures, texts = encode(task)
-    rows = list(scores.retrieval_rows(task, pictures, texts))
+    rows = list(scores.score_retrieval(task, pictures, texts))
     said = [text for item in negated for text in item.captions]
     shown = normalise(pictures.features)
     words = normalise(texts.features[[texts.rows[text] for text in said]])
@@ -120,19 +120,19 @@ def test_each_distinct_question_is_asked_once_and_stands_for_those_that_are_like
     # without the picture: a question in another order has the answer by its words
     options = (Option("a dog"), Option("no dog"))
     asked = (Question("1", "a.png", options, 0), Question("2", "b.png", options[::-1], 0))
-    distinct = stages.Distinct.of_task(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
+    distinct = stages.Distinct.make(baselines.TEXT_ONLY, ChoiceTask("x/caption", asked, NOTHING))
     (one,) = distinct.task.questions
     assert distinct.standing[asked[1].id] == one
     assert one.image == stages.GREY
     assert (distinct.task.media.frames(one.image)[0] == baselines.LEVEL).all()
-    assert distinct.same_order(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
+    assert distinct.reorder(asked[1], one, [0.2, 0.8]) == [0.8, 0.2]
     # without the words: captions are all alike, and nobody is asked
     task = ChoiceTask("x/mcq", questions(12, 4), NOTHING)
-    distinct = stages.Distinct.of_task(baselines.PICTURE_ONLY, task)
+    distinct = stages.Distinct.make(baselines.PICTURE_ONLY, task)
     assert distinct.task.questions == ()
     for said in ({"scores": [1.0, 0.0, 0.0, 0.0]}, {"answer": "A", "letter": "A", "chosen": 0}):
         answers = {question.id: {**said, "reason": ""} for question in task.questions}
-        rows = scores.asked_rows(task, answers, [(distinct, {})])
+        rows = scores.score_answers(task, answers, [(distinct, {})])
         assert {row["picture only"] for row in rows} == {1 / 4}
 
 

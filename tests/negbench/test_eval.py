@@ -230,12 +230,12 @@ def card_run(data, **changes):
 
 
 def test_a_card_says_what_was_offered_chosen_and_right(monkeypatch):
-    monkeypatch.setattr(scores, "rows", lambda run, task: run.rows(task))
+    monkeypatch.setattr(scores, "read_rows", lambda run, task: run.rows(task))
     (data,) = loading.load("nano", scenes=8)
     tied = {"shares": [0.5, 0.5, 0, 0], "credit": 0.5, "scores": [1.25, 1.25, 0.0, -1.0]}
     mute = {"shares": None, "credit": None, "reason": "no letter", "answer": "Hm."}
     runs = {"sure": [card_run(data)], "tied": [card_run(data, **tied)], "mute": [card_run(data, **mute)]}
-    card = next(report.questions(runs))
+    card = next(report.make_question_cards(runs))
     first = next(task for task in data.tasks if isinstance(task, ChoiceTask)).questions[0]
     assert card.id == f"nano/mcq.templated/{first.id}"
     options = [option.text for option in first.options]
@@ -256,5 +256,5 @@ def test_a_card_says_what_was_offered_chosen_and_right(monkeypatch):
     assert (none.cells[0].aside, none.line) == ("no letter", "Hm.")
     other = card_run(data)
     other.rows = lambda task: []  # it was not asked
-    drawn = list(report.questions({"a": [card_run(data)], "b": [other]}, limit=3))
+    drawn = list(report.make_question_cards({"a": [card_run(data)], "b": [other]}, limit=3))
     assert [card.values[1] for card in drawn] == [[None]] * 3

@@ -18,7 +18,7 @@ def rows_of(values):
     rows = []
     for number, four in enumerate(values):
         pair = Pair(str(number), PICTURES, ("A dog.", "No dog."), f"picture {number}")
-        task = ChoiceTask("x/pairs", tuple(pair.compared()), NOTHING)
+        task = ChoiceTask("x/pairs", tuple(pair.build_comparisons()), NOTHING)
         scored = {
             question.id: {
                 "scores": [
@@ -29,7 +29,7 @@ def rows_of(values):
             }
             for question in task.questions
         }
-        rows += scores.asked_rows(task, scored)
+        rows += scores.score_answers(task, scored)
     return rows
 
 
@@ -97,7 +97,7 @@ def test_two_denials_are_no_minimal_pair_nor_is_each_caption_about_one_picture(c
 
 def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about():
     pair = Pair("p", PICTURES, ("A dog.", "No dog."))
-    task = ChoiceTask("x/yes-no", tuple(pair.asked()), NOTHING)
+    task = ChoiceTask("x/yes-no", tuple(pair.build_questions()), NOTHING)
     says = {"A dog. with": 0, "A dog. without": 1, "No dog. with": 0, "No dog. without": 0}  # yes to denials
     answers = {
         question.id: {
@@ -106,7 +106,7 @@ def test_an_answer_counts_as_yes_or_no_with_the_picture_it_is_about():
         }
         for question in task.questions
     }  # fmt: skip
-    frame = frames.frame(conftest.measured(scores.asked_rows(task, answers)))
+    frame = frames.frame(conftest.measured(scores.score_answers(task, answers)))
     effects = [frames.pick(frame, metric="effect", part=part) for part in two_way.PARTS]
     assert [effect["value"] for effect in effects] == [-0.5, 0.5, 0.5]
     assert all(-1 <= effect["low"] <= effect["high"] <= 1 for effect in effects)

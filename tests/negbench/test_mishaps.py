@@ -27,7 +27,7 @@ def test_captions_that_are_cut_are_counted_in_a_note(tmp_path, data, pictures, o
     file.write_text(file.read_text().replace("A car", "A long " * 90 + "car"))
     line = ("--model", str(open_clip_folder), "--datasets", "coco", "--tasks", "retrieval")
     found = evaluate(tmp_path, data, pictures, *line)
-    said = report.notes(list(found.values()))
+    said = report.make_notes(list(found.values()))
     assert any(": 2 of 32 captions are longer than what the model reads" in note for note in said), said
 
 
@@ -56,7 +56,7 @@ def test_what_the_model_fails_on_is_unscored_and_tried_again(tmp_path, data, pic
     entry = frames.pick(found.figures, task="mcq", metric="accuracy", type="all")
     assert (entry["n"], entry["unscored"]) == (12 - len(hot | cold), len(hot | cold))
     assert any("too hot" in reason for reason in frames.reasons(entry))
-    assert any(f"mcq, rephrased: {len(hot | cold)} unscored;" in note for note in report.notes([found]))
+    assert any(f"mcq, rephrased: {len(hot | cold)} unscored;" in note for note in report.make_notes([found]))
     monkeypatch.undo()
     evaluate(tmp_path, *arguments)
     evaluate(tmp_path / "b", *arguments)

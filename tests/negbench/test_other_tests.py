@@ -345,7 +345,7 @@ def test_beafs_figures_are_those_of_its_script():
             asked.append((there, right == there))
             group = (REMOVED if removed else KEPT, str(pair), 2)
             rows.append({**row(f"{pair}.{copy}", float(right), group), "correct": int(not there)})
-    table = scores.table({"task": "yes-no", **one} for one in scores.of_choices(rows, asked=True))
+    table = scores.table({"task": "yes-no", **one} for one in scores.table_choices(rows, is_yes_no=True))
     figure = functools.partial(frames.pick, estimates.make_estimates(table))
     truth, said = zip(*asked, strict=True)
     for metric, own in (("precision", precision_score), ("recall", recall_score), ("F1", f1_score)):
@@ -420,7 +420,7 @@ def test_a_picture_that_a_matcher_fails_on_leaves_one_question_unscored():
     assert [row["scores"] for row in rows] == [[5.0, 6.0], None, [5.0, 6.0]]
     assert "nothing to see" in rows[1]["reason"]
     assert not stage.is_valid("answers", 0, rows)
-    scored = list(scores.asked_rows(task, {row["id"]: row for row in rows}))
+    scored = list(scores.score_answers(task, {row["id"]: row for row in rows}))
     assert [row["credit"] for row in scored] == [0.0, None, 0.0]
 
 

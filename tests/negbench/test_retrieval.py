@@ -16,7 +16,7 @@ def features(seed, rows, width=6):
 def ranked(texts, pictures, place):
     """Of captions and pictures of which each has its own feature."""
     everything = np.arange(len(texts)), np.arange(len(pictures))
-    return retrieval.ranks(texts, pictures, *everything, np.asarray(place))
+    return retrieval.rank(texts, pictures, *everything, np.asarray(place))
 
 
 def plainly(texts, pictures, place):
@@ -66,7 +66,7 @@ def test_a_baseline_is_the_whole_matrix_with_the_mean_in_place_of_every_picture_
     rows = np.arange(60), np.arange(12)
     heard = np.repeat(prepare(texts) @ prepare(pictures).mean(0)[:, None], 12, 1)
     seen = np.repeat((prepare(pictures) @ prepare(texts).mean(0))[None], 60, 0)
-    of_captions, of_pictures = retrieval.baselines(texts, pictures, *rows, place)
+    of_captions, of_pictures = retrieval.rank_baselines(texts, pictures, *rows, place)
     owner = place[:, None] == np.arange(12)
     for name, matrix in ((retrieval.TEXT_ONLY, heard), (retrieval.PICTURE_ONLY, seen)):
         for found, plain in (
@@ -126,14 +126,14 @@ def test_the_mean_is_of_the_prepared_rows_whatever_the_block(monkeypatch):
     for chosen in (None, rows):
         some = vectors if chosen is None else vectors[chosen]
         expected = (some / np.linalg.norm(some, axis=1, keepdims=True)).mean(0)
-        assert retrieval.mean(vectors, chosen) == pytest.approx(expected, abs=1e-6)
-    assert not retrieval.mean(vectors, rows[:0]).any()
-    assert np.linalg.norm(retrieval.mean(vectors, rows[:1])) == pytest.approx(1, abs=1e-6)
+        assert retrieval.mean_feature(vectors, chosen) == pytest.approx(expected, abs=1e-6)
+    assert not retrieval.mean_feature(vectors, rows[:0]).any()
+    assert np.linalg.norm(retrieval.mean_feature(vectors, rows[:1])) == pytest.approx(1, abs=1e-6)
 
 
 def test_the_first_of_the_gallery_are_the_best_and_equal_ones_are_drawn_by_seed():
     pictures = np.array([[0.0, 1], [1, 0], [1, 1], [1, 0]])
     text, every = np.array([[1.0, 0]]), np.arange(4)
-    found = [retrieval.top(text, pictures, [0], every, 3, [seed])[0].tolist() for seed in range(20)]
+    found = [retrieval.find_top(text, pictures, [0], every, 3, [seed])[0].tolist() for seed in range(20)]
     assert {tuple(row) for row in found} == {(1, 3, 2), (3, 1, 2)}
-    assert retrieval.top(text, pictures, [0], every, 9, [0]).shape == (1, 4)
+    assert retrieval.find_top(text, pictures, [0], every, 9, [0]).shape == (1, 4)

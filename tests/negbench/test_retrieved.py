@@ -42,7 +42,7 @@ def test_a_negated_caption_is_held_against_its_original_one_and_chance():
     texts = Encoded(np.eye(4, 9, dtype=np.float32), rows, {})
     shown = {name: k for k, name in enumerate(task.references)}
     pictures = Encoded(np.eye(9, dtype=np.float32), shown, {})
-    asked = judged.queries(task, pictures, texts, most=4)
+    asked = judged.make_queries(task, pictures, texts, most=4)
     assert [query.kind for query in asked] == ["negated"] * 4 + ["original"] * 4 + ["at random"] * 4
     assert {query.thing for query in asked} == {"dog"}  # what no caption names is denied by none
     assert [query.source for query in asked[:4]] == ["s0", "s2", "s4", "s6"]
@@ -148,7 +148,7 @@ def simpleneg(tmp_path, *words):
     evaluate(tmp_path, file, file.parent, "--model", "random", "--datasets", "simpleneg", *words)
     (out,) = (tmp_path / "out").glob("*/simpleneg")
     asked = asked_by(ResultsDir(out))
-    return [row for task in asked.tasks for row in scores.rows(asked, task)]
+    return [row for task in asked.tasks for row in scores.read_rows(asked, task)]
 
 
 def test_simpleneg_is_one_command_and_needs_no_calibration(tmp_path, judge):

@@ -61,17 +61,17 @@ def test_the_letter_stands_for_the_option_shown_behind_it(tmp_path):
         assert order["ABCD".index(row["letter"])] == row["chosen"]
         letters.add(row["letter"])
     assert len(letters) > 2  # options are shuffled
-    rows = list(scores.asked_rows(TASK, found))
+    rows = list(scores.score_answers(TASK, found))
     assert all(row["templates"][row["shares"].index(1.0)] == "negation" for row in rows)
 
 
 def test_a_model_that_always_says_a_is_at_chance_and_always_right_as_released(tmp_path):
     task = replace(TASK, questions=questions(200, 8))
     always = JudgeChoices(ScriptedJudge(lambda image, text: "A", "always A"))
-    fixed = list(scores.asked_rows(task, ask(always, tmp_path / "a", task)))
+    fixed = list(scores.score_answers(task, ask(always, tmp_path / "a", task)))
     assert np.mean([row["credit"] for row in fixed]) == pytest.approx(0.25, abs=0.1)
     said = ask(always, tmp_path / "b", task, protocol="paper")
-    paper = list(scores.asked_rows(task, said, protocol="paper"))
+    paper = list(scores.score_answers(task, said, protocol="paper"))
     assert np.mean([row["credit"] for row in paper]) == 1.0
 
 
@@ -102,7 +102,7 @@ def test_no_letter_no_picture_and_a_failure_are_unscored_and_asked_again_when_me
     assert "too hot" in reasons["q3"]
     assert reasons["q4"] == "no option is named"
     assert found["q4"]["answer"] == "I cannot tell."
-    unscored = [row["id"] for row in scores.asked_rows(task, found) if row["credit"] is None]
+    unscored = [row["id"] for row in scores.score_answers(task, found) if row["credit"] is None]
     assert unscored == ["q2", "q3", "q4"]
     wrong.clear()
     state.write_text("all are there")

@@ -169,17 +169,17 @@ def measure(features: np.ndarray) -> dict[str, float]:
     design = np.stack([by[AFFIRMED], by[DENIED]], axis=1)  # (object, polarity, template, D)
     both = np.concatenate([by[TWO].mean(0)[None], by[NEITHER][:, : by[TWO].shape[1]].mean(0)[None]])
     return {
-        "object": _between(design, 0),
-        "negation": _between(design, 1),
-        "object_held_out": _held_out(design.reshape(2, -1, *design.shape[2:])),
-        "negation_held_out": _held_out(design.swapaxes(0, 1).reshape(2, -1, *design.shape[2:])),
+        "object": _eta_squared(design, 0),
+        "negation": _eta_squared(design, 1),
+        "object_held_out": _leave_one_out(design.reshape(2, -1, *design.shape[2:])),
+        "negation_held_out": _leave_one_out(design.swapaxes(0, 1).reshape(2, -1, *design.shape[2:])),
         "collapse_affirmed": _mean_cosine(by[AFFIRMED]),
         "collapse_denied": _mean_cosine(by[DENIED]),
         "twin_negation": float((by[AFFIRMED] * by[DENIED]).sum(-1).mean()),
         "twin_object": float((by[AFFIRMED][0] * by[AFFIRMED][1]).sum(-1).mean()),
-        "denied_object_held_out": _held_out(by[DENIED][:, None]),
-        "hybrid_held_out": _held_out(by[HYBRID][:, None]),
-        "neither_held_out": _held_out(both[:, None]),
+        "denied_object_held_out": _leave_one_out(by[DENIED][:, None]),
+        "hybrid_held_out": _leave_one_out(by[HYBRID][:, None]),
+        "neither_held_out": _leave_one_out(both[:, None]),
     }
 
 
@@ -192,7 +192,7 @@ def components(features: np.ndarray) -> np.ndarray:
     return coordinates * np.where(largest < 0, -1.0, 1.0)
 
 
-def _between(design: np.ndarray, axis: int) -> float:
+def _eta_squared(design: np.ndarray, axis: int) -> float:
     """Eta squared of a factor: sum of squares between its levels over the total sum of squares."""
     dimensions = design.shape[-1]
     points = design.reshape(-1, dimensions)
@@ -204,7 +204,7 @@ def _between(design: np.ndarray, axis: int) -> float:
     return float(levels.shape[1] * ((levels.mean(1) - centre) ** 2).sum() / total)
 
 
-def _held_out(classes: np.ndarray) -> float:
+def _leave_one_out(classes: np.ndarray) -> float:
     """Nearest-centroid accuracy, a template at a time left out. (2, variants, templates, D); a tie: one
     half."""
     _, variants, count, _ = classes.shape
@@ -247,7 +247,7 @@ def run(options: AnalyseConfig) -> None:
         if bad := next((text for text, row in encoded.items() if not np.isfinite(row).all()), None):
             raise UserError(f"'{name}' cannot encode the sentence '{bad}': its feature is not finite.")
         features = [np.stack([encoded[s.text] for s in group]) for group in sets]  # (sentences, D) per pair
-        rows += _measured([measure(each) for each in features], pairs, label)
+        rows += _estimate_measures([measure(each) for each in features], pairs, label)
         for key, _, groups in PLOTS:
             places = [index for index, s in enumerate(sets[0]) if s.group in groups]
             for index, (x, y) in zip(places, components(features[0][places]).tolist(), strict=True):
@@ -282,7 +282,7 @@ def run(options: AnalyseConfig) -> None:
     print(pages.headline(figures, [MEASURED], [note], last), end="")
 
 
-def _measured(
+def _estimate_measures(
     values: Sequence[dict[str, float]], pairs: Sequence[tuple[str, str]], model: str
 ) -> Iterator[Json]:
     """The mean of every measure over pairs of objects, with the t interval of a mean inside its range."""
@@ -316,7 +316,7 @@ COLORS = dict(zip(GROUPS, (plots.BLUE, plots.RED, "#0891b2", plots.VIOLET, "#be1
 _TITLES = {name: title for name, (title, _) in MEASURES.items()}
 
 
-def _shown(figures: Sequence[Figure]) -> str:
+def _show_estimate(figures: Sequence[Figure]) -> str:
     if figures[0]["model"] == CHANCE:
         return tables.value(2)(figures)
     return tables.estimate("reach", 3)(figures)
@@ -326,7 +326,7 @@ MEASURED = Table(
     "measures",
     "What text encoders separate",
     (Row("metric", "", _TITLES),),
-    (Column(by="model", show=_shown),),
+    (Column(by="model", show=_show_estimate),),
     {},
 )
 DOTS = plots.plot(

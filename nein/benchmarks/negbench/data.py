@@ -62,10 +62,10 @@ class Model:
                 "nein.negbench(OBJECT), OBJECT with encode_image and encode_text"
             )
         name, quick = Path(self.file).name, "--quick-gelu " if self.at else ""
-        where = CSV_FILES.replace("the CSV files are at", f"{self.file} is at")
-        where = f"{name} is at {self.at}" if self.at else where
+        location = CSV_FILES.replace("the CSV files are at", f"{self.file} is at")
+        location = f"{name} is at {self.at}" if self.at else location
         convert = f"nein negbench convert --architecture ViT-B-32 {quick}{name} FOLDER"
-        return f"{where}; {convert}, then --model {self.name}=FOLDER"
+        return f"{location}; {convert}, then --model {self.name}=FOLDER"
 
 
 _TABLE_1, _FIGURES, _BASE, _SCALING = "paper_table1", "paper_figures", "repo_baseline", "repo_scaling"
@@ -122,29 +122,29 @@ class Choice:
     remedy: str = ""  # around it (`nein.models.remedies.encoders`)
 
 
-def choose(asked: str, kind: str = "dual") -> Choice:
+def choose(model: str, kind: str = "dual") -> Choice:
     """Raises UserError for a name without weights or a reference that is none."""
-    if references.get_object(asked) is not None:
-        return Choice(asked, asked, asked, asked, kind)
-    given, reference = references.split_label(asked)
+    if references.get_object(model) is not None:
+        return Choice(model, model, model, model, kind)
+    label, reference = references.split_label(model)
     if kind == "log":
-        name = given or expand_user(reference).stem
-        return Choice(asked, name, references.slug(name), reference, kind)
-    row = MODELS.get(given or asked) if kind == "dual" else None
-    if given is not None and row is None:
-        return replace(choose(reference, kind), asked=asked, name=given, slug=given)
-    if given is not None:
-        slug = f"{given}-{references.slug(reference)}"
-        return Choice(asked, given, slug, _resolve(reference, kind), kind, row)
+        name = label or expand_user(reference).stem
+        return Choice(model, name, references.slug(name), reference, kind)
+    row = MODELS.get(label or model) if kind == "dual" else None
+    if label is not None and row is None:
+        return replace(choose(reference, kind), asked=model, name=label, slug=label)
+    if label is not None:
+        slug = f"{label}-{references.slug(reference)}"
+        return Choice(model, label, slug, _resolve(reference, kind), kind, row)
     if row is not None:
         if row.reference is None:
-            raise UserError(f"The weights of '{asked}' have to be fetched by hand: {row.obtain}.")
-        return Choice(asked, asked, asked, _resolve(row.reference, kind), kind, row)
-    where = _resolve(asked, kind)
-    if kind == "vlm" and (label := references.served_slug(asked)) is not None:
-        return Choice(asked, label, label, where, kind)
-    name = Path(where).name if Path(where).is_dir() and not asked.startswith("nano:") else asked
-    return Choice(asked, name, references.slug(asked), where, kind)
+            raise UserError(f"The weights of '{model}' have to be fetched by hand: {row.obtain}.")
+        return Choice(model, model, model, _resolve(row.reference, kind), kind, row)
+    location = _resolve(model, kind)
+    if kind == "vlm" and (label := references.served_slug(model)) is not None:
+        return Choice(model, label, label, location, kind)
+    name = Path(location).name if Path(location).is_dir() and not model.startswith("nano:") else model
+    return Choice(model, name, references.slug(model), location, kind)
 
 
 def _resolve(reference: str, kind: str) -> str:
@@ -171,11 +171,11 @@ def add_remedy(choice: Choice, remedy: str) -> Choice:
     return replace(choice, name=name, slug=slug, row=None, remedy=remedy)
 
 
-def needs(asked: str) -> list[Need]:
+def needs(model: str) -> list[Need]:
     """What to download for a model of `--model`."""
-    if asked.startswith("sentence:"):
-        return model_needs("text", asked)
-    choice = choose(asked)
+    if model.startswith("sentence:"):
+        return model_needs("text", model)
+    choice = choose(model)
     towers = choice.row.text if choice.row is not None else ()
     return [*model_needs("dual", choice.reference), *(Need(name, files=TEXTS) for name in towers)]
 
@@ -186,18 +186,18 @@ def check(choice: Choice) -> None:
 
     if choice.kind == "log" or references.get_object(choice.asked) is not None:
         return
-    where = choice.reference
+    location = choice.reference
     if choice.kind != "dual":
-        return metrics.check_reference(where.removeprefix(JUDGE))
-    prefix = metrics.dual_prefix(where)
-    if prefix == "open_clip" or (prefix is None and Path(where, "open_clip_config.json").is_file()):
+        return metrics.check_reference(location.removeprefix(JUDGE))
+    prefix = metrics.dual_prefix(location)
+    if prefix == "open_clip" or (prefix is None and Path(location, "open_clip_config.json").is_file()):
         from nein.metrics.dual import openclip
 
-        openclip.check(where)
-    elif parse_reference(where).kind == "attribute":
-        load_attribute(where)
+        openclip.check(location)
+    elif parse_reference(location).kind == "attribute":
+        load_attribute(location)
     elif prefix is None:
-        check_folder(where)
+        check_folder(location)
 
 
 def load(choice: Choice, config: Any, device: str) -> object:
@@ -273,17 +273,17 @@ def select_tasks(config: Any) -> list[tuple[DataSet, list[Task]]]:
         seed=config.seed,
         protocol=config.protocol,
     )
-    found = []
+    selection = []
     for data in sets:
         if loading.select_tasks(data, config.tasks, config.variants):
             loading.check_pictures(data)
             if not (tasks := tasks_of(config, data)):
                 raise UserError(f"{data.title} has no caption and no question of these tasks; ask for more.")
-            found.append((data, tasks))
-    if not found:
+            selection.append((data, tasks))
+    if not selection:
         available = ", ".join(f"{task.name} ({task.variant})" for data in sets for task in data.tasks)
         raise UserError(f"--tasks and --variants choose nothing; available: {available}.")
-    return found
+    return selection
 
 
 def tasks_of(config: Any, data: DataSet) -> list[Task]:

@@ -1,9 +1,9 @@
-"""Are the first pictures that a caption with a negation finds really without the thing?
+"""Judged retrieval: do the first images that a negated caption finds really lack the object?
 
-Recall does not see what else a caption finds. Beside the negated caption stand the original one of the same
-picture and pictures drawn at random. Captions of a test that a judge's answers define (SimpleNeg) bring two
-questions and are asked in the evaluation itself, after all pictures have features. The others are asked by
-`nein negbench judge`, which has a calibrated judge; every later report shows their figures (judged.csv).
+Recall ignores what else a caption finds. Each negated caption is compared with the original caption of the
+same image, and with images drawn at random. If a judge's answers
+define the test (SimpleNeg), a caption has two questions, which `nein negbench eval` asks once all images have
+features. The others are asked by `nein negbench judge`, with a calibrated judge (judged.csv).
 """
 
 from __future__ import annotations
@@ -33,61 +33,62 @@ UNPARSED = "neither yes nor no"
 
 @dataclass(frozen=True)
 class Query:
-    """One caption with one thing that the negated caption of its picture denies."""
+    """One caption, with one object that the negated caption of its image denies."""
 
-    id: str  # of the caption and the thing: the same in all of `KINDS`
-    source: str
-    kind: str
-    thing: str  # its name, or a question about it
-    shown: tuple[str, ...]  # references of what was found, the best first
-    also: str = ""  # a question about what the caption affirms, which has to be shown as well
+    id: str  # of caption and object: the same in all of `KINDS`
+    source: str  # the image: intervals cluster by it
+    kind: str  # of `KINDS`
+    thing: str  # the object's name, or a question about it
+    shown: tuple[str, ...]  # references of the images found, the best first
+    also: str = ""  # a question about what the caption affirms, which must be in the image
 
 
-def queries(
+def make_queries(
     task: RetrievalTask, pictures: Encoded, texts: Encoded, most: int | None = None, seed: int = 0
 ) -> list[Query]:
-    """What `most` negated captions (evenly spread; None: all), their original captions, and chance find among
-    the pictures that have features; without captions that name no denied thing or have no feature."""
-    found_as = texts.rows.keys()
-    todo = [(query, phrases) for query, phrases in _denials(task) if found_as >= {*phrases.values()} - {None}]
-    if most is not None and len(todo) > most:
-        todo = [todo[k * len(todo) // most] for k in range(most)]
-    found: list[Query] = []
+    """The images that `most` negated captions (evenly spread; None: all), their original captions, and chance
+    find, among images with features. Captions that deny no named object or have no feature are left out."""
+    encoded = texts.rows.keys()
+    denials = [pair for pair in _list_denials(task) if encoded >= {*pair[1].values()} - {None}]
+    if most is not None and len(denials) > most:
+        denials = [denials[k * len(denials) // most] for k in range(most)]
+    queries: list[Query] = []
     for kind in (NEGATED, ORIGINAL):
-        worded = [(query, text) for query, phrases in todo if (text := phrases[kind]) is not None]
-        seeds = [sample_seed(seed, f"{query.id}/{kind}") for query, _ in worded]
-        shown = found_by(task, pictures, texts, [text for _, text in worded], seeds)
-        found += [replace(query, kind=kind, shown=own) for (query, _), own in zip(worded, shown, strict=True)]
+        searches = [(query, text) for query, phrases in denials if (text := phrases[kind]) is not None]
+        seeds = [sample_seed(seed, f"{query.id}/{kind}") for query, _ in searches]
+        results = find_images(task, pictures, texts, [text for _, text in searches], seeds)
+        for (query, _), images in zip(searches, results, strict=True):
+            queries.append(replace(query, kind=kind, shown=images))
     gallery = [name for name in task.references if name in pictures.rows]
-    for query, _ in todo:
+    for query, _ in denials:
         drawn = np.random.default_rng(sample_seed(seed, f"{query.id}/{RANDOM}")).permutation(len(gallery))
-        found.append(replace(query, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
-    return found
+        queries.append(replace(query, kind=RANDOM, shown=tuple(gallery[k] for k in drawn[: max(KS)])))
+    return queries
 
 
-def found_by(
+def find_images(
     task: RetrievalTask, pictures: Encoded, texts: Encoded, captions: Sequence[str], seeds: Sequence[int]
 ) -> list[tuple[str, ...]]:
-    """References of the first images that each caption finds, of those that have features, the best first;
-    equal ones in an order drawn by the caption's seed."""
+    """References of the first max(KS) images that each caption finds among those with features, the best
+    first; equal ones in an order drawn by the caption's seed."""
     gallery = [name for name in task.references if name in pictures.rows]
     gallery_rows, rows = (
         np.array([place[name] for name in names], dtype=np.int64)
         for place, names in ((pictures.rows, gallery), (texts.rows, captions))
     )
-    places = retrieval.top(texts.features, pictures.features, rows, gallery_rows, max(KS), seeds)
-    return [tuple(gallery[k] for k in row) for row in places]  # of (captions, max(KS))
+    entries = retrieval.find_top(texts.features, pictures.features, rows, gallery_rows, max(KS), seeds)
+    return [tuple(gallery[k] for k in row) for row in entries]  # of (captions, max(KS))
 
 
-def unfound(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
-    """Every negated caption, as what it and chance would ask, which find nothing."""
-    for query, phrases in _denials(task):
+def list_unsearched(task: RetrievalTask) -> Iterator[tuple[Query, str]]:
+    """The queries of every negated caption, and of chance, before any search, each with the caption."""
+    for query, phrases in _list_denials(task):
         for kind in (NEGATED, RANDOM):
             yield replace(query, kind=kind), phrases[NEGATED] or ""
 
 
-def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
-    """Queries of no kind, each with its captions by kind; None: no original one."""
+def _list_denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]]]:
+    """Queries without a kind, each with its captions by kind; None: the original one is missing."""
     plain = {item.id: item.captions for item in task.original}
     for item in task.negated:
         also = item.asked[1] if item.asked else ""
@@ -100,85 +101,87 @@ def _denials(task: RetrievalTask) -> Iterator[tuple[Query, dict[str, str | None]
                 yield query, {NEGATED: caption, ORIGINAL: twin}
 
 
-def words(asked: Sequence[Query]) -> dict[str, list[Word]]:
-    """Every picture that was found -> what is asked about it, each once."""
+def collect_words(queries: Sequence[Query]) -> dict[str, list[Word]]:
+    """Image found -> the objects and questions that the judge is asked about it, each once."""
     by_image: dict[str, dict[Word, None]] = {}
-    for query in asked:
+    for query in queries:
         for image in query.shown:
             for text in filter(None, (query.thing, query.also)):
                 word = Word(text, None, judges.QUESTION if query.also else judges.OBJECT)
                 by_image.setdefault(image, {})[word] = None
-    return {image: list(these) for image, these in by_image.items()}
+    return {image: list(word_set) for image, word_set in by_image.items()}
 
 
-def rows_of(
-    asked: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
+def make_verdict_rows(
+    queries: Sequence[Query], verdicts: Mapping[tuple[str, str], Mapping[str, Any]], protocol: str
 ) -> Iterator[Row]:
-    """A row per caption, thing and image: id, source, kind, thing, asked (whether it is a question), rank,
-    image, absent (1.0, 0.0 or None), reason. verdicts: (image, thing or question) -> the judge's row."""
-    for query in asked:
+    """A row per caption, object and image: id, source, kind, thing, asked (it is a question), rank, image,
+    absent (1.0, 0.0 or None), reason. verdicts: (image, object or question) -> the judge's row."""
+    for query in queries:
         for rank, image in enumerate(query.shown):
             answers = [verdicts[image, text] for text in (query.thing, query.also) if text]
-            found = [row[f"verdict_{protocol}"] for row in answers]
-            lost = next((row for row, verdict in zip(answers, found, strict=True) if verdict is None), None)
-            row = _row(query, rank, lost["reply"].get("error", UNPARSED) if lost else "")
-            yield {**row, "image": image, "absent": None if lost else float(not found[0] and all(found[1:]))}
+            present = [row[f"verdict_{protocol}"] for row in answers]  # True, False, or None: unscored
+            unscored = [row for row, verdict in zip(answers, present, strict=True) if verdict is None]
+            reason = unscored[0]["reply"].get("error", UNPARSED) if unscored else ""
+            absent = None if unscored else float(not present[0] and all(present[1:]))
+            yield {**_make_row(query, rank, reason), "image": image, "absent": absent}
 
 
-def _row(query: Query, rank: int, reason: str) -> Row:
+def _make_row(query: Query, rank: int, reason: str) -> Row:
     facts = {name: getattr(query, name) for name in ("id", "source", "kind", "thing")}
-    asked = {"asked": bool(query.also), "rank": rank, "image": "", "absent": None, "reason": reason}
-    return {**facts, **asked}
+    entries = {"asked": bool(query.also), "rank": rank, "image": "", "absent": None, "reason": reason}
+    return {**facts, **entries}
 
 
 class Judging(Stage):
-    """Asks the judge about what the captions of a task find, once there are features. Rows: `rows_of`, failed
-    (`stages.Questions`)."""
+    """Asks the judge about the images that the captions of a task find, once all features exist. Rows: those
+    of `make_verdict_rows`, with `failed` as in `stages.Questions`."""
 
-    def __init__(self, *, asked: ModelTasks, task: RetrievalTask, model: Model) -> None:
-        whole = asked.whole(task)
-        assert isinstance(whole, RetrievalTask)
-        self.name = verdicts(task)
-        self.outputs, self.blocks, self.model = (self.name,), asked.blocks(task), model
-        self.asked, self.task, self.whole, self.pictures = asked, task, whole, asked.pictures()
-        self.depends_on_all = (self.pictures.name, asked.sentences(task).name)
+    def __init__(self, *, tasks: ModelTasks, task: RetrievalTask, model: Model) -> None:
+        complete = tasks.find_complete(task)
+        assert isinstance(complete, RetrievalTask)
+        self.name = name_output(task)
+        self.outputs, self.blocks, self.model = (self.name,), tasks.blocks(task), model
+        self.tasks, self.task, self.complete, self.pictures = tasks, task, complete, tasks.pictures()
+        self.depends_on_all = (self.pictures.name, tasks.sentences(task).name)
 
     def read(self, number: int) -> tuple[list[Query], dict[str, Picture], list[Row]]:
-        """(queries, what they find, rows of those that find nothing)."""
-        encoded, texts = self.asked.features(self.asked.in_blocks(self.task))
-        part = replace(self.whole, negated=tuple(self.whole.negated[k] for k in self.blocks.members(number)))
-        found = queries(part, encoded, texts, seed=self.asked.config.seed)
-        ranks = range(min(max(KS), len(encoded.rows)))
-        nothing = ((query, texts.reasons[text]) for query, text in unfound(part) if text in texts.reasons)
-        lost = [_row(query, rank, reason) for query, reason in nothing for rank in ranks]
-        shown = dict.fromkeys(image for query in found for image in query.shown)
-        return found, {image: picture(self.whole.media, image) for image in shown}, lost
+        """(queries with their images, image by reference, rows of the captions without a feature)."""
+        pictures, texts = self.tasks.features(self.tasks.complete_blocks(self.task))
+        captions = tuple(self.complete.negated[k] for k in self.blocks.members(number))
+        part = replace(self.complete, negated=captions)
+        queries = make_queries(part, pictures, texts, seed=self.tasks.config.seed)
+        failed = [(q, texts.reasons[text]) for q, text in list_unsearched(part) if text in texts.reasons]
+        ranks = range(min(max(KS), len(pictures.rows)))
+        rows = [_make_row(query, rank, reason) for query, reason in failed for rank in ranks]
+        names = dict.fromkeys(image for query in queries for image in query.shown)
+        return queries, {name: picture(self.complete.media, name) for name in names}, rows
 
-    def work(self, model: Any, found: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        asked, images, lost = found
-        about, answered = words(asked), dict[tuple[str, str], Row]()
+    def work(self, model: Any, block: tuple[Any, ...], missing: tuple[str, ...]) -> dict[str, list[Row]]:
+        queries, images, failed = block
+        words, answers = collect_words(queries), dict[tuple[str, str], Row]()
         for name in (name for name, image in images.items() if isinstance(image, str)):
-            lack = judges.make_unanswered(f"{UNUSABLE}{images[name]}")
-            answered |= {(name, word.word): lack for word in about[name]}
-        seen: list[Any] = [name for name, image in images.items() if not isinstance(image, str)]
-        for block in (seen[k : k + self.blocks.size] for k in range(0, len(seen), self.blocks.size)):
-            these = [about[name] for name in block]
-            pixels: Any = [images[name] for name in block]
-            replies = judges.ask("vqa", model, pixels, these, judges.JudgeOptions())
-            for name, own, row in zip(block, these, replies, strict=True):
-                answered |= {(name, word.word): answer for word, answer in zip(own, row, strict=True)}
-        rows = [*rows_of(asked, answered, self.asked.config.protocol), *lost]
+            reply = judges.make_unanswered(f"{UNUSABLE}{images[name]}")
+            answers |= {(name, word.word): reply for word in words[name]}
+        names = [name for name, image in images.items() if not isinstance(image, str)]
+        for batch in (names[k : k + self.blocks.size] for k in range(0, len(names), self.blocks.size)):
+            questions = [words[name] for name in batch]
+            pixels: Any = [images[name] for name in batch]  # (H, W, 3) uint8 each
+            replies = judges.ask("vqa", model, pixels, questions, judges.JudgeOptions())
+            for name, asked_words, row in zip(batch, questions, replies, strict=True):
+                answers |= {(name, word.word): answer for word, answer in zip(asked_words, row, strict=True)}
+        rows = [*make_verdict_rows(queries, answers, self.tasks.config.protocol), *failed]
         for row in rows:
-            settled = row["absent"] is not None or row["reason"] == UNPARSED
-            row["failed"] = "" if settled else PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
+            is_final = row["absent"] is not None or row["reason"] == UNPARSED
+            row["failed"] = "" if is_final else PICTURE if row["reason"].startswith(UNUSABLE) else MODEL
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         return all(row["failed"] != MODEL for row in rows)
 
     def state(self, records: range) -> list[tuple[str, str]]:
-        return sorted(self.pictures.keys().items())  # what is found depends on every image
+        return sorted(self.pictures.keys().items())  # every image may change what a caption finds
 
 
-def verdicts(task: RetrievalTask) -> str:
+def name_output(task: RetrievalTask) -> str:
     return f"{VERDICTS}/{task.key}"

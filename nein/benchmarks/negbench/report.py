@@ -78,23 +78,23 @@ class Evaluated:
         return f"{self.facts['model']}, {self.facts['title']}"
 
 
-def page(finished: Sequence[Finished], options: Any) -> Page | None:
+def make_page(finished: Sequence[Finished], options: Any) -> Page | None:
     """What a report says of runs besides their plots, models in the order of the runs."""
     if not finished:
         return None
     models = [run.folder.path.parent.name for run in finished]
     ordered = sorted(finished, key=lambda run: models.index(run.folder.path.parent.name))
-    found = evaluated([run.folder for run in ordered])
-    nano = {run.facts["dataset"].partition("-")[0] for run in found} == {NANO}
-    frame = frames.concat(run.figures for run in found)
+    evaluated_runs = load_evaluated([run.folder for run in ordered])
+    nano = {run.facts["dataset"].partition("-")[0] for run in evaluated_runs} == {NANO}
+    frame = frames.concat(run.figures for run in evaluated_runs)
     return Page(
-        f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in found))}",
+        f"NegBench: {', '.join(dict.fromkeys(run.facts['model'] for run in evaluated_runs))}",
         subtitle=f"Data: {NANO_LABEL}. {HOW}" if nano else HOW,
-        findings=finding(frame),
-        notes=notes(found),
+        findings=make_finding(frame),
+        notes=make_notes(evaluated_runs),
         frame=frame,
         stamp=NANO_LABEL if nano else "",
-        parts=[_samples(found)],
+        parts=[_samples(evaluated_runs)],
     )
 
 
@@ -107,8 +107,8 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
         names = {run.folder.path: run.facts["model"] for run in runs}
         for tasks in ModelTasks.load([run.folder for run in runs]):
             by_model[names[tasks.folder.path]].append(tasks)
-        yield from questions(by_model)
-        yield from captions(by_model)
+        yield from make_question_cards(by_model)
+        yield from make_caption_cards(by_model)
 
     totals = frames.concat(run.figures for run in runs)
     totals = frames.select(totals, metric="accuracy", type="all").drop_duplicates(["data", "task", "variant"])
@@ -124,14 +124,14 @@ def _samples(runs: Sequence[Evaluated]) -> Part:
     return cards.browser(samples, make, title="Questions and captions", note=note)
 
 
-def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
+def load_evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
     """Models of one name are told apart by their run directories, equal runs by where they lie."""
     all_facts = [run.manifest()["summary"] for run in runs]
     folders: dict[str, set[str]] = {}
     for run, facts in zip(runs, all_facts, strict=True):
         folders.setdefault(facts["model"], set()).add(run.path.parent.name)
     times = Counter(run.path.parts[-2:] for run in runs)
-    found = []
+    evaluated_runs = []
     for run, facts in zip(runs, all_facts, strict=True):
         name = run.path.parent.name if len(folders[facts["model"]]) > 1 else facts["model"]
         if times[run.path.parts[-2:]] > 1:
@@ -140,9 +140,9 @@ def evaluated(runs: Sequence[Folder]) -> list[Evaluated]:
         figures = frames.concat(frames.read(file) for file in parts if file.exists())
         # data set and task, as tables show them
         data = [f"{facts['title']}{'' if t in (RETRIEVAL, MCQ) else f' {t}'}" for t in figures["task"]]
-        what = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
-        found.append(Evaluated(run, {**facts, "model": name}, frames.label(figures, **what)))
-    return found
+        labels = {"benchmark": "negbench", "model": name, "dataset": facts["dataset"], "data": data}
+        evaluated_runs.append(Evaluated(run, {**facts, "model": name}, frames.label(figures, **labels)))
+    return evaluated_runs
 
 
 # --- gaps, findings and notes ----------------------------------------------------------------------
@@ -159,16 +159,16 @@ def _gaps(figures: pd.DataFrame) -> pd.DataFrame:
     figures = frames.select(figures, source="")
     figures = figures.assign(**{name: "" for name in GROUP if name not in figures})
     for key, of_group in figures.groupby(GROUP, observed=True, sort=False):
-        what = dict(zip(GROUP, key, strict=True))
-        for name, *where in _LOST:
-            affirmed, denied, gap = (frames.pick(of_group, **one) for one in where)
+        labels = dict(zip(GROUP, key, strict=True))
+        for name, *ends in _LOST:
+            affirmed, denied, gap = (frames.pick(of_group, **one) for one in ends)
             if affirmed and denied and gap and gap["value"] is not None:
-                measure = f"{name}, {what['task']} ({what['variant']})"
-                rows += frames.gap(affirmed["value"], denied["value"], gap, **what, measure=measure)
+                measure = f"{name}, {labels['task']} ({labels['variant']})"
+                rows += frames.gap(affirmed["value"], denied["value"], gap, **labels, measure=measure)
     return frames.frame(rows)
 
 
-def finding(frame: pd.DataFrame) -> list[str]:
+def make_finding(frame: pd.DataFrame) -> list[str]:
     """The widest negation gap of text-to-image retrieval in a sentence."""
     rows = [row for row in frames.records(_gaps(frame)) if row["measure"].startswith("recall")]
     sentence = widest(
@@ -180,11 +180,11 @@ def finding(frame: pd.DataFrame) -> list[str]:
     return [sentence] if sentence else []
 
 
-def notes(runs: Sequence[Evaluated]) -> list[str]:
+def make_notes(runs: Sequence[Evaluated]) -> list[str]:
     all_facts, lines = [run.facts for run in runs], []
-    for key, what in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
+    for key, name in (("protocol", "protocol"), ("features", "features"), ("limit", "--limit")):
         if len({facts[key] for facts in all_facts if facts["kind"] == "dual"}) > 1:
-            lines.append(f"the rows differ in {what}; they are not comparable with each other.")
+            lines.append(f"the rows differ in {name}; they are not comparable with each other.")
     for value, text in (
         ("paper", "protocol 'paper': the right option comes first and ties go to the first, as released."),
         ("unnormalised", "multiple choice compares features that are not normalised, as first published."),
@@ -210,8 +210,8 @@ def notes(runs: Sequence[Evaluated]) -> list[str]:
                 reason, count = next(iter(reasons.items()))
                 named = (figure.get(key) for key in ("task", "variant", "kind", "direction"))
                 baseline = figure["metric"] if figure["metric"] in BASELINES else ""
-                where = ", ".join(filter(None, (*named, baseline)))
-                lines.append(f"{run.name}, {where}: {figure['unscored']} unscored; {count} of them: {reason}")
+                place = ", ".join(filter(None, (*named, baseline)))
+                lines.append(f"{run.name}, {place}: {figure['unscored']} unscored; {count} of them: {reason}")
     return lines
 
 
@@ -222,7 +222,7 @@ Runs = Mapping[str, Sequence[ModelTasks]]  # of each model, by its name
 Answers = Callable[[ModelTasks, Any, Mapping[str, Any]], Iterator[tuple[str, Any]]]
 
 
-def _tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
+def _list_tasks(runs: Runs, kind: type[Any]) -> Iterator[tuple[str, ModelTasks, Any]]:
     """(model, run, task) of all tasks of a kind."""
     for model, of_model in runs.items():
         yield from ((model, run, task) for run in of_model for task in run.tasks if isinstance(task, kind))
@@ -232,28 +232,28 @@ def _replies(
     runs: Runs, drawn: Mapping[str, Any], kind: type[Any], answers: Answers
 ) -> dict[tuple[str, str], Any]:
     """(model, name of a record) -> what the model's run says of it."""
-    found: dict[tuple[str, str], Any] = {}
-    for model, run, task in _tasks(runs, kind):
+    replies: dict[tuple[str, str], Any] = {}
+    for model, run, task in _list_tasks(runs, kind):
         try:
-            found |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
+            replies |= {(model, name): reply for name, reply in answers(run, task, drawn) if name in drawn}
         except UserError as error:
             log.warning("no sample of '%s' (%s) is shown: %s", run.folder.path, task.name, error)
-    return found
+    return replies
 
 
-def questions(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
+def make_question_cards(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
     """What was asked of models; `limit` random questions if there are more."""
     by_name = {
         f"{run.data.name}/{task.key}/{question.id}": (run.data.title, task, question)
-        for _, run, task in _tasks(runs, ChoiceTask)
+        for _, run, task in _list_tasks(runs, ChoiceTask)
         for question in task.questions
     }
     drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
-    chosen = _replies(runs, drawn, ChoiceTask, _choices)
+    chosen = _replies(runs, drawn, ChoiceTask, _read_choice_rows)
     for name, (title, task, question) in drawn.items():
         replies = [chosen.get((model, name)) for model in runs]
-        taken = {_template(question, k) for row in replies if row for k in _taken(row)}
-        taken |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
+        templates = {_template(question, k) for row in replies if row for k in _chosen_options(row)}
+        templates |= {"none"} if any(row and row["shares"] is None for row in replies) else set()
         right = question.options[question.correct]
         yield cards.Card(
             name,
@@ -262,27 +262,30 @@ def questions(runs: Runs, limit: int = LIMIT) -> Iterator[cards.Card]:
             {
                 "Task": [f"{title}, {task.key}"],
                 "Right": [_template(question, question.correct)],
-                "Chosen": sorted(taken),
+                "Chosen": sorted(templates),
             },
             [[row["credit"] if row else None] for row in replies],
             [("", _thumbnail(task, question.image))],
             [f"{o.shown}{' (right)' if o is right else ''}" for o in question.options],
-            [_said(question, row) for row in replies],
+            [_make_reply(question, row) for row in replies],
         )
 
 
-def _choices(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
-    return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.rows(run, task))
+def _read_choice_rows(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+    return ((f"{run.data.name}/{task.key}/{row['id']}", row) for row in scores.read_rows(run, task))
 
 
-def _said(question: Question, row: Row | None) -> cards.CardReply | None:
+def _make_reply(question: Question, row: Row | None) -> cards.CardReply | None:
     if row is None:
         return None
     line, options = row.get("answer") or "", question.options
     if row["shares"] is None:
         return cards.CardReply(cells=[Cell("none", row["reason"], "none")], line=line)
     mark = {1.0: "right", 0.0: "wrong"}.get(row["credit"], "none")
-    names, made_as = [options[k].shown for k in _taken(row)], {_template(question, k): 1 for k in _taken(row)}
+    names, made_as = (
+        [options[k].shown for k in _chosen_options(row)],
+        {_template(question, k): 1 for k in _chosen_options(row)},
+    )
     rows = []
     for letter, k in zip(LETTERS, row["shown"], strict=False):
         score = f"{row['scores'][k]:.3f}" if row.get("scores") else ""
@@ -291,7 +294,7 @@ def _said(question: Question, row: Row | None) -> cards.CardReply | None:
     return cards.CardReply(cells=[Cell(" or ".join(names), " or ".join(made_as), mark)], line=line, rows=rows)
 
 
-def _taken(row: Row) -> list[int]:
+def _chosen_options(row: Row) -> list[int]:
     """The options that a choice fell on: several where scores are equal."""
     return [k for k, share in enumerate(row["shares"] or ()) if share > 0]
 
@@ -300,39 +303,47 @@ def _template(question: Question, k: int) -> str:
     return question.options[k].template or UNKNOWN
 
 
-def captions(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
+def make_caption_cards(runs: Runs, limit: int = QUERIES) -> Iterator[cards.Card]:
     """Negated captions, the image of each, and the first `K` images that models find by it."""
     by_name = {
         f"{run.data.name}/{task.key}/{item.id}#{k}": (run.data.title, task, item, text)
-        for _, run, task in _tasks(runs, RetrievalTask)
+        for _, run, task in _list_tasks(runs, RetrievalTask)
         for item in task.negated
         for k, text in enumerate(item.captions)
         if item.image
     }
     drawn = {name: by_name[name] for name in cards.drawn(list(by_name), limit)}
-    found = _replies(runs, drawn, RetrievalTask, _found)
+    images_found = _replies(runs, drawn, RetrievalTask, _find_first_images)
     for name, (title, task, item, text) in drawn.items():
-        replies = {model: found[model, name] for model in runs if (model, name) in found}
-        shown = [("its image", item.image)]
+        replies = {model: images_found[model, name] for model in runs if (model, name) in images_found}
+        images_shown = [("its image", item.image)]
         for model, images in replies.items():
-            shown += [(f"{model}: {place}", image) for place, image in enumerate(images, 1)]
+            images_shown += [(f"{model}: {place}", image) for place, image in enumerate(images, 1)]
         yield cards.Card(
             name,
             text,
             f"{title} · retrieval",
             {"Task": [f"{title}, {task.key}"]},
             [[float(item.image in replies[model]) if model in replies else None] for model in runs],
-            [(label, _thumbnail(task, image, SIDE // 2)) for label, image in shown],
+            [(label, _thumbnail(task, image, SIDE // 2)) for label, image in images_shown],
         )
 
 
-def _found(run: ModelTasks, task: Any, drawn: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _find_first_images(
+    run: ModelTasks, task: Any, drawn: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The first images found by each caption that has a feature."""
     images, texts = run.features(task)
     start = f"{run.data.name}/{task.key}/"
-    own = {name: text for name, (*_, text) in drawn.items() if name.startswith(start) and text in texts.rows}
-    seeds = [sample_seed(0, name) for name in own]
-    yield from zip(own, judged.found_by(task, images, texts, [*own.values()], seeds), strict=True)
+    captions_drawn = {
+        name: text for name, (*_, text) in drawn.items() if name.startswith(start) and text in texts.rows
+    }
+    seeds = [sample_seed(0, name) for name in captions_drawn]
+    yield from zip(
+        captions_drawn,
+        judged.find_images(task, images, texts, [*captions_drawn.values()], seeds),
+        strict=True,
+    )
 
 
 def _thumbnail(task: Any, name: str, side: int = SIDE) -> cards.Thumbnail:
@@ -362,8 +373,8 @@ def paper_gaps() -> Iterator[dict[str, Any]]:
         for measure, *ends, _ in _LOST:
             affirmed, denied = (frames.pick(rows, **end) for end in ends)
             if affirmed and denied:
-                what = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
-                yield {**what, "affirmed": affirmed["value"], "negated": denied["value"]}
+                labels = {"model": name, "data": data, "measure": f"{measure}, {task} ({REPHRASED})"}
+                yield {**labels, "affirmed": affirmed["value"], "negated": denied["value"]}
 
 
 def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[PaperEstimate]:
@@ -371,10 +382,10 @@ def paper_estimates(source: str, run: Mapping[str, Any] | None) -> Iterator[Pape
     printed = frames.select(paper_numbers(), source=source)
     if run:
         listed = MODELS.get(run["summary"].get("row") or "")
-        mine = listed.published.get(source) if listed else None
-        where = run["summary"].get("dataset")
-        where = "coco" if where == NANO else where  # which drawn data stand for
-        printed = frames.select(printed, row=mine or (), dataset=where)
+        name = listed.published.get(source) if listed else None
+        dataset = run["summary"].get("dataset")
+        dataset = "coco" if dataset == NANO else dataset  # which drawn data stand for
+        printed = frames.select(printed, row=name or (), dataset=dataset)
     for row in frames.records(printed):
-        of = {key: row[key] for key in OF if row[key]}
-        yield PaperEstimate(row["row"], of, row["value"], row["unit"], needs_all=row["task"] == RETRIEVAL)
+        key = {key: row[key] for key in OF if row[key]}
+        yield PaperEstimate(row["row"], key, row["value"], row["unit"], needs_all=row["task"] == RETRIEVAL)

@@ -1,8 +1,8 @@
-"""Recall at k, both ways, without holding the scores of all captions with all pictures.
+"""Recall at k in both directions, block by block, so that the matrix of all scores is never held.
 
-Text to image: the share of captions whose picture is among the k best; image to text: of pictures of which a
-caption is. Scores are cosines in float64; two that differ by less than `TIE` are equal, and go by `protocol`:
-docs/reference/quirks.md.
+Text to image: the share of captions whose image is among the k best. Image to text: the share of images that
+have a caption among the k best. Scores are cosines in float64; two that differ by less than `TIE` are equal,
+and `protocol` decides what a tie counts: docs/reference/quirks.md.
 """
 
 from __future__ import annotations
@@ -18,56 +18,59 @@ from nein.metrics.dual import prepare, products
 
 PROTOCOLS = ("fixed", "paper")
 KS = (1, 5)
-TIE = 1e-13  # what the order of additions changes is smaller (width * 2**-53)
+TIE = 1e-13  # above the rounding error of a sum in another order (width * 2**-53)
 BLOCK_SIZE = 2**20  # scores held at once
-ROWS = 4096  # features worked on at once
+ROWS = 4096  # features prepared at once
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Per query, the place of the best of its own gallery entries: (Q,) each."""
+    """The rank of each query's best own gallery entry, as counts: (Q,) arrays."""
 
-    best: np.ndarray  # its score
-    better: np.ndarray  # entries that score higher
-    tied: np.ndarray  # entries of others that score the same
-    relevant: np.ndarray  # own entries with that score, at least 1
-    before: np.ndarray  # of the tied ones, those before the first own one in the gallery
+    best: np.ndarray  # (Q,) float: the score of that entry
+    better: np.ndarray  # (Q,) int: entries that score higher
+    tied: np.ndarray  # (Q,) int: entries of other queries with the same score
+    relevant: np.ndarray  # (Q,) int: own entries with that score; 0: the query has none
+    before: np.ndarray  # (Q,) int: tied entries that come before the first own one in the gallery
 
     def recall(self, k: int, protocol: str = "fixed") -> np.ndarray:
         """(Q,) float64: the probability that an own entry is among the first k. With r places left for
         relevant + tied entries in random order: 1 - C(tied, r) / C(relevant + tied, r)."""
         if choose("protocol", protocol, PROTOCOLS) == "paper":
             return (self.better + self.before < k).astype(np.float64)
-        total = self.tied + self.relevant
-        places = np.clip(k - self.better, 0, total)
-        missed = np.ones(len(self.best))
-        for i in range(k):
+        total = self.tied + self.relevant  # (Q,) entries with the best own score
+        free_places = np.clip(k - self.better, 0, total)  # (Q,) the r of the formula
+        missed = np.ones(len(self.best))  # (Q,) probability that no own entry is drawn
+        for i in range(k):  # the quotient of binomials, factor by factor
             share = np.maximum(self.tied - i, 0) / np.maximum(total - i, 1)
-            missed = np.where(i < places, missed * share, missed)
+            missed = np.where(i < free_places, missed * share, missed)
         return 1.0 - missed
 
-    def taken(self, queries: np.ndarray) -> Ranks:
+    def select(self, queries: np.ndarray) -> Ranks:
         arrays = (self.best, self.better, self.tied, self.relevant, self.before)
         return Ranks(*(array[queries] for array in arrays))
 
 
-def alone(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
-    """`Ranks` where all queries see the same scores, (M,) of the entries; owner: (M,) the query of each."""
-    best = np.full(queries, -np.inf, dtype=np.float32)
+def rank_shared_scores(scores: np.ndarray, owner: np.ndarray, queries: int) -> Ranks:
+    """Ranks where all queries share the scores of the entries, (M,); owner: (M,) the query of each entry."""
+    best = np.full(queries, -np.inf, dtype=np.float32)  # (Q,)
     np.maximum.at(best, owner, scores)
-    order = np.argsort(scores, kind="stable")
+    order = np.argsort(scores, kind="stable")  # (M,) entries by score, equal ones in gallery order
+    # (Q,) each: entries below the best own score, and entries up to it
     lower, upper = (np.searchsorted(scores[order], best, side) for side in ("left", "right"))
-    top = np.flatnonzero(scores == best[owner])
-    relevant = np.bincount(owner[top], minlength=queries)
-    rank = np.empty(len(scores), dtype=np.int64)
-    rank[order] = np.arange(len(scores))
-    first = np.full(queries, len(scores), dtype=np.int64)
-    np.minimum.at(first, owner[top], rank[top])
+    best_entries = np.flatnonzero(scores == best[owner])
+    relevant = np.bincount(owner[best_entries], minlength=queries)
+    position = np.empty(len(scores), dtype=np.int64)  # (M,) inverse of `order`
+    position[order] = np.arange(len(scores))
+    first = np.full(queries, len(scores), dtype=np.int64)  # (Q,) position of the first best own entry
+    np.minimum.at(first, owner[best_entries], position[best_entries])
     return Ranks(best, len(scores) - upper, upper - lower - relevant, relevant, first - lower)
 
 
-def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised") -> np.ndarray:
-    """(D,) float64: the mean of those rows of (N, D) features, or of all, prepared."""
+def mean_feature(
+    vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "normalised"
+) -> np.ndarray:
+    """(D,) float64: the mean of these rows of the (N, D) features, each prepared; None: of all rows."""
     rows = np.arange(len(vectors)) if rows is None else rows
     total = np.zeros(vectors.shape[1])
     for start in range(0, len(rows), ROWS):
@@ -75,89 +78,106 @@ def mean(vectors: np.ndarray, rows: np.ndarray | None = None, features: str = "n
     return total / max(1, len(rows))
 
 
-def baselines(
-    texts: np.ndarray, pictures: np.ndarray, caption_rows: np.ndarray, shown: np.ndarray, targets: np.ndarray
+def rank_baselines(
+    texts: np.ndarray,
+    pictures: np.ndarray,
+    caption_rows: np.ndarray,
+    gallery_rows: np.ndarray,
+    targets: np.ndarray,
 ) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
-    """As `ranks`, by baseline, with the mean of all pictures, or of all captions, in place of each: by
-    linearity the mean of the scores with all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
+    """`rank` for the baselines, by name: each image, or each caption, is replaced by the mean of all. By
+    linearity this is the mean score over all of them (Hessel & Lee, EMNLP 2020, arXiv:2010.06572)."""
 
     def against(vectors: np.ndarray, rows: np.ndarray, other: np.ndarray) -> np.ndarray:  # (len(rows),)
         starts = range(0, len(rows), ROWS)
         return np.concatenate([products(prepare(vectors[rows[s : s + ROWS]]), other) for s in starts])
 
-    heard = against(texts, caption_rows, mean(pictures, shown))
-    seen = against(pictures, shown, mean(texts, np.unique(caption_rows)))
-    entries, size = np.arange(len(shown)), len(shown)
-    by_picture = {TEXT_ONLY: np.zeros_like(seen), PICTURE_ONLY: seen}
-    by_caption = {TEXT_ONLY: heard, PICTURE_ONLY: np.zeros_like(heard)}
+    text_scores = against(texts, caption_rows, mean_feature(pictures, gallery_rows))  # (N,)
+    image_scores = against(pictures, gallery_rows, mean_feature(texts, np.unique(caption_rows)))  # (G,)
+    # A caption with the mean image scores the same with every gallery entry: zeros say so.
+    entries, size = np.arange(len(gallery_rows)), len(gallery_rows)
+    by_picture = {TEXT_ONLY: np.zeros_like(image_scores), PICTURE_ONLY: image_scores}
+    by_caption = {TEXT_ONLY: text_scores, PICTURE_ONLY: np.zeros_like(text_scores)}
     return (
-        {name: alone(scores, entries, size).taken(targets) for name, scores in by_picture.items()},
-        {name: alone(scores, targets, size) for name, scores in by_caption.items()},
+        {
+            name: rank_shared_scores(scores, entries, size).select(targets)
+            for name, scores in by_picture.items()
+        },
+        {name: rank_shared_scores(scores, targets, size) for name, scores in by_caption.items()},
     )
 
 
-def top(
+def find_top(
     texts: np.ndarray,
     pictures: np.ndarray,
     caption_rows: np.ndarray,
-    shown: np.ndarray,
+    gallery_rows: np.ndarray,
     count: int,
     seeds: Sequence[int],
 ) -> np.ndarray:
-    """(Q, count) gallery entries, the best first; equal ones in an order drawn by the query's seed."""
-    gallery = prepare(pictures[shown])
-    found = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)
+    """(Q, count) int64 gallery entries per caption, the best first; ties in an order drawn by its seed."""
+    gallery = prepare(pictures[gallery_rows])  # (G, D)
+    entries = np.empty((len(caption_rows), min(count, len(gallery))), dtype=np.int64)
     for row, (text, seed) in enumerate(zip(caption_rows, seeds, strict=True)):
-        scores = products(gallery, prepare(texts[[text]]))
-        drawn = np.random.default_rng(seed).permutation(len(gallery))
-        found[row] = drawn[np.argsort(-scores[drawn], kind="stable")][: found.shape[1]]
-    return found
+        scores = products(gallery, prepare(texts[[text]]))  # (G,)
+        shuffled = np.random.default_rng(seed).permutation(len(gallery))
+        entries[row] = shuffled[np.argsort(-scores[shuffled], kind="stable")][: entries.shape[1]]
+    return entries
 
 
-def ranks(
-    texts: np.ndarray, pictures: np.ndarray, caption_rows: np.ndarray, shown: np.ndarray, targets: np.ndarray
+def rank(
+    texts: np.ndarray,
+    pictures: np.ndarray,
+    caption_rows: np.ndarray,
+    gallery_rows: np.ndarray,
+    targets: np.ndarray,
 ) -> tuple[Ranks, Ranks]:
-    """(every caption's picture among the gallery, every gallery entry's captions among all captions).
+    """Ranks of (every caption's image in the gallery, every gallery entry's captions among all captions).
 
     texts, pictures  (T, D), (P, D) features as the model gives them; may lie in a file.
-    caption_rows     (N,) the row of `texts` of each caption, at least one.
-    targets          (N,) the entry of the gallery of each caption.
-    shown            (G,) the row of `pictures` of each entry of the gallery; without a caption of its own it
-                     is no query (`relevant` 0).
+    caption_rows     (N,) each caption's row of `texts`, at least one.
+    gallery_rows     (G,) each gallery entry's row of `pictures`; an entry without a caption is no query
+                     (`relevant` 0).
+    targets          (N,) each caption's gallery entry.
     """
-    gallery = prepare(pictures[shown])
+    gallery = prepare(pictures[gallery_rows])  # (G, D) float64
     count, size = len(caption_rows), len(gallery)
     step = max(1, BLOCK_SIZE // max(gallery.shape))
     blocks = [slice(start, min(start + step, count)) for start in range(0, count, step)]
-    own = np.empty(count)
+    # --- each query's best own score
+    own_scores = np.empty(count)  # (N,) each caption's score with its own image
     for block in blocks:
-        own[block] = (prepare(texts[caption_rows[block]]) * gallery[targets[block]]).sum(-1)
-    best = np.full(size, -np.inf)
-    np.maximum.at(best, targets, own)
-    top = np.flatnonzero(own > best[targets] - TIE)
-    relevant = np.bincount(targets[top], minlength=size)
-    first = np.full(size, count)
-    np.minimum.at(first, targets[top], top)
-    best[relevant == 0] = np.inf
-    of_text = np.zeros((3, count), np.int64)  # better, tied, before
+        own_scores[block] = (prepare(texts[caption_rows[block]]) * gallery[targets[block]]).sum(-1)
+    best = np.full(size, -np.inf)  # (G,) each image's best score with an own caption
+    np.maximum.at(best, targets, own_scores)
+    best_rows = np.flatnonzero(own_scores > best[targets] - TIE)  # captions that tie with their image's best
+    relevant = np.bincount(targets[best_rows], minlength=size)
+    first = np.full(size, count)  # (G,) the earliest of them in the file
+    np.minimum.at(first, targets[best_rows], best_rows)
+    best[relevant == 0] = np.inf  # nothing is above or equal
+    # --- counts against it, block by block: better, tied with others', tied and earlier in the file
+    of_text = np.zeros((3, count), np.int64)
     of_picture = np.zeros((3, size), np.int64)
     for block in blocks:
         scores = prepare(texts[caption_rows[block]]) @ gallery.T  # (captions of the block, G)
-        over, rows, entries = _compared(scores, own[block, None])
+        is_above, rows, entries = _compare_scores(scores, own_scores[block, None])
         foreign, earlier = targets[block][rows] != entries, entries < targets[block][rows]
-        of_text[:, block] = over.sum(1), *(np.bincount(rows[w], None, len(over)) for w in (foreign, earlier))
-        over, rows, entries = _compared(scores, best)
+        of_text[:, block] = (
+            is_above.sum(1),
+            *(np.bincount(rows[w], None, len(is_above)) for w in (foreign, earlier)),
+        )
+        is_above, rows, entries = _compare_scores(scores, best)
         foreign = targets[block][rows] != entries
         earlier = foreign & (rows + block.start < first[entries])
-        of_picture += over.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
+        of_picture += is_above.sum(0), *(np.bincount(entries[w], None, size) for w in (foreign, earlier))
     better, tied, before = of_text
-    to_image = Ranks(own, better, tied, np.ones_like(better), before)
+    to_image = Ranks(own_scores, better, tied, np.ones_like(better), before)
     better, tied, before = of_picture
     return to_image, Ranks(best, better, tied, relevant, before)
 
 
-def _compared(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(which scores are above the limit, rows and columns of those that equal it)."""
-    over = scores > limit + TIE
-    rows, columns = np.divmod(np.flatnonzero((scores > limit - TIE) ^ over), scores.shape[1])
-    return over, rows, columns
+def _compare_scores(scores: np.ndarray, limit: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(mask of the scores above the limit, rows and columns of the scores equal to it), within `TIE`."""
+    is_above = scores > limit + TIE
+    rows, columns = np.divmod(np.flatnonzero((scores > limit - TIE) ^ is_above), scores.shape[1])
+    return is_above, rows, columns

@@ -1,4 +1,5 @@
-"""NegBench: what each model encodes or is asked, and what is written when all blocks are there."""
+"""The benchmark NegBench and the runs of `nein negbench eval`: a run is a model, alone or with a remedy, on a
+data set. Names, data and models are checked here; nothing is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from nein.benchmarks.negbench import data as models
 from nein.benchmarks.negbench import estimates, report, scores, sections, stages
 from nein.benchmarks.negbench.config import ConvertConfig, EvalConfig
 from nein.benchmarks.negbench.data import Choice, ResultsDir, select_tasks
-from nein.benchmarks.negbench.judged import Judging, verdicts
+from nein.benchmarks.negbench.judged import Judging, name_output
 from nein.benchmarks.negbench.retrieval import KS
 from nein.benchmarks.negbench.scores import DETAILS, TEXT_TO_IMAGE
 from nein.benchmarks.negbench.stages import ModelTasks
@@ -38,11 +39,13 @@ from nein.reporting.scores import ScoreTable
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRun(Run):
-    asked: ModelTasks
+    """A run with its tasks."""
+
+    tasks: ModelTasks
 
 
-def _model(choice: Choice, load: Callable[[], Any]) -> Model:
-    """load: gives the model without its remedy."""
+def _make_model(choice: Choice, load: Callable[[], Any]) -> Model:
+    """The model of a stage, around which the remedy of `choice` is put. load: gives it without."""
     if choice.kind != "dual":
         return Model.one(choice.slug, load, references.place(choice.reference))
 
@@ -56,16 +59,16 @@ def _model(choice: Choice, load: Callable[[], Any]) -> Model:
     return Model(choice.slug, add_remedy, describe)
 
 
-def _judge(config: EvalConfig, device: str) -> Model:
+def _make_judge(config: EvalConfig, device: str) -> Model:
     def load() -> Any:
         services = Services.create(config, config.cache_dir / "answers.sqlite")
-        how = {"device": device.partition(":")[0], "dtype": config.dtype}
-        return judges.load("vqa", config.judge, services=services, **how)
+        options = {"device": device.partition(":")[0], "dtype": config.dtype}
+        return judges.load("vqa", config.judge, services=services, **options)
 
     return Model.one(f"judge {config.judge}", load, references.place(config.judge), kind="judge")
 
 
-def _run(
+def _make_run(
     config: EvalConfig,
     choice: Choice,
     model: Model | None,
@@ -105,31 +108,31 @@ def _run(
         "row": choice.row.name if choice.row else None,
     }
     origins = {f"{task.name}/{task.variant}": {**task.origin, "sha256": task.sha256} for task in data.tasks}
-    about = {"name": data.name, "records_sha256": data.sha256, "tasks": origins}
-    facts = {"config": dataclasses.asdict(config), "data": about, "summary": summary}
+    data_facts = {"name": data.name, "records_sha256": data.sha256, "tasks": origins}
+    facts = {"config": dataclasses.asdict(config), "data": data_facts, "summary": summary}
     folder = ResultsDir(config.out_dir / choice.slug / data.name)
-    asked = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
+    model_tasks = ModelTasks(folder, config, data, tasks, choice.kind, model, answers)
     judge = {"judge": references.identity(config.judge), **references.contents({"judge": config.judge})}
     outputs, stages = {}, list[Stage]()
-    if choice.kind == "dual":  # the features, then what a judge says of what they find
-        stages = [asked.pictures(), *map(asked.sentences, asked.tasks)]
+    if choice.kind == "dual":  # features, then verdicts on the images that captions find
+        stages = [model_tasks.pictures(), *map(model_tasks.sentences, model_tasks.tasks)]
         for task in tasks:
             if isinstance(task, RetrievalTask) and task.asked:
-                outputs[verdicts(task)] = judge
-                stages.append(Judging(asked=asked, task=task, model=_judge(config, device)))
+                outputs[name_output(task)] = judge
+                stages.append(Judging(tasks=model_tasks, task=task, model=_make_judge(config, device)))
     else:  # the questions of every task, and those of its baselines
         remote = references.place(choice.reference) == "remote"
-        for stage, _ in (each for task in tasks for each in asked.askings(task)):
+        for stage, _ in (pair for task in tasks for pair in model_tasks.askings(task)):
             if stage.task.questions:
                 stage.asks = {choice.reference: 1} if remote else {}
                 stages.append(stage)
-    return ModelRun(folder, choice.name, identity, stages, facts, outputs, asked=asked)
+    return ModelRun(folder, choice.name, identity, stages, facts, outputs, tasks=model_tasks)
 
 
 def convert(options: ConvertConfig) -> None:
     """The command `nein negbench convert`. Raises UserError or MetricError."""
     if not options.source.is_file():
-        raise UserError(f"There is no file '{options.source}'; give the checkpoint to convert.")
+        raise UserError(f"There is no file '{options.source}'; pass the checkpoint to convert.")
     if not options.folder.absolute().parent.is_dir():
         raise UserError(f"The parent of '{options.folder}' does not exist; make it first.")
     from nein.loading.digests import file_sha256
@@ -144,20 +147,25 @@ def convert(options: ConvertConfig) -> None:
 
 
 class NegBench(Benchmark):
-    """Captions and questions that deny things."""
+    """Captions and questions with negations, for encoders, vision-language models and matchers."""
 
     name, title, command = "negbench", "NegBench", "negbench eval"
     config, folder = EvalConfig, ResultsDir
     gap, reports_all = KINDS, True
     sections, headline = sections.SECTIONS, sections.HEADLINE
-    page, gaps = staticmethod(report.page), staticmethod(report.negation_gaps)
+    page, gaps = staticmethod(report.make_page), staticmethod(report.negation_gaps)
     paper_gaps = staticmethod(report.paper_gaps)
     paper_estimates = staticmethod(report.paper_estimates)
 
     def runs(self, config: Any, device: str) -> list[Run]:
-        """One run per model and data set, everything looked at and nothing loaded."""
-        given = {"dual": config.model, "vlm": config.vlm, "itm": config.match, "log": config.answers_from}
-        choices = [models.choose(name, kind) for kind, names in given.items() for name in names]
+        """One run per model, remedy and data set."""
+        references_by_kind = {
+            "dual": config.model,
+            "vlm": config.vlm,
+            "itm": config.match,
+            "log": config.answers_from,
+        }
+        choices = [models.choose(name, kind) for kind, names in references_by_kind.items() for name in names]
         runner.name_folders((choice.slug, choice.asked) for choice in choices)
         chosen = select_tasks(config)
         if any(task.asked for _, tasks in chosen for task in tasks):
@@ -169,8 +177,8 @@ class NegBench(Benchmark):
             pairs = [(data, [t for t in tasks if t.fits_model(choice.kind)]) for data, tasks in chosen]
             if not any(tasks for _, tasks in pairs):
                 raise UserError(
-                    f"'{choice.asked}' can answer none of these tasks: --model scores captions, --vlm and "
-                    "--match answer questions; choose another model, or other --tasks."
+                    f"'{choice.asked}' fits none of these tasks: --model scores captions, --vlm and --match "
+                    "answer questions; pass another model, or other --tasks."
                 )
             answers: dict[str, str] = {}
             if choice.kind == "log":
@@ -179,37 +187,37 @@ class NegBench(Benchmark):
                 answers = harness.read_answers(expand_user(choice.reference), questions)
             for remedy in ("", *(config.mend if choice.kind == "dual" else ())):
                 arm = models.add_remedy(choice, remedy)
-                model = None if choice.kind == "log" else _model(arm, load)
+                model = None if choice.kind == "log" else _make_model(arm, load)
                 for data, tasks in pairs:
-                    all_runs += [_run(config, arm, model, data, tasks, device, answers)] if tasks else []
+                    all_runs += [_make_run(config, arm, model, data, tasks, device, answers)] if tasks else []
         return all_runs
 
     def scores(self, run: Any) -> ScoreTable:
-        return scores.make_scores(run.asked)
+        return scores.make_scores(run.tasks)
 
     def estimates(self, table: ScoreTable, folder: Any) -> pd.DataFrame:
         return estimates.make_estimates(table)
 
     def harness_questions(self, run: Finished, options: Any) -> Iterator[harness.Question]:
-        for asked in ModelTasks.load([run.folder]):
-            yield from stages.export_questions(asked.tasks, asked.config.seed)
+        for model_tasks in ModelTasks.load([run.folder]):
+            yield from stages.export_questions(model_tasks.tasks, model_tasks.config.seed)
 
     def primary_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """A row per caption, picture and question."""
+        """One row per caption, image and question."""
         return table.where(metric=("accuracy", "recall@1", f"satisfied@{max(KS)}"))
 
     def comparable_scores(self, table: ScoreTable, folder: Any) -> ScoreTable:
-        """Recall at 1 of pictures, by kind of caption, and accuracy, by what the right option says, of each
-        task and wording."""
+        """Text-to-image recall at 1 by kind of caption, and accuracy by type of question, of each task and
+        wording."""
         chosen = table.where(metric=("accuracy", "recall@1")).frame
         chosen = chosen.reindex(columns=list(dict.fromkeys([*chosen, *DETAILS])))
         chosen = chosen[chosen["direction"].isna() | (chosen["direction"] == TEXT_TO_IMAGE)]
         task, wording, metric, kind, type_ = (
             chosen[name].astype(object).fillna("") for name in ("task", "variant", "metric", "kind", "type")
         )
-        named = (metric + ", " + task + " " + wording).str.strip()
+        metric_names = (metric + ", " + task + " " + wording).str.strip()
         return ScoreTable(
-            chosen.assign(metric=named.astype("category"), variant=(kind + type_).astype("category"))
+            chosen.assign(metric=metric_names.astype("category"), variant=(kind + type_).astype("category"))
         )
 
 

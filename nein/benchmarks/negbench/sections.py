@@ -30,27 +30,27 @@ BEAFS = ("precision", "recall", "F1", "F1 (TU, ID)")
 
 
 def _columns(
-    of: str, names: Iterable[str], show: Show = _SHOWN, title: str = "{}", **where: str
+    column: str, names: Iterable[str], show: Show = _SHOWN, title: str = "{}", **entries: str
 ) -> list[Column]:
     """A column for each of these entries of the column `of` of the frame."""
-    return [Column(title.format(name), {**where, of: name}, show) for name in names]
+    return [Column(title.format(name), {**entries, column: name}, show) for name in names]
 
 
-def _scored(**where: str) -> Column:
+def _count_scored(**entries: str) -> Column:
     """Of one figure of a row, how many samples have a value, of how many."""
-    return Column("scored", where, tables.scored)
+    return Column("scored", entries, tables.scored)
 
 
-def _corrected(figures: Sequence[Figure]) -> str:
+def _show_corrected(figures: Sequence[Figure]) -> str:
     """The share, or why it is not given."""
     return figures[0].get("refused") or tables.text(figures[0], interval="reach")
 
 
-def _selected(figures: Sequence[Figure]) -> str:
+def _show_selected(figures: Sequence[Figure]) -> str:
     """ "28.8 [26.3, 31.3] (33.4)"."""
-    by = {figure["metric"]: figure for figure in figures}
-    share = tables.text(by.get("selected"), interval="reach")
-    return f"{share} ({tables.text(by['offered'])})" if "selected" in by else tables.DASH
+    by_metric = {figure["metric"]: figure for figure in figures}
+    share = tables.text(by_metric.get("selected"), interval="reach")
+    return f"{share} ({tables.text(by_metric['offered'])})" if "selected" in by_metric else tables.DASH
 
 
 def _retrieval(direction: str, title: str) -> Table:
@@ -66,23 +66,25 @@ def _retrieval(direction: str, title: str) -> Table:
                 Column(f"R-Neg@{k}, {name}", {"metric": f"{name}@{k}", "kind": NEGATED}, _SHOWN)
                 for name in BASELINES
             ),
-            Column(f"without the thing@{k} ↑", judged, _corrected),
+            Column(f"without the thing@{k} ↑", judged, _show_corrected),
         ]
-    return Table(direction, f"{title} retrieval", NAME, (*columns, _scored()), {"direction": direction})
+    return Table(direction, f"{title} retrieval", NAME, (*columns, _count_scored()), {"direction": direction})
 
 
-def _at_each_k(metric: str, shown: Mapping[str, str], title: str, note: str, rows: Sequence[Row]) -> Table:
+def _table_at_each_k(
+    metric: str, titles: Mapping[str, str], title: str, note: str, rows: Sequence[Row]
+) -> Table:
     """shown: of a metric by its statistic, "" for any, above a column for every k."""
-    columns, which = list[Column](), {"metric": tuple(f"{metric}@{k}" for k in KS)}
+    columns, selection = list[Column](), {"metric": tuple(f"{metric}@{k}" for k in KS)}
     for k in KS:
-        for statistic, name in shown.items():
-            where = {"metric": f"{metric}@{k}"} | ({"statistic": statistic} if statistic else {})
-            columns.append(Column(name.format(k), where, _corrected))
-    return Table(metric, title, rows, (*columns, _scored()), which, note)
+        for statistic, name in titles.items():
+            entries = {"metric": f"{metric}@{k}"} | ({"statistic": statistic} if statistic else {})
+            columns.append(Column(name.format(k), entries, _show_corrected))
+    return Table(metric, title, rows, (*columns, _count_scored()), selection, note)
 
 
 RETRIEVED = _retrieval(TEXT_TO_IMAGE, "Text to image")
-JUDGED = _at_each_k(
+JUDGED = _table_at_each_k(
     "without",
     {"judged": "without the thing@{} ↑", "corrected": "@{} corrected ↑"},
     "Retrieval judged: is what is found without the thing?",
@@ -91,7 +93,7 @@ JUDGED = _at_each_k(
     "the same picture, which denies nothing, and pictures drawn at random: most pictures lack most things.",
     (*NAME, _FOUND_BY),
 )
-SATISFIED = _at_each_k(
+SATISFIED = _table_at_each_k(
     "satisfied",
     {"": "as said@{} ↑"},
     "Retrieval judged by the questions of a test",
@@ -99,7 +101,7 @@ SATISFIED = _at_each_k(
     "the judge answers; its error about these questions is not known. Beside it pictures drawn at random.",
     (*NAME, _FOUND_BY),
 )
-AVOIDED = _at_each_k(
+AVOIDED = _table_at_each_k(
     "avoided",
     {"": "avoided@{} ↑"},
     "What the denial keeps away",
@@ -112,14 +114,14 @@ MULTIPLE_CHOICE = Table(
     "Multiple choice",
     NAME,
     (
-        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _corrected),
-        *_columns("type", TEMPLATES, _corrected, metric="accuracy"),
+        Column("accuracy ↑", {"metric": "accuracy", "type": "all"}, _show_corrected),
+        *_columns("type", TEMPLATES, _show_corrected, metric="accuracy"),
         Column("drop from control ↓", {"metric": "drop"}, _SHOWN),
         Column("right option first", {"metric": "right first"}, lambda figures: "always"),
         *_columns("metric", BEAFS),
         *_columns("metric", (*BASELINES, TEXT_READER), type="all"),
         Column("chance", {"metric": "chance"}),
-        _scored(metric="accuracy", type="all"),
+        _count_scored(metric="accuracy", type="all"),
     ),
     {"metric": ("accuracy", "chance", "drop", "right first", *BEAFS, *BASELINES, TEXT_READER)},
     "Text only, picture only: the same without the picture, without the text (--blind). – where no answer "
@@ -129,7 +131,7 @@ HALVES = Table(
     "halves",
     "Without the picture, without the text",
     (*NAME, Row("metric", "shown")),
-    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), _scored(type="all")),
+    (Column(by="type", show=_SHOWN, order=("all", *TEMPLATES)), _count_scored(type="all")),
     {"metric": (*BASELINES, GAIN, *READER)},
     "Text only: with the mean of all pictures (encoders) or a grey one (others, each distinct question "
     "once). Picture only: with the mean of all captions, or one that says nothing; among captions this is "
@@ -140,7 +142,7 @@ CHOSEN = Table(
     "chosen",
     "What is chosen",
     NAME,
-    (*_columns("template", TEMPLATES, _selected, "{} (offered)"), _scored(metric="selected")),
+    (*_columns("template", TEMPLATES, _show_selected, "{} (offered)"), _count_scored(metric="selected")),
     {"metric": ("selected", "offered")},
 )
 WRONG = Table(
@@ -159,7 +161,7 @@ JOINT = Table(
         Column("all right ↑", {"metric": "joint"}, _SHOWN),
         *_columns("outcome", OUTCOMES[1:]),
         Column("chance", {"metric": "joint chance"}),
-        _scored(metric="joint"),
+        _count_scored(metric="joint"),
     ),
     {"metric": ("joint", "pair", "joint chance")},
 )
@@ -181,7 +183,7 @@ PARTS = Table(
         *_columns("part", two_way.PARTS, _EFFECT, "{} effect", metric="effect"),
         *_columns("part", two_way.PARTS, title="{} %", metric="part"),
         *_columns("metric", ("text alone", "same caption"), title="{} %"),
-        _scored(metric="effect"),
+        _count_scored(metric="effect"),
     ),
     {"metric": ("effect", "part", "text alone", "same caption")},
     "Text: affirming less denying caption. Picture: with less without the thing. Interaction: what is true "
@@ -240,12 +242,12 @@ CHOICES = plots.plot(
 )
 
 
-def _difficulty(axis: str, which: str) -> plots.Plot:
+def _difficulty(axis: str, condition: str) -> plots.Plot:
     names = {name: name.replace("_", " ") for name in CONSTRUCTIONS}
     return plots.plot(
         axis.replace(" ", "_"),
-        f"All four right of a pair, by number of {axis}{which}, 95 % intervals; chance: 16.7 % where scores "
-        "are compared and 6.2 % where questions are answered",
+        f"All four right of a pair, by number of {axis}{condition}, 95 % intervals; chance: 16.7 % if scores "
+        "are compared, 6.2 % if questions are answered",
         {"metric": "joint by difficulty", "axis": axis},
         plots.curves,
         x="level",

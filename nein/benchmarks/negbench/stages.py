@@ -1,7 +1,8 @@
-"""The stages of a run, a model on a data set: features, or answers and scores of options.
+"""The stages of a NegBench run, a model on a data set: `Encoding` (features of images and captions), or
+`Asking` and `Matching` (answers to questions, scores of their options). `ModelTasks` lists those of a run.
 
-Images are cut into blocks over all tasks of a data set, sentences over all of a task's; a block is encoded as
-a whole, so that no feature depends on `--limit` or on the tasks asked for.
+Images are cut into blocks over all tasks of a data set, sentences over all of a task; a block is encoded as
+a whole, so that no feature depends on `--limit` or on the selected tasks.
 
 A generative model is shown the image with all options and answers with a letter, as the paper asks LLaVA
 (appendix A; its wording is not published). A judge "itm" scores every option. Order of options and ties go by
@@ -49,9 +50,9 @@ log = logging.getLogger(__name__)
 UNUSABLE = "the picture is unusable: "
 YES_NO = sorted((YES, NO))
 QUESTION = "Which caption describes the image?"
-GREY = "grey"  # the reference of the image that says nothing
-SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question that say nothing
-Picture = np.ndarray | str  # pixels, or why there are none
+GREY = "grey"  # reference of the plain gray image
+SAID, ASKED = "A picture.", "What is the answer?"  # a caption and a question without information
+Picture = np.ndarray | str  # (H, W, 3) uint8, or why there is no image
 
 
 # --- features --------------------------------------------------------------------------------------
@@ -59,35 +60,38 @@ Picture = np.ndarray | str  # pixels, or why there are none
 
 @dataclass(frozen=True)
 class Encoded:
+    """Features of images or sentences, by row."""
+
     features: np.ndarray  # (N, D) float32 or float64, may lie in a file
     rows: dict[str, int]  # reference or sentence -> its row
     reasons: dict[str, str]  # reference or sentence -> why it has none
 
 
 class Encoding(Stage):
-    """Encodes what the cache lacks; what fails has a reason, and is tried again. Rows: name, key (SHA-256 of
-    the content), reason, cut (longer than what the model reads).
+    """Encodes the images or sentences that the cache of features lacks; failures are tried again. Rows: name,
+    key (SHA-256 of the content), reason (why there is no feature), cut (the model truncates the sentence).
 
-    names   Distinct references or sentences, in an order that no selection changes.
-    wanted  Blocks with one of them are encoded.     media  Of images and videos; None: sentences.
+    names      Distinct references or sentences, in an order that no selection changes.
+    selection  The names whose blocks are encoded.
+    media      The images and videos; None: `names` are sentences.
     """
 
     def __init__(
         self,
         output: str,
-        asked: ModelTasks,
+        tasks: ModelTasks,
         names: Sequence[str],
-        wanted: Collection[str],
+        selection: Collection[str],
         media: Media | None = None,
     ) -> None:
-        self.name, self.outputs, self.model = output, (output,), asked.model
-        self.folder, self.cache, self.media = asked.folder, asked.config.cache_dir, media
-        self.names, self.wanted = names, wanted
-        chosen = [index for index, name in enumerate(names) if name in wanted]
-        self.blocks = Blocks(len(names), asked.config.batch_size, chosen)
+        self.name, self.outputs, self.model = output, (output,), tasks.model
+        self.folder, self.cache, self.media = tasks.folder, tasks.config.cache_dir, media
+        self.names, self.selection = names, selection
+        chosen = [index for index, name in enumerate(names) if name in selection]
+        self.blocks = Blocks(len(names), tasks.config.batch_size, chosen)
 
     def read(self, number: int) -> list[tuple[Row, Any]]:
-        """Rows, each with what the model gets: a sentence, or the frames of an image or video."""
+        """Rows, each with its input: a sentence, the frames of an image or video, or None (unreadable)."""
         inputs: list[tuple[Row, Any]] = []
         for name in (self.names[index] for index in self.blocks.members(number)):
             try:
@@ -107,18 +111,18 @@ class Encoding(Stage):
                 row |= {"cut": True} if cut is True else {}
         cache, space = answers.FeatureCache(self.cache), self._space(model.fingerprint)
         cached = cache.get(space, _scope(rows))
-        todo = [(row, content) for row, content in inputs if row["key"]]
-        if any(row["key"] not in cached for row, _ in todo):
-            encoded = isolate(functools.partial(self.encode, model), [content for _, content in todo])
+        readable = [(row, content) for row, content in inputs if row["key"]]
+        if any(row["key"] not in cached for row, _ in readable):
+            encoded = isolate(functools.partial(self.encode, model), [content for _, content in readable])
             entries = {}
-            for (row, _), feature in zip(todo, encoded, strict=True):
+            for (row, _), feature in zip(readable, encoded, strict=True):
                 if isinstance(feature, str):
                     row |= {"key": "", "reason": feature}
                 elif not np.isfinite(feature).all():
                     row |= {"key": "", "reason": "the model's feature is not finite"}
                 else:
                     entries[row["key"]] = feature
-            # By what could be encoded: what a failing image left to the others is no whole block's.
+            # Keyed by the inputs that could be encoded: a failed one changes the batch of the others.
             cache.put(space, _scope(rows), entries)
         return {self.name: rows}
 
@@ -126,54 +130,52 @@ class Encoding(Stage):
         """(D,) float32 per sentence, (frames, D) per image or video."""
         if self.media is None:
             return model.encode_text(list(inputs))
-        ends = np.cumsum([len(frames) for frames in inputs])[:-1]
+        ends = np.cumsum([len(frames) for frames in inputs])[:-1]  # where each input's frames end
         return np.split(model.encode([frame for frames in inputs for frame in frames]), ends)
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
         if [row["name"] for row in rows] != [self.names[index] for index in self.blocks.members(number)]:
             return False
-        cached = self._cached(rows)  # what a model failed on is tried again
+        cached = self._read_cache(rows)  # an input on which the model failed is tried again
         return all(row["key"] in cached or row["reason"].startswith(UNUSABLE) for row in rows)
 
     def files(self, records: range) -> list[Path]:
         return [] if self.media is None else self.media.files(self.names[index] for index in records)
 
-    def features(self, wanted: Collection[str]) -> Encoded:
-        """Once the stage is done. Raises UserError when features have vanished since."""
-        vectors = np.zeros((0, 1))
+    def features(self, selection: Collection[str]) -> Encoded:
+        """The features of the selected names, after the stage. Raises UserError if they have vanished."""
+        vectors = np.zeros((0, 1))  # (N, D)
         rows: dict[str, int] = {}
         reasons: dict[str, str] = {}
         for number in self.blocks.numbers:
             block = self.folder.read(self.name, number)
-            cached = self._cached(block)
-            for name, row in ((row["name"], row) for row in block if row["name"] in wanted):
+            cached = self._read_cache(block)
+            for name, row in ((row["name"], row) for row in block if row["name"] in selection):
                 if row["reason"]:
                     reasons[name] = row["reason"]
                     continue
                 if row["key"] not in cached:
-                    raise UserError(
-                        f"Features have vanished from '{self.cache}'; give the same command again."
-                    )
+                    raise UserError(f"Features have vanished from '{self.cache}'; rerun the command.")
                 feature = cached[row["key"]] if self.media is None else pool(cached[row["key"]])
                 if not rows:
-                    # In a file without a name: a million captions' features, 2 GiB, take free memory only.
+                    # An unnamed file: features of a million captions, 2 GiB, use no more than free memory.
                     with tempfile.TemporaryFile(dir=self.cache) as file:
-                        vectors = np.memmap(file, feature.dtype, "w+", shape=(len(wanted), len(feature)))
+                        vectors = np.memmap(file, feature.dtype, "w+", shape=(len(selection), len(feature)))
                 vectors[len(rows)] = feature
                 rows[name] = len(rows)
         return Encoded(vectors[: len(rows)], rows, reasons)
 
     def keys(self) -> dict[str, str]:
-        """Name -> key, of what has a feature, in the blocks that are there."""
+        """Name -> key of every feature in the finished blocks."""
         done = sorted(self.folder.done(self.name).intersection(self.blocks.numbers))
         return {row["name"]: row["key"] for row in self.folder.rows(self.name, done) if row["key"]}
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        """Of the model that made what is there."""
+        """The fingerprint of the model that made the features of this folder."""
         return str(self.folder.models()["model"]["fingerprint"])
 
-    def _cached(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    def _read_cache(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
         return answers.FeatureCache(self.cache).get(self._space(self._fingerprint), _scope(rows))
 
     def _space(self, fingerprint: str) -> str:
@@ -181,19 +183,20 @@ class Encoding(Stage):
 
 
 def _scope(rows: Sequence[Row]) -> str:
-    """A block's content; an image without a feature counts by why, which decides how others were encoded."""
+    """The key of a block: its contents in order; an image without a feature counts by its reason."""
     return answers.scope_of(row["key"] or row["reason"].partition(":")[0] for row in rows)
 
 
 def picture(media: Media, reference: str) -> Picture:
-    """The image behind a reference, the frames of a video in two rows, or why there is none."""
+    """(H, W, 3) uint8: the image behind a reference, or the frames of a video in two rows; or why there is
+    none."""
     try:
         frames = media.frames(reference)
     except images.ImageError as error:
         return str(error)
     if len(frames) == 1:
         return frames[0]
-    half = -(-len(frames) // 2)
+    half = -(-len(frames) // 2)  # rounded up; a black frame fills the second row
     frames = [*frames, *[np.zeros_like(frames[0])] * (2 * half - len(frames))]
     return np.concatenate([np.concatenate(frames[:half], 1), np.concatenate(frames[half:], 1)], 0)
 
@@ -210,10 +213,10 @@ class Shown(NamedTuple):
 
 
 class Questions(Stage):
-    """Questions of blocks of a task. Rows: id, what `answer` says, reason, failed (`data.MODEL`: asked again
-    at the next command; `data.PICTURE`: as soon as the image is another; "": never)."""
+    """Asks the questions of a task, by a subclass's `answer`. Rows: id, the entries of `answer`, reason,
+    failed (`data.MODEL`: asked again by the next command; `data.PICTURE`: if the image changes; "": final)."""
 
-    empty: Row  # where there is no answer
+    empty: Row  # the entries of a question without an answer
 
     def __init__(
         self, output: str, task: ChoiceTask, blocks: Blocks, *, config: EvalConfig, model: Model | None
@@ -222,24 +225,24 @@ class Questions(Stage):
         self.config, self.model = config, model
 
     def answer(self, model: Any, block: Sequence[Shown]) -> Iterable[Row]:
-        """A row without id for each of the questions, whose images are readable."""
+        """A row without id for each question; all images are readable."""
         raise NotImplementedError
 
     def read(self, number: int) -> list[Shown]:
         block = []
         for question in (self.task.questions[index] for index in self.blocks.members(number)):
-            seen = {name: picture(self.task.media, name) for name in dict.fromkeys(question.images)}
-            fault = next((text for text in seen.values() if isinstance(text, str)), "")
-            block.append(Shown(question, seen, fault))
+            images_seen = {name: picture(self.task.media, name) for name in dict.fromkeys(question.images)}
+            fault = next((text for text in images_seen.values() if isinstance(text, str)), "")
+            block.append(Shown(question, images_seen, fault))
         return block
 
     def work(self, model: Any, block: list[Shown], missing: tuple[str, ...]) -> dict[str, list[Row]]:
-        usable = [shown for shown in block if not shown.fault]
+        usable = [item for item in block if not item.fault]
         replies = iter(self.answer(model, usable) if usable else ())
         rows = []
-        for shown in block:
-            lost = {**self.empty, "reason": f"{UNUSABLE}{shown.fault}", "failed": files.PICTURE}
-            rows.append({"id": shown.question.id, **(lost if shown.fault else next(replies))})
+        for item in block:
+            lost = {**self.empty, "reason": f"{UNUSABLE}{item.fault}", "failed": files.PICTURE}
+            rows.append({"id": item.question.id, **(lost if item.fault else next(replies))})
         return {self.name: rows}
 
     def is_valid(self, output: str, number: int, rows: list[Row]) -> bool:
@@ -259,33 +262,35 @@ class Asking(Questions):
     empty = {"answer": None, "letter": None, "chosen": None}  # noqa: RUF012
 
     def answer(self, model: Any, block: Sequence[Shown]) -> list[Row]:
-        orders = [order(shown.question, self.config.seed, self.config.protocol) for shown in block]
-        offered = [[s.question.texts[k] for k in places] for s, places in zip(block, orders, strict=True)]
+        orders = [order(item.question, self.config.seed, self.config.protocol) for item in block]
+        offered = [
+            [s.question.texts[k] for k in shown_order] for s, shown_order in zip(block, orders, strict=True)
+        ]
         questions = []
-        for shown, texts in zip(block, offered, strict=True):
-            words = self._in_words(texts)
-            put = prompt(self.config.prompt, shown.question.asked or QUESTION, texts)
-            questions.append([ChoiceQuestion(yes_or_no(shown.question.asked) if words else put, len(texts))])
-        pictures = [shown.images[shown.question.image] for shown in block]
-        replies = answer_each(model, pictures, questions, [self.config.scoring])
+        for item, texts in zip(block, offered, strict=True):
+            words = self._answers_in_words(texts)
+            text = prompt(self.config.prompt, item.question.asked or QUESTION, texts)
+            questions.append([ChoiceQuestion(yes_or_no(item.question.asked) if words else text, len(texts))])
+        images_shown = [item.images[item.question.image] for item in block]
+        replies = answer_each(model, images_shown, questions, [self.config.scoring])
         rows = []
-        for texts, places, [reply] in zip(offered, orders, replies, strict=True):
+        for texts, shown_order, [reply] in zip(offered, orders, replies, strict=True):
             letter, reason = (None, reply.error) if reply.error else self._letter(reply, texts)
-            chosen = None if letter is None else places[LETTERS.index(letter)]
+            chosen = None if letter is None else shown_order[LETTERS.index(letter)]  # in the data's order
             row = {"answer": reply.text, "letter": letter, "chosen": chosen, "reason": reason}
             rows.append({**row, "failed": files.MODEL if reply.error else ""})
         return rows
 
-    def _in_words(self, texts: Sequence[str]) -> bool:
-        """Whether a yes or no is said; else options stand behind letters."""
+    def _answers_in_words(self, texts: Sequence[str]) -> bool:
+        """Whether the model answers yes or no in words; otherwise by the letter of an option."""
         return self.config.scoring == "generated" and sorted(texts) == YES_NO
 
     def _letter(self, reply: Any, texts: Sequence[str]) -> tuple[str | None, str]:
-        """(the letter of an answer, or None and why)."""
+        """(the letter of an answer or None, why there is none)."""
         if self.config.scoring != "generated":
             why = "the model gives no probability to a letter, or the same to several"
             return reply.likeliest, "" if reply.likeliest else why
-        if self._in_words(texts):
+        if self._answers_in_words(texts):
             by_release = self.config.protocol == "paper" and "beaf" in self.task.name
             yes = (read_beaf if by_release else parse_yes_no)(reply.text or "")
             if yes is None:
@@ -309,18 +314,19 @@ class Matching(Questions):
             yield {"scores": values, "reason": reason, "failed": files.MODEL if reason else ""}
 
     def _scores(self, model: Any, block: Sequence[Shown]) -> list[np.ndarray]:
-        """(options,) per question: each image with the sentences held against it."""
-        pairs = [(shown, name) for shown in block for name in shown.images]
+        """(options,) float64 per question; an image is matched with all of its sentences at once."""
+        pairs = [(item, name) for item in block for name in item.images]
         options = [
-            [o for o in shown.question.options if shown.question.picture(o) == name] for shown, name in pairs
+            [o for o in item.question.options if item.question.picture(o) == name] for item, name in pairs
         ]
-        texts = [[option.text for option in these] for these in options]
-        matched = iter(model.match([shown.images[name] for shown, name in pairs], texts))
-        found = []
-        for shown in block:
-            by_image = {name: iter(next(matched)) for name in shown.images}
-            found.append(np.array([next(by_image[name]) for name in shown.question.images], np.float64))
-        return found
+        texts = [[option.text for option in group] for group in options]
+        matches = iter(model.match([item.images[name] for item, name in pairs], texts))
+        scores = []
+        for item in block:
+            by_image = {name: iter(next(matches)) for name in item.images}
+            # back in the order of the options
+            scores.append(np.array([next(by_image[name]) for name in item.question.images], np.float64))
+        return scores
 
 
 class FileAnswers(Asking):
@@ -336,13 +342,13 @@ class FileAnswers(Asking):
 
     def answer(self, model: None, block: Sequence[Shown]) -> list[Row]:
         rows = []
-        for question in (shown.question for shown in block):
+        for question in (item.question for item in block):
             text = self.answers.get(question_key(self.task, question))
-            places = order(question, self.config.seed)  # of the options, as they were exported
+            shown_order = order(question, self.config.seed)  # of the options, as they were exported
             letter, reason = None, "the log has no answer"
             if text:
-                letter, reason, *_ = parse(text, [question.texts[place] for place in places])
-            chosen = None if letter is None else places[LETTERS.index(letter)]
+                letter, reason, *_ = parse(text, [question.texts[place] for place in shown_order])
+            chosen = None if letter is None else shown_order[LETTERS.index(letter)]
             row = {"answer": text, "letter": letter, "chosen": chosen, "reason": reason}
             rows.append({**row, "failed": ""})
         return rows
@@ -360,13 +366,13 @@ def export_questions(tasks: Sequence[Task], seed: int) -> Iterator[harness.Quest
     """The questions about one image each for another harness, with options in the order of `order`."""
     for task in tasks:
         for question in task.questions if isinstance(task, ChoiceTask) and task.fits_model("log") else ():
-            places = order(question, seed)
+            shown_order = order(question, seed)
             yield harness.Question(
                 key=question_key(task, question),
                 read_image=functools.partial(_read_png, task.media, question),
                 text=question.asked or QUESTION,
-                options=tuple(question.texts[place] for place in places),
-                answer=LETTERS[places.index(question.correct)],
+                options=tuple(question.texts[place] for place in shown_order),
+                answer=LETTERS[shown_order.index(question.correct)],
                 category=question.type or task.key,
             )
 
@@ -381,30 +387,31 @@ def _read_png(media: Media, question: Question) -> bytes:
 
 
 def read_beaf(answer: str) -> bool | None:
-    """As BEAF's release: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know"). Without either it
-    takes the answer to the question before; here None."""
+    """Reads an answer as BEAF's release does: "yes" anywhere ("Eyes"), else "no" anywhere ("I do not know").
+    Without either the release reuses the answer to the previous question; here None."""
     text = answer.lower()
     return True if "yes" in text else False if "no" in text else None
 
 
 def order(question: Question, seed: int, protocol: str = "fixed") -> list[int]:
-    """The options' indices as they are shown, in the quirk `protocol`."""
-    places = list(range(len(question.options)))
+    """The indices of the options as shown: shuffled by the question's seed, or under "paper" as they are."""
+    positions = list(range(len(question.options)))
     if protocol != "paper":
-        random.Random(sample_seed(seed, question.id)).shuffle(places)
-    return places
+        random.Random(sample_seed(seed, question.id)).shuffle(positions)
+    return positions
 
 
 @dataclass(frozen=True)
 class Distinct:
-    """Each distinct question of a task once, without its image or its words."""
+    """The questions of a baseline: every distinct question of a task once, without its image or its text."""
 
     name: str  # of the baseline
-    task: ChoiceTask  # of the questions that are asked
-    standing: Mapping[str, Question]  # id -> what stands for it; none where its options are all alike
+    task: ChoiceTask  # of the distinct questions
+    standing: Mapping[str, Question]  # id -> the distinct question for it; missing: all its options are alike
 
     @classmethod
-    def of_task(cls, name: str, task: ChoiceTask) -> Distinct:
+    def make(cls, name: str, task: ChoiceTask) -> Distinct:
+        """Removes the image ("text only") or the text ("picture only") from every question of a task."""
         by_words: dict[tuple[str, ...], Question] = {}
         standing = {}
         for question in task.questions:
@@ -412,29 +419,34 @@ class Distinct:
                 continue  # captions without their words
             if name == TEXT_ONLY:
                 options = tuple(replace(choice, image="") for choice in question.options)
-                left, plain = question.asked, replace(question, groups=(), image=GREY, options=options)
+                fixed_half, plain = question.asked, replace(question, groups=(), image=GREY, options=options)
             elif question.asked:
-                left, plain = question.image, replace(question, groups=(), asked=ASKED)
+                fixed_half, plain = question.image, replace(question, groups=(), asked=ASKED)
             else:
                 options = tuple(replace(choice, text=SAID) for choice in question.options)
-                left, plain = "", replace(question, groups=(), options=options)
-            words = left, *sorted(_option(name, option) for option in question.options)
+                fixed_half, plain = "", replace(question, groups=(), options=options)
+            words = fixed_half, *sorted(_option(name, option) for option in question.options)
             standing[question.id] = by_words.setdefault(words, plain)
         media = Drawn(lambda _: grey()) if name == TEXT_ONLY else task.media
         return cls(name, replace(task, questions=tuple(by_words.values()), media=media), standing)
 
-    def same_order(self, question: Question, asked: Question, values: Sequence[float]) -> list[float]:
-        given = {_option(self.name, entry): value for entry, value in zip(asked.options, values, strict=True)}
-        return [given[_option(self.name, entry)] for entry in question.options]
+    def reorder(self, question: Question, representative: Question, values: Sequence[float]) -> list[float]:
+        """The values of a distinct question's options, in the order of the question it stands for."""
+        value_of = {
+            _option(self.name, entry): value
+            for entry, value in zip(representative.options, values, strict=True)
+        }
+        return [value_of[_option(self.name, entry)] for entry in question.options]
 
     def blocks(self, size: int, questions: Sequence[Question], most: int) -> Blocks:
-        """Of what stands for `questions`, evenly spread where that is more than `most`."""
+        """The blocks of the distinct questions for `questions`; `most` of them at most, evenly spread."""
         positions = {item.id: index for index, item in enumerate(self.task.questions)}
-        wanted = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
-        return spread(Blocks(len(positions), size, sorted(wanted)), most)
+        indices = {positions[self.standing[item.id].id] for item in questions if item.id in self.standing}
+        return spread(Blocks(len(positions), size, sorted(indices)), most)
 
 
 def _option(name: str, option: Option) -> str:
+    """The half of an option that a baseline shows."""
     return option.image if name == PICTURE_ONLY and option.image else option.text
 
 
@@ -442,28 +454,29 @@ def _option(name: str, option: Option) -> str:
 
 
 def config_of(folder: Folder) -> EvalConfig:
-    known = {field.name for field in dataclasses.fields(EvalConfig)}
-    given = {key: value for key, value in folder.manifest()["config"].items() if key in known}
-    return EvalConfig(**{**given, "out": str(folder.path.parents[1])})
+    """The configuration of a finished run, from its manifest."""
+    names = {field.name for field in dataclasses.fields(EvalConfig)}
+    values = {key: value for key, value in folder.manifest()["config"].items() if key in names}
+    return EvalConfig(**{**values, "out": str(folder.path.parents[1])})
 
 
 @dataclass(frozen=True)
 class ModelTasks:
-    """What a run asks of a data set, and what came of it."""
+    """The tasks of a run, with the stages and features of each."""
 
     folder: Folder
     config: EvalConfig
     data: DataSet
-    tasks: Sequence[Task]  # those asked for, cut to `--limit`; those of `data` are whole
-    kind: str  # of the model (`models.Choice`)
-    model: Model | None = None  # of a run that works
+    tasks: Sequence[Task]  # the selected ones, cut to `--limit`; those of `data` are complete
+    kind: str  # of the model (`data.Choice`)
+    model: Model | None = None  # None: the run is only read
     answers: Mapping[str, str] = field(default_factory=dict)  # of a log, by `question_key`
 
     @classmethod
     def load(cls, folders: Sequence[Folder]) -> list[ModelTasks]:
-        """Those of finished runs, whose data are read again, with a warning for data that have gone."""
+        """The tasks of finished runs, read again from their data; a warning for data that have vanished."""
         sets: dict[str, DataSet] = {}  # by the digest of the records
-        found = []
+        loaded = []
         for folder in folders:
             manifest, config = folder.manifest(), config_of(folder)
             digest, kind = manifest["data"]["records_sha256"], manifest["summary"]["kind"]
@@ -471,65 +484,71 @@ class ModelTasks:
                 try:
                     sets |= {data.sha256: data for data, _ in files.select_tasks(config)}
                 except UserError as error:
-                    log.warning("without its data, no sample of '%s' is shown: %s", folder.path, error)
+                    log.warning(
+                        "no sample of '%s' is shown, since its data are missing: %s", folder.path, error
+                    )
             if digest in sets:
                 tasks = files.tasks_of(config, sets[digest])
                 tasks = [task for task in tasks if task.fits_model(kind)]
-                found.append(cls(folder, config, sets[digest], tasks, kind))
-        return found
+                loaded.append(cls(folder, config, sets[digest], tasks, kind))
+        return loaded
 
-    def whole(self, task: Task) -> Task:
+    def find_complete(self, task: Task) -> Task:
+        """The same task without a limit."""
         return next(other for other in self.data.tasks if (other.name, other.key) == (task.name, task.key))
 
     def blocks(self, task: Task) -> Blocks:
-        """Of questions, or of captions that a judge is asked about."""
-        whole, cut = (len(getattr(each, each.parts[-1])) for each in (self.whole(task), task))
-        return Blocks.first(whole, self.config.batch_size, cut)
+        """The blocks of a task's questions, or of the captions that a judge is asked about."""
+        size, cut = (len(getattr(part, part.parts[-1])) for part in (self.find_complete(task), task))
+        return Blocks.first(size, self.config.batch_size, cut)
 
     def pictures(self) -> Encoding:
         """The images of all tasks."""
-        wanted = {name for task in self.tasks for name in task.references}
-        return Encoding(files.PICTURES, self, self.data.references, wanted, self.data.media)
+        names = {name for task in self.tasks for name in task.references}
+        return Encoding(files.PICTURES, self, self.data.references, names, self.data.media)
 
     def sentences(self, task: Task) -> Encoding:
-        names = list(dict.fromkeys(self.whole(task).sentences))
-        return Encoding(f"{files.SENTENCES}/{task.key}", self, names, set(self.in_blocks(task).sentences))
+        """The captions of a task, or the texts of its options."""
+        names = list(dict.fromkeys(self.find_complete(task).sentences))
+        return Encoding(
+            f"{files.SENTENCES}/{task.key}", self, names, set(self.complete_blocks(task).sentences)
+        )
 
     def features(self, task: Task) -> tuple[Encoded, Encoded]:
-        """Of the images and of the sentences of a task."""
+        """The features of the images and of the sentences of a task."""
         pictures = self.pictures().features(set(task.references))
         return pictures, self.sentences(task).features(set(task.sentences))
 
-    def in_blocks(self, task: Task) -> Task:
-        """With all captions of its blocks, where these are judged as a whole."""
-        whole = self.whole(task)
-        if not task.asked or not isinstance(whole, RetrievalTask):
+    def complete_blocks(self, task: Task) -> Task:
+        """The task with all captions of its blocks, if a judge is asked: a block is judged as a whole."""
+        complete = self.find_complete(task)
+        if not task.asked or not isinstance(complete, RetrievalTask):
             return task
         blocks = self.blocks(task)
         members = (index for number in blocks.numbers for index in blocks.members(number))
-        return replace(whole, negated=tuple(whole.negated[index] for index in members))
+        return replace(complete, negated=tuple(complete.negated[index] for index in members))
 
     def askings(self, task: Task) -> Iterator[tuple[Questions, Distinct | None]]:
-        """(the stage of a task's questions, None); then of each baseline."""
-        whole = self.whole(task)
-        assert isinstance(whole, ChoiceTask)
+        """Yields (stage of a task's questions, None), then (stage, distinct questions) of each baseline."""
+        complete = self.find_complete(task)
+        assert isinstance(complete, ChoiceTask)
         kind, output = (Matching, files.SCORES) if self.kind == "itm" else (Asking, files.ANSWERS)
-        output, how = f"{output}/{task.key}", dict[str, Any](config=self.config, model=self.model)
+        output, options = f"{output}/{task.key}", dict[str, Any](config=self.config, model=self.model)
         if self.kind == "log":  # its model saw no baseline
-            yield FileAnswers(output, whole, self.blocks(task), answers=self.answers, **how), None
+            yield FileAnswers(output, complete, self.blocks(task), answers=self.answers, **options), None
             return
-        yield kind(output, whole, self.blocks(task), **how), None
+        yield kind(output, complete, self.blocks(task), **options), None
         for name in BASELINES if self.config.blind else ():
-            distinct = Distinct.of_task(name, whole)
+            distinct = Distinct.make(name, complete)
             questions: Any = task.records
             blocks = distinct.blocks(self.config.batch_size, questions, self.config.blind)
-            yield kind(f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, **how), distinct
+            yield kind(f"{output}.{name.replace(' ', '-')}", distinct.task, blocks, **options), distinct
 
     def count_cut(self) -> dict[str, int]:
-        """How many captions are longer than what the model reads, of how many."""
-        found = {"count": 0, "of": 0}
+        """How many of the captions the model truncates: {"count": ..., "of": all}."""
+        counts = {"count": 0, "of": 0}
         for part in map(self.sentences, self.tasks):
             rows = part.folder.rows(part.name, part.blocks.numbers)
-            found["count"] += sum(bool(row.get("cut")) for row in rows if row["name"] in part.wanted)
-            found["of"] += len(part.wanted)
-        return found
+            counts["count"] += sum(bool(row.get("cut")) for row in rows if row["name"] in part.selection)
+            counts["of"] += len(part.selection)
+        return counts
