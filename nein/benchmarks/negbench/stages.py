@@ -213,8 +213,8 @@ class Shown(NamedTuple):
 
 
 class Questions(Stage):
-    """Asks the questions of a task, by a subclass's `answer`. Rows: id, the entries of `answer`, reason,
-    failed (`data.MODEL`: asked again by the next command; `data.PICTURE`: if the image changes; "": final)."""
+    """Asks the questions of a task, by `answer` of a subclass. Rows: id, the entries of `answer`, reason, failed
+    (`data.MODEL`: asked again next time; `data.PICTURE`: once the image changes; "": final)."""
 
     empty: Row  # the entries of a question without an answer
 
