@@ -213,7 +213,7 @@ class Shown(NamedTuple):
 
 
 class Questions(Stage):
-    """Asks the questions of a task, by `answer` of a subclass. Rows: id, the entries of `answer`, reason, failed
+    """Asks the questions of a task, by `answer` of a subclass. Rows: id, entries of `answer`, reason, failed
     (`data.MODEL`: asked again next time; `data.PICTURE`: once the image changes; "": final)."""
 
     empty: Row  # the entries of a question without an answer
